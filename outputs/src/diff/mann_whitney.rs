@@ -35,16 +35,16 @@ impl MannWhitney {
     /// Smallest and largest shift from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject
     /// any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
-        // Number of the sorted differences to leave out at each end. Half of them would leave the median only. The distance of U from its
-        // mean at which the test rejects, by the normal approximation, widens that to the interval.
-        let left_out = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
-        let rejects_any = left_out >= 0.0;
+        let median_index = (self.differences.len() as f64 - 1.0) / 2.0;
+        // Distance of U from its mean at which the test rejects. By it, the interval reaches from the median to each end.
+        let rejection_distance = quantile_beyond(level) * self.deviation;
+        let rejects_any = rejection_distance <= median_index;
         if !rejects_any {
             return None;
         }
-        let low_end = left_out as usize;
-        let high_end = self.differences.len() - 1 - low_end;
-        Some([self.differences[low_end], self.differences[high_end]])
+        let low_index = (median_index - rejection_distance) as usize;
+        let high_index = self.differences.len() - 1 - low_index;
+        Some([self.differences[low_index], self.differences[high_index]])
     }
 }
 

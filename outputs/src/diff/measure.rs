@@ -239,13 +239,7 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2]
 
 /// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has too few slots of it.
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
-    let unobserved = match (&measure.a, &measure.b) {
-        (None, None) => Some("neither run observes it"),
-        (None, Some(_)) => Some("the first run does not observe it"),
-        (Some(_), None) => Some("the second run does not observe it"),
-        (Some(_), Some(_)) => None,
-    };
-    if let Some(unobserved) = unobserved {
+    if let Some(unobserved) = which_run_lacks(measure) {
         return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
     }
     let least_slots = criteria.options.least_slots;
@@ -255,6 +249,16 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
         format!("it has a value in fewer than {least_slots} slots of a run")
     };
     Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
+}
+
+/// Which run does not observe the measure; `None` if both do.
+fn which_run_lacks(measure: &Measure) -> Option<&'static str> {
+    match (&measure.a, &measure.b) {
+        (None, None) => Some("neither run observes it"),
+        (None, Some(_)) => Some("the first run does not observe it"),
+        (Some(_), None) => Some("the second run does not observe it"),
+        (Some(_), Some(_)) => None,
+    }
 }
 
 /// Warning that a run is too short to tell changes from noise: `short runs: ...`. `None` if both runs have enough slots, or one has no time
@@ -281,9 +285,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     /// A change within a few hundredths is not meaningful.
     const LEAST_DISTANCE_OF_SHARES: f64 = 0.02;
     let distance = (b - a).abs();
-    // Relative to the larger value, so that a rise and the fall back to the old value count the same. Not 0, since it divides the distance.
-    let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
-    let relative = distance / larger_value;
+    let relative = relative_distance(a, b);
     // The option is relative to the smaller value: a rise from 1 to 1 + c is c / (1 + c) of the larger value.
     let least_relative = options.least_change / (1.0 + options.least_change);
     match unit {
@@ -291,6 +293,13 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
         MeasureUnit::PerSecond | MeasureUnit::Number => relative >= least_relative,
         MeasureUnit::Share => relative >= least_relative && distance >= LEAST_DISTANCE_OF_SHARES,
     }
+}
+
+/// Distance of two values relative to the larger one, so that a rise and the fall back to the old value count the same.
+fn relative_distance(a: f64, b: f64) -> f64 {
+    // The distance of two zeros is divided, too.
+    let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
+    (b - a).abs() / larger_value
 }
 
 /// Sets the values of the whole runs in the measures of dropped and merged chunks: the shares of all chunks. Adds the exact totals where

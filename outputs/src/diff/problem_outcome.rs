@@ -85,25 +85,37 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     let mut problems = vec![
         judge_lost_tokens(a, b, measures),
         judge_first_token_gap(a, b, measures),
-        ProblemOutcome {
-            name: String::from("inter-token latency"),
-            state: state_by_measures(measures, &LATENCY_MEASURES),
-            numbers: numbers_of_measures(measures, &LATENCY_MEASURES),
-        },
-        ProblemOutcome {
-            name: String::from("merged chunks"),
-            // An improvement is a fix if the second run merged no chunk.
-            state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(b.chunks.merged == Some(0)),
-            numbers: merged_before_and_after(a, b),
-        },
+        ProblemOutcome::by_measures("inter-token latency", measures, &LATENCY_MEASURES),
+        judge_merged_chunks(a, b, measures),
     ];
-    if deciding_measure(measures, &TTFT_MEASURES).is_some() {
-        let state = state_by_measures(measures, &TTFT_MEASURES);
-        let numbers = numbers_of_measures(measures, &TTFT_MEASURES);
-        // After the lost tokens: the order is by severity.
-        problems.insert(1, ProblemOutcome { name: String::from("time to first token"), state, numbers });
+    let is_ttft_compared = deciding_measure(measures, &TTFT_MEASURES).is_some();
+    if is_ttft_compared {
+        let behind_lost_tokens = 1;
+        let ttft = ProblemOutcome::by_measures("time to first token", measures, &TTFT_MEASURES);
+        problems.insert(behind_lost_tokens, ttft);
     }
     problems
+}
+
+impl ProblemOutcome {
+    /// Outcome of a problem whose state and numbers are those of the measure that decides among the named ones.
+    fn by_measures(problem: &str, measures: &[ComparedMeasure], names: &[&str]) -> Self {
+        Self {
+            name: problem.to_owned(),
+            state: state_by_measures(measures, names),
+            numbers: numbers_of_measures(measures, names),
+        }
+    }
+}
+
+/// Outcome of merged chunks. An improvement is a fix if the second run merged none.
+fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
+    let is_none_merged_in_b = b.chunks.merged == Some(0);
+    ProblemOutcome {
+        name: String::from("merged chunks"),
+        state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(is_none_merged_in_b),
+        numbers: merged_before_and_after(a, b),
+    }
 }
 
 /// Outcome of the first-token gap. Its numbers say so if the gap stayed below the limit of the finding in both runs.

@@ -263,14 +263,20 @@ fn split_where_lines_may_break(text: &str) -> Vec<String> {
     parts
 }
 
-/// Describes start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has
-/// several.
+/// Describes start, end and duration of a finding, and its episodes if it has several.
 pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
+    let episodes =
+        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
+    describe_start_and_end(finding, clock) + &describe_episodes(episodes, finding.episodes_joined)
+}
+
+/// `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, or how long the finding lasts so far.
+fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
     let is_at_end = finding.ended_at_ns.is_none() && clock.is_at_end(finding.last_at_ns);
     // A finding of a single moment has no end.
-    let span = if finding.duration_ns == 0 {
+    if finding.duration_ns == 0 {
         let end = if is_at_end { ", the end of the capture" } else { "" };
         format!("at {since}{end}")
     } else if is_at_end {
@@ -280,10 +286,7 @@ pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
     } else {
         // It has not ended, but its last occurrence is before the end of the capture.
         format!("since {since}, last at {} (after {length})", clock.describe_moment(finding.last_at_ns))
-    };
-    let episodes =
-        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
-    span + &describe_episodes(episodes, finding.episodes_joined)
+    }
 }
 
 /// Where a problem is: `on scheduler->tokenizer`, or `in tokenizer`.

@@ -130,14 +130,6 @@ impl Dispatched {
             return None;
         }
         let counts = ledger.totals().dispatched;
-        let longest = ledger.unanswered_requests().take(MAX_UNANSWERED);
-        let longest_rows = longest.map(|request| UnansweredRow {
-            rid: request.rid.to_owned(),
-            since_ns: request.dispatch.sent.since(capture_start),
-            scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
-            prompt_tokens: request.dispatch.prompt_tokens,
-            answered_since: request.answered_since,
-        });
         Some(Self {
             requests: counts.requests,
             aborts: counts.aborts,
@@ -146,9 +138,22 @@ impl Dispatched {
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_rid, oldest)| ledger.now().since(oldest.sent)),
             unanswered: ledger.unanswered_requests().count() as u64,
             unanswered_total: counts.unanswered,
-            unanswered_longest: longest_rows.collect(),
+            unanswered_longest: longest_unanswered(ledger, capture_start),
         })
     }
+}
+
+/// The requests that have waited longest while later ones were answered, with times since the start of the capture.
+fn longest_unanswered(ledger: &Ledger, capture_start: MonoNs) -> Vec<UnansweredRow> {
+    let longest = ledger.unanswered_requests().take(MAX_UNANSWERED);
+    let rows = longest.map(|request| UnansweredRow {
+        rid: request.rid.to_owned(),
+        since_ns: request.dispatch.sent.since(capture_start),
+        scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
+        prompt_tokens: request.dispatch.prompt_tokens,
+        answered_since: request.answered_since,
+    });
+    rows.collect()
 }
 
 impl EngineTimesCounts {

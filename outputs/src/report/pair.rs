@@ -280,14 +280,12 @@ impl Report {
             let prefill_start_ns = prefill.capture_start().0.cast_signed().wrapping_add(ahead_ns);
             return prefill_start_ns.wrapping_sub(self.capture_start().0.cast_signed());
         }
-        match (prefill.window_wall_ns, self.window_wall_ns) {
-            // The clocks cannot be compared, so a finding keeps its time of day, by the wall clock of its own server.
-            (Some([prefill_start_ns, _]), Some([start_ns, _])) => {
-                prefill_start_ns.cast_signed().wrapping_sub(start_ns.cast_signed())
-            }
-            // Without time of day, it keeps its time since the start of its own capture.
-            _ => 0,
+        // The clocks cannot be compared, so a finding keeps its time of day, by the wall clock of its own server.
+        if let (Some([prefill_start_ns, _]), Some([start_ns, _])) = (prefill.window_wall_ns, self.window_wall_ns) {
+            return prefill_start_ns.cast_signed().wrapping_sub(start_ns.cast_signed());
         }
+        // Without time of day, it keeps its time since the start of its own capture.
+        0
     }
 
     /// Sorts the findings by severity. Of equal ones, those of the last ten seconds come first, then those that explain more time. Takes

@@ -403,6 +403,14 @@ fn write_bar(out: &mut String, report: &Report) {
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     // Listed only if several hops have the name.
     let hops = hop.workers.as_ref()?;
+    match count_receivers(hops) {
+        1 => Some(format!("{} sockets send into one", hops.len())),
+        receivers => Some(format!("{receivers} workers")),
+    }
+}
+
+/// Number of different receivers of these hops. A receiver is known by its number or its endpoint.
+fn count_receivers(hops: &[WorkerLine]) -> usize {
     let mut known_receivers = BTreeSet::new();
     let mut unknown_receivers = 0;
     for WorkerLine { worker, endpoint, .. } in hops {
@@ -413,12 +421,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
             known_receivers.insert((*worker, endpoint.as_str()));
         }
     }
-    let receivers = known_receivers.len() + unknown_receivers;
-    if receivers == 1 {
-        Some(format!("{} sockets send into one", hops.len()))
-    } else {
-        Some(format!("{receivers} workers"))
-    }
+    known_receivers.len() + unknown_receivers
 }
 
 /// Writes the load of each worker of a hop, a receiver or sender of its own, and of each single connection (lane). Writes nothing if the

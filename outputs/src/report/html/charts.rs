@@ -191,13 +191,12 @@ impl TimeSeriesCharts<'_> {
     /// Chart of the first-token gaps; `None` if no gap was observed.
     fn draw_gaps(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
-        let min_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).min()?;
-        let max_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).max()?;
+        let [min_ns, max_ns] = range_of_gaps(gap)?;
         // A logarithmic axis cannot show a gap of 0 alone.
-        if *max_ns == 0 {
+        if max_ns == 0 {
             return None;
         }
-        let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(*max_ns));
+        let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(max_ns));
         let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
         let text = ChartText { id: "gap-series", heading: &heading, description: &description };
         // Classes of the style sheet: a colour, and how the line is dashed.
@@ -207,7 +206,7 @@ impl TimeSeriesCharts<'_> {
             Curve::of_column("c3 dotted", "largest", &gap.max),
         ];
         // Differences below a microsecond are not interesting.
-        let mut plot = self.empty_plot(Axis::decades((*min_ns as f64).max(1e3), *max_ns as f64), format_nanoseconds);
+        let mut plot = self.empty_plot(Axis::decades((min_ns as f64).max(1e3), max_ns as f64), format_nanoseconds);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish_chart(plot, &text, |slot| describe_gaps(gap, slot)))
     }
@@ -288,8 +287,8 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
-    fn draw_chunk_outcomes(&self) -> Option<Markup> {
+    /// Curves of the chunks dropped and merged, without those that were not observed or are always 0.
+    fn curves_of_outcomes(&self) -> Vec<Curve<'static>> {
         let chunks = &self.series.chunks;
         // Classes of the style sheet (a colour, and how the line is dashed), names, and numbers in each slot.
         let columns = [
@@ -301,7 +300,12 @@ impl TimeSeriesCharts<'_> {
             let column = column.as_ref()?;
             Some(Curve::of_column(class, name, column))
         });
-        let curves: Vec<Curve<'_>> = observed.filter(|curve| curve.max() > 0.0).collect();
+        observed.filter(|curve| curve.max() > 0.0).collect()
+    }
+
+    /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
+    fn draw_chunk_outcomes(&self) -> Option<Markup> {
+        let curves = self.curves_of_outcomes();
         if curves.is_empty() {
             return None;
         }
@@ -319,6 +323,14 @@ impl TimeSeriesCharts<'_> {
             each.collect::<Vec<_>>().join(", ")
         }))
     }
+}
+
+/// The smallest and the largest gap to draw: of all medians and maxima. `None` if no gap was observed.
+fn range_of_gaps(gap: &SpreadSeries) -> Option<[u64; 2]> {
+    let gaps_ns: Vec<u64> = gap.p50.iter().chain(&gap.max).copied().flatten().collect();
+    let min_ns = gaps_ns.iter().copied().min()?;
+    let max_ns = gaps_ns.iter().copied().max()?;
+    Some([min_ns, max_ns])
 }
 
 /// Number and quantiles of the gaps of the first tokens received in a slot.

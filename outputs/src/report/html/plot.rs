@@ -275,14 +275,19 @@ impl Plot {
         });
     }
 
+    /// The first position from `x` to the right where a marker covers no other one: findings of the same time are drawn side by side.
+    fn free_marker_position(&self, x: f64) -> f64 {
+        let mut free_x = x;
+        while self.marker_positions.iter().any(|occupied| (occupied - free_x).abs() < MARKER_WIDTH) {
+            free_x += MARKER_WIDTH;
+        }
+        free_x
+    }
+
     /// Vertical line with a numbered marker that links to the finding with that number.
     pub(super) fn draw_finding_marker(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
         let x = self.x_at(when);
-        // Findings of the same time are drawn side by side.
-        let mut marker_x = x;
-        while self.marker_positions.iter().any(|occupied| (occupied - marker_x).abs() < MARKER_WIDTH) {
-            marker_x += MARKER_WIDTH;
-        }
+        let marker_x = self.free_marker_position(x);
         self.marker_positions.push(marker_x);
         let bottom = self.bottom();
         self.append(&html! {
