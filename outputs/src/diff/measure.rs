@@ -160,8 +160,9 @@ fn judge_by_test(
 ) -> Judged {
     let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
     let (Some(a), Some(b)) = (a, b) else { return within_noise };
+    let is_small = !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance;
     // A small difference does not matter, even if the test confirms it.
-    if !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance {
+    if is_small {
         return within_noise;
     }
     if confirms_change(test, measure.unit, a, b, criteria) {

@@ -313,6 +313,17 @@ struct QuantileOfRequests {
     least_count: u64,
 }
 
+impl QuantileOfRequests {
+    /// The quantiles of both runs, the highest first. Each needs so many requests that ten lie beyond it.
+    fn all_descending(a: &RequestTimes, b: &RequestTimes) -> [Self; 3] {
+        [
+            Self { label: "p99", a_ns: a.p99_ns, b_ns: b.p99_ns, least_count: 1_000 },
+            Self { label: "p90", a_ns: a.p90_ns, b_ns: b.p90_ns, least_count: 100 },
+            Self { label: "median", a_ns: a.p50_ns, b_ns: b.p50_ns, least_count: 20 },
+        ]
+    }
+}
+
 /// Times of the requests of one run.
 struct RequestTimes {
     count: u64,
@@ -336,13 +347,7 @@ impl RequestTimes {
 /// the first, because the worst waits matter most.
 fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Vec<ComparedQuantile> {
     let mut quantiles = Vec::new();
-    // Each needs so many requests that ten lie beyond it.
-    let descending = [
-        QuantileOfRequests { label: "p99", a_ns: a.p99_ns, b_ns: b.p99_ns, least_count: 1_000 },
-        QuantileOfRequests { label: "p90", a_ns: a.p90_ns, b_ns: b.p90_ns, least_count: 100 },
-        QuantileOfRequests { label: "median", a_ns: a.p50_ns, b_ns: b.p50_ns, least_count: 20 },
-    ];
-    for QuantileOfRequests { label, a_ns, b_ns, least_count } in descending {
+    for QuantileOfRequests { label, a_ns, b_ns, least_count } in QuantileOfRequests::all_descending(a, b) {
         let has_enough = a.count >= least_count && b.count >= least_count;
         if has_enough && let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns) {
             quantiles.push(ComparedQuantile {
@@ -467,24 +472,30 @@ impl ComparedQuantile {
         let longer_ns = self.a_ns.max(self.b_ns);
         longer_ns as f64 >= LEAST_FACTOR * shorter_ns as f64 && longer_ns - shorter_ns >= least_time_ns
     }
+
+    /// Verdict on the quantile, with its reason if it needs one.
+    fn judge(&self, least_time_ns: u64) -> (ChangeVerdict, Option<String>) {
+        let counted = self.counted;
+        let before = count(self.a_count);
+        let after = count(self.b_count);
+        if self.a_count.min(self.b_count) < self.least_count {
+            let needed = count(self.least_count);
+            let note = format!("{before} {counted} before and {after} after, {needed} are needed");
+            (ChangeVerdict::NotEnoughData, Some(note))
+        } else if self.has_changed(least_time_ns) {
+            let verdict = if self.b_ns > self.a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
+            let least_time = duration(least_time_ns);
+            (verdict, Some(format!("of all {before} and {after} {counted}: at least twofold and {least_time}")))
+        } else {
+            (ChangeVerdict::WithinNoise, None)
+        }
+    }
 }
 
 /// Compares a quantile of both runs. It changed if it is at least twice as large in one of them, and longer by `least_time_ns`.
 fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedMeasure {
-    let has_changed = quantile.has_changed(least_time_ns);
-    let ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted, .. } = quantile;
-    let before = count(a_count);
-    let after = count(b_count);
-    let (verdict, note) = if a_count.min(b_count) < least_count {
-        let note = format!("{before} {counted} before and {after} after, {} are needed", count(least_count));
-        (ChangeVerdict::NotEnoughData, Some(note))
-    } else if has_changed {
-        let verdict = if b_ns > a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
-        let least_time = duration(least_time_ns);
-        (verdict, Some(format!("of all {before} and {after} {counted}: at least twofold and {least_time}")))
-    } else {
-        (ChangeVerdict::WithinNoise, None)
-    };
+    let (verdict, note) = quantile.judge(least_time_ns);
+    let ComparedQuantile { name, a_ns, b_ns, .. } = quantile;
     ComparedMeasure {
         name,
         unit: MeasureUnit::Ns,

@@ -176,8 +176,7 @@ fn unobserved_receives(ledger: &Ledger) -> &'static str {
 fn why_loss_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let totals = ledger.totals();
     let outcomes = totals.chunks.outcomes;
-    let judged = outcomes.chunks() - outcomes.unjudged;
-    let are_chunks_judged = judged > 0 && judged as f64 >= JUDGED_SHARE * outcomes.chunks() as f64;
+    let are_chunks_judged = are_mostly_judged(outcomes.chunks() - outcomes.unjudged, outcomes.chunks());
     let are_responses_judged = totals.answers.judged_alone > 0;
     if are_chunks_judged || are_responses_judged {
         return None;
@@ -193,6 +192,11 @@ fn why_loss_unjudged(ledger: &Ledger) -> Option<&'static str> {
         Some(_) if has_responses => "responses list no token ids, or no count to compare them with",
         Some(reason) => reason,
     })
+}
+
+/// Whether the judged ones are enough of all to judge the run by them.
+fn are_mostly_judged(judged: u64, all: u64) -> bool {
+    all > 0 && judged as f64 >= JUDGED_SHARE * all as f64
 }
 
 /// Why silence of the engine could not be judged; `None` if it could.
@@ -250,9 +254,8 @@ fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let judged = ledger.ttft().judged();
     // A request that shares its rid with another one cannot be judged, but counts.
     let requests = judged.requests + judged.shared_rids;
-    let least_judged = JUDGED_SHARE * requests as f64;
-    let are_arrivals_judged = requests > 0 && judged.before_dispatch as f64 >= least_judged;
-    let are_first_tokens_judged = requests > 0 && judged.until_first_token as f64 >= least_judged;
+    let are_arrivals_judged = are_mostly_judged(judged.before_dispatch, requests);
+    let are_first_tokens_judged = are_mostly_judged(judged.until_first_token, requests);
     if are_arrivals_judged && are_first_tokens_judged {
         return None;
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
-use trace::ledger::Ledger;
+use trace::ledger::{Ledger, ToolCallResponse};
 use trace::words::{count, plural};
 
 use super::Report;
@@ -56,6 +56,18 @@ pub struct ToolCallLine {
     pub by: Option<String>,
 }
 
+impl ToolCallLine {
+    /// The tool calls of a response, with its end since the start of the capture.
+    fn new(response: &ToolCallResponse, capture_start: MonoNs) -> Self {
+        Self {
+            rid: response.rid.to_string(),
+            at_ns: response.at.since(capture_start),
+            by: changed_by(&response.calls).map(str::to_owned),
+            calls: response.calls,
+        }
+    }
+}
+
 /// Numbers of responses with tool calls by outcome, and the latest of these responses. `None` if no response had tool calls.
 pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
@@ -74,15 +86,7 @@ pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option
         swapped: responses_with(outcomes, ToolCallOutcome::Swapped),
         repeated: responses_with(outcomes, ToolCallOutcome::Repeated),
         missing: responses_with(outcomes, ToolCallOutcome::Missing),
-        lines: responses
-            .latest()
-            .map(|response| ToolCallLine {
-                rid: response.rid.to_string(),
-                at_ns: response.at.since(capture_start),
-                by: changed_by(&response.calls).map(str::to_owned),
-                calls: response.calls,
-            })
-            .collect(),
+        lines: responses.latest().map(|response| ToolCallLine::new(response, capture_start)).collect(),
     })
 }
 

@@ -272,19 +272,25 @@ impl TimeSeriesCharts<'_> {
         let mut tops = vec![0.0; self.series.len()];
         for (class, name, column) in parts {
             let Some(column) = column else { continue };
-            let mut bands = Vec::new();
-            for (slot, top) in tops.iter_mut().enumerate() {
-                let is_sampled = thread.on_cpu[slot].is_some();
-                // A slot without a sample of the thread is left out, not drawn as idle.
-                if is_sampled {
-                    let below = *top;
-                    *top += column[slot].unwrap_or(0.0);
-                    bands.push(Band { x: self.middle_of_slot_s(slot), below, above: *top });
-                }
-            }
+            let bands = self.raise_tops(&mut tops, thread, column);
             plot.draw_area(class, &bands);
             plot.add_curve_name(class, name, bands.last().map_or(0.0, |band| f64::midpoint(band.below, band.above)));
         }
+    }
+
+    /// Adds the shares of a column to the sums of the parts below it (`tops`). Returns the bands between the old and the new sums, without
+    /// slots in which the thread was not sampled: these are not drawn as idle.
+    fn raise_tops(&self, tops: &mut [f64], thread: &ThreadSeries, column: &[Option<f64>]) -> Vec<Band> {
+        let mut bands = Vec::new();
+        for (slot, top) in tops.iter_mut().enumerate() {
+            let is_sampled = thread.on_cpu[slot].is_some();
+            if is_sampled {
+                let below = *top;
+                *top += column[slot].unwrap_or(0.0);
+                bands.push(Band { x: self.middle_of_slot_s(slot), below, above: *top });
+            }
+        }
+        bands
     }
 
     /// Curves of the chunks dropped and merged, without those that were not observed or are always 0.

@@ -81,10 +81,11 @@ impl Axis {
             let decades = (self.to / self.from).log10().round() as i32;
             return (0..=decades).map(|decade| self.from * 10_f64.powi(decade)).collect();
         }
+        // Ticks are the multiples of the step within the axis.
         let step = round_step((self.to - self.from) / max);
-        let first = (self.from / step).ceil();
-        let count = ((self.to / step - first).floor().max(0.0) as usize).min(MAX_TICKS);
-        (0..=count).map(|index| (first + index as f64) * step).collect()
+        let first_multiple = (self.from / step).ceil();
+        let further_ticks = ((self.to / step - first_multiple).floor().max(0.0) as usize).min(MAX_TICKS);
+        (0..=further_ticks).map(|index| (first_multiple + index as f64) * step).collect()
     }
 }
 
@@ -329,8 +330,9 @@ impl Plot {
         let mut names_below = names.len();
         for CurveName { y, class, text } in names {
             names_below -= 1;
+            let room_for_names_below = LINE_HEIGHT * names_below as f64;
             // High enough that the names below it have room, low enough not to cover the one above it.
-            let y = y.min(lowest_y - LINE_HEIGHT * names_below as f64).max(highest_y);
+            let y = y.min(lowest_y - room_for_names_below).max(highest_y);
             highest_y = y + LINE_HEIGHT;
             let shown = cut_name(text);
             self.append(&html! {
