@@ -106,11 +106,12 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
 /// hop, except those per slot that changed.
 fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
     for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
-        let names = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
-        let first_index = compared.iter().position(|measure| names.contains(&measure.name));
-        compared.retain(|measure| measure.verdict.is_change() || !names.contains(&measure.name));
+        let per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
+        let former_index = compared.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
+        compared.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
         // The shorter list may end before the former index.
-        compared.insert(first_index.unwrap_or(0).min(compared.len()), waits.measure);
+        let new_index = former_index.min(compared.len());
+        compared.insert(new_index, waits.measure);
     }
 }
 

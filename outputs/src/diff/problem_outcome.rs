@@ -252,19 +252,11 @@ fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
 /// The first of the named measures that became better or worse. Without one, the first that was judged, and without that, the first of all.
 /// `None` if no measure has one of the names.
 fn deciding_measure<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Option<&'m ComparedMeasure> {
-    let mut first_judged = None;
-    let mut first = None;
-    for name in names {
-        let Some(measure) = measures.iter().find(|measure| measure.name == *name) else { continue };
-        if matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse) {
-            return Some(measure);
-        }
-        if was_judged(measure) {
-            first_judged = first_judged.or(Some(measure));
-        }
-        first = first.or(Some(measure));
-    }
-    first_judged.or(first)
+    let named = names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
+    let named: Vec<&ComparedMeasure> = named.collect();
+    let changed = named.iter().find(|measure| matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse));
+    let judged = named.iter().find(|measure| was_judged(measure));
+    changed.or(judged).or(named.first()).copied()
 }
 
 /// Whether there was enough data for a verdict, or at least for a test that found a large difference which it cannot confirm.

@@ -484,15 +484,19 @@ fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
     let mut groups: Vec<String> = Vec::new();
     for (index, Judgement { reason, .. }) in unjudged.iter().enumerate() {
         let is_listed = unjudged[..index].iter().any(|earlier| earlier.reason == *reason);
-        if is_listed {
-            continue;
+        if !is_listed {
+            groups.push(list_faults_with_reason(&unjudged, reason.as_deref()));
         }
-        let with_reason = unjudged[index..].iter().filter(|other| other.reason == *reason);
-        let faults: Vec<&str> = with_reason.map(|judgement| judgement.fault.as_str()).collect();
-        let reason_text = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-        groups.push(format!("{}{reason_text}", faults.join(", ")));
     }
     if groups.is_empty() { None } else { Some(groups.join("; ")) }
+}
+
+/// Faults that were not judged for this reason: `queues, clients (deliveries are not observed)`.
+fn list_faults_with_reason(unjudged: &[&Judgement], reason: Option<&str>) -> String {
+    let with_reason = unjudged.iter().filter(|judgement| judgement.reason.as_deref() == reason);
+    let faults: Vec<&str> = with_reason.map(|judgement| judgement.fault.as_str()).collect();
+    let reason_text = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+    format!("{}{reason_text}", faults.join(", "))
 }
 
 #[cfg(test)]

@@ -174,7 +174,8 @@ impl PairReport {
         let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
         let absent = without_end.max_by_key(|absent| absent.requests)?;
         // So many requests lack the end of the prefill that the others show too little.
-        let is_common = absent.requests as f64 > (1.0 - JUDGED_SHARE) * self.requests as f64;
+        let most_without_end = (1.0 - JUDGED_SHARE) * self.requests as f64;
+        let is_common = absent.requests as f64 > most_without_end;
         is_common.then(|| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason))
     }
 }

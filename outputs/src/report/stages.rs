@@ -189,11 +189,11 @@ fn list_times_between(log: &Stages) -> Vec<Between> {
 fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_start: MonoNs) -> StageTable {
     let mut stages = Vec::new();
     let mut previous: Option<&StageMark> = None;
-    // Of the stages so far, the highest index in the engine's order.
+    // The highest index that a stage so far has in the engine's order. A stage with a lower one is out of order.
     let mut furthest_index = 0;
     for mark in slow.marks.list() {
         let name = log.name_of(mark);
-        // A stage that the engine's release does not have is not in the engine's order.
+        // `None` for a stage that the engine's release does not have.
         let order_index = names.index_of(name);
         stages.push(StageRow {
             stage: name.to_owned(),

@@ -124,12 +124,10 @@ impl TtftReport {
         for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
             let Some(first) = group.first() else { continue };
             let words: Vec<&str> = group.iter().map(|line| line.words.as_str()).collect();
-            // A number that is that of all requests is left out.
-            let of_requests = if first.requests == all_requests {
-                String::new()
-            } else {
-                format!(" of {}", plural(first.requests, "request"))
-            };
+            let concerns_all = first.requests == all_requests;
+            // Their number is only of interest if others observed the moment.
+            let of_requests =
+                if concerns_all { String::new() } else { format!(" of {}", plural(first.requests, "request")) };
             lines.push(format!("{}{of_requests}: {}", words.join(", "), first.reason));
         }
         lines
