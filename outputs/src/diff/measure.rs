@@ -299,7 +299,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
 
 /// Distance of two values relative to the larger one, so that a rise and the fall back to the old value count the same.
 fn relative_distance(a: f64, b: f64) -> f64 {
-    // The distance of two zeros is divided, too.
+    // Not 0, because the distance is divided by it.
     let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
     (b - a).abs() / larger_value
 }
