@@ -1,5 +1,7 @@
 //! Known patterns of change.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 use trace::detect::attribution::LegKind;
 use trace::engine::{Mode, Waiter};
@@ -8,7 +10,7 @@ use trace::words::{duration, percent};
 
 use super::wait_shift::{CHANGED_NS, LegChange, LegShift, WaitShift};
 use super::{ProblemOutcome, ProblemState};
-use crate::report::{FindingLine, HopLine, Report};
+use crate::report::{FindingLine, Report};
 
 /// Share of its time on a CPU, or in work on frames, that makes a receiver the cause of its queue.
 const CPU_BOUND_SHARE: f64 = 0.9;
@@ -27,28 +29,34 @@ pub struct ChangePattern {
 }
 
 /// Finds the causes of the problems that changed from run `a` to run `b`, and differences that limit what can be compared. `outcomes` says
-/// which problems changed.
-/// `wait` has the legs of the path in both runs: its hops and the processes between them, each with the time that a chunk spends there.
+/// which problems changed, and `wait` how long a chunk spends on each part of the path in both runs.
 pub(super) fn find_patterns(
     a: &Report,
     b: &Report,
     outcomes: &[ProblemOutcome],
     wait: Option<&WaitShift>,
 ) -> Vec<ChangePattern> {
+    // Without the waits of both runs, no part of the path can be compared.
+    let legs = wait.map_or(&[][..], |wait| &wait.legs);
+    let mut patterns = find_causes(a, b, outcomes, legs);
+    // A difference between the runs that explains no change is not worth a reader's time.
+    patterns.retain(|cause| !cause.explains.is_empty());
+    // These two limit what can be compared, whether they explain a change or not.
+    patterns.extend(compare_paths(a, b));
+    patterns.extend(compare_inflation(a, b));
+    patterns
+}
+
+/// Differences between the runs, each with the changed problems that it explains, if any. `legs` are the parts of the path: its hops, and
+/// the processes between them.
+fn find_causes(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let mut causes = Vec::new();
     causes.extend(compare_modes(a, b, outcomes));
     causes.extend(compare_releases(a, b, outcomes));
     causes.extend(find_cpu_bound_receiver(a, b, outcomes));
-    // Without the waits of both runs, no legs can be compared.
-    let legs = wait.map_or(&[][..], |wait| &wait.legs);
     causes.extend(compare_workers(a, b, outcomes, legs));
     // A receiver that only the second run has cannot be compared with an earlier one.
     causes.extend(compare_processing(outcomes, legs).or_else(|| find_slow_new_receiver(b, outcomes, legs)));
-    // A difference between the runs that explains no change is not worth a reader's time.
-    causes.retain(|cause| !cause.explains.is_empty());
-    // These two limit what can be compared, whether they explain a change or not.
-    causes.extend(compare_paths(a, b));
-    causes.extend(compare_inflation(a, b));
     causes
 }
 
@@ -89,8 +97,8 @@ fn problems_in_state(
     names: &[&str],
     has_state: impl Fn(ProblemState) -> bool,
 ) -> Vec<String> {
-    let found = outcomes.iter().filter(|outcome| names.contains(&outcome.name.as_str()) && has_state(outcome.state));
-    found.map(|outcome| outcome.name.clone()).collect()
+    let named = outcomes.iter().filter(|outcome| names.contains(&outcome.name.as_str()));
+    named.filter(|outcome| has_state(outcome.state)).map(|outcome| outcome.name.clone()).collect()
 }
 
 /// A change of the tokenizer's output mode; `None` if the mode stayed or is unknown.
@@ -117,10 +125,10 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
     Some(pattern.explaining(explained))
 }
 
-/// A change of what the engine does with several chunks queued for one request, which depends on its release; `None` if it stayed the same
-/// or is unknown.
+/// A change of what the engine does with several chunks queued for one request; `None` if it stayed the same or is unknown. It depends on
+/// the engine's release.
 fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
-    // The waiter is the coroutine that waits for a request's chunks, as this release implements it.
+    // The waiter is the coroutine that takes a request's chunks from its queue, as this release implements it.
     let before = a.source.waiter?;
     let after = b.source.waiter?;
     if before == after {
@@ -167,76 +175,104 @@ fn hops_only_in(report: &Report, other: &Report) -> String {
     only_here.join(", ")
 }
 
-/// Hops with another number of workers, the processes that receive or send on a hop in parallel. More workers explain a shorter wait on
-/// their hop, fewer a longer one. `legs` has the waits on the hops in both runs.
+/// Hops whose wait changed because another number of workers shares the load. Workers are the processes that receive or send on a hop in
+/// parallel.
 fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
-    let mut patterns = Vec::new();
-    for HopLine { name, .. } in &a.hops {
-        // Workers of a hop that only one run has cannot be compared.
-        let Some(before) = count_workers(a, name) else { continue };
-        let Some(after) = count_workers(b, name) else { continue };
-        if before == after {
-            continue;
-        }
-        let expected = if after > before { LegChange::Shorter } else { LegChange::Longer };
-        // A wait that stayed, or changed in the other direction, is not explained by the workers.
-        let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == *name);
-        if wait.and_then(LegShift::leg_change) == Some(expected) {
-            let title = format!("{before} workers became {after} on {name}");
-            let summary = format!(
-                "{name} had {before} receivers or senders and has {after}: the load is distributed differently."
-            );
-            let explained = wait_problems_with_change(outcomes, expected);
-            patterns.push(ChangePattern::new("workers", title, summary).explaining(explained));
-        }
+    let hops = a.hops.iter().map(|hop| hop.name.as_str());
+    hops.filter_map(|hop| compare_workers_of_hop(hop, a, b, outcomes, legs)).collect()
+}
+
+/// Another number of workers on the hop with this name, if it explains how the wait there changed. `None` if it does not, or if only one
+/// run has the hop.
+fn compare_workers_of_hop(
+    hop: &str,
+    a: &Report,
+    b: &Report,
+    outcomes: &[ProblemOutcome],
+    legs: &[LegShift],
+) -> Option<ChangePattern> {
+    let before = count_workers(a, hop)?;
+    let after = count_workers(b, hop)?;
+    let expected = wait_change_by_workers(before, after)?;
+    let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop)?;
+    // A wait that stayed, or changed in the other direction, has another cause.
+    if wait.leg_change() != Some(expected) {
+        return None;
     }
-    patterns
+    let title = format!("{before} workers became {after} on {hop}");
+    let summary =
+        format!("{hop} had {before} receivers or senders and has {after}: the load is distributed differently.");
+    Some(ChangePattern::new("workers", title, summary).explaining(wait_problems_with_change(outcomes, expected)))
+}
+
+/// How a wait changes with the number of workers: more make it shorter, fewer longer. `None` if the number stayed.
+fn wait_change_by_workers(before: usize, after: usize) -> Option<LegChange> {
+    match after.cmp(&before) {
+        Ordering::Greater => Some(LegChange::Shorter),
+        Ordering::Less => Some(LegChange::Longer),
+        Ordering::Equal => None,
+    }
 }
 
 /// Finds the receiver that explains the hop whose wait changed most: its own time per chunk changed in the same direction. `None` if no
 /// wait changed, or this receiver does not explain it.
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
-    let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
-    // A wait that changed is known in both runs, so the 0 is never used.
-    let most_changed = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
-    // A hop is named `sender->receiver`. The receiver's own leg is the time that a chunk spends inside it.
-    let receiver = Ends::from(&*most_changed.name).to;
-    let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
+    let wait = most_changed_wait(legs)?;
+    let processing = processing_of_receiver(&wait.name, legs)?;
     let change = processing.leg_change()?;
     // A wait that changed in the other direction has another cause.
-    if most_changed.leg_change() != Some(change) {
+    if wait.leg_change() != Some(change) {
         return None;
     }
     let before = duration(processing.a_ns?);
     let after = duration(processing.b_ns?);
-    let title = format!("the {receiver} needs {after} a chunk instead of {before}");
-    let summary = format!("Chunks wait on {} for it.", most_changed.name);
+    let title = format!("the {} needs {after} a chunk instead of {before}", processing.name);
+    let summary = format!("Chunks wait on {} for it.", wait.name);
     let explained = wait_problems_with_change(outcomes, change);
     Some(ChangePattern::new("processing", title, summary).explaining(explained))
+}
+
+/// The wait that changed by the longest time; `None` if none changed.
+fn most_changed_wait(legs: &[LegShift]) -> Option<&LegShift> {
+    let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
+    // A wait that changed is known in both runs, so the 0 is never used.
+    changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))
+}
+
+/// The time that a chunk spends inside the receiver of the hop with this name; `None` if it was not observed.
+fn processing_of_receiver<'l>(hop: &str, legs: &'l [LegShift]) -> Option<&'l LegShift> {
+    // A hop is named `sender->receiver`, and the leg inside a process has the name of that process.
+    let receiver = Ends::from(hop).to;
+    legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)
 }
 
 /// Finds a busy receiver that only the second run has, and for which chunks wait long. Looks at the new hop with the longest wait; `None`
 /// if its receiver is not the cause.
 fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
-    // The first run has no time of a leg that is new on the path.
-    let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
-    let longest_wait = new_waits.max_by_key(|leg| leg.b_ns)?;
-    let busy_share = b.hops.iter().find(|hop| hop.name == longest_wait.name)?.busy?;
-    let wait_ns = longest_wait.b_ns?;
+    let wait = longest_new_wait(legs)?;
+    let busy_share = b.hops.iter().find(|hop| hop.name == wait.name)?.busy?;
+    let wait_ns = wait.b_ns?;
     // A short wait is no problem, and a receiver that is seldom busy is not its cause.
     if wait_ns < CHANGED_NS || busy_share < CPU_BOUND_SHARE {
         return None;
     }
-    // A hop is named `sender->receiver`. The receiver's own leg is the time that a chunk spends inside it.
-    let receiver = Ends::from(&*longest_wait.name).to;
-    let mut new_processing = legs.iter().filter(|leg| leg.kind == LegKind::Inside && leg.a_ns.is_none());
-    let processing = new_processing.find(|leg| leg.name == receiver)?;
+    let processing = processing_of_receiver(&wait.name, legs).filter(|leg| is_new(leg))?;
     let time = duration(processing.b_ns?);
     let busy = percent(busy_share);
-    let title = format!("the {receiver}, new on the path, needs {time} a chunk and is busy {busy}");
-    let summary = format!("Chunks wait on {} for it.", longest_wait.name);
+    let title = format!("the {}, new on the path, needs {time} a chunk and is busy {busy}", processing.name);
+    let summary = format!("Chunks wait on {} for it.", wait.name);
     let explained = wait_problems_with_change(outcomes, LegChange::Longer);
     Some(ChangePattern::new("processing", title, summary).explaining(explained))
+}
+
+/// The longest wait on a hop that only the second run has; `None` without such a hop.
+fn longest_new_wait(legs: &[LegShift]) -> Option<&LegShift> {
+    legs.iter().filter(|leg| leg.kind == LegKind::Wait && is_new(leg)).max_by_key(|leg| leg.b_ns)
+}
+
+/// Whether only the second run has the leg, so that the first has no time of it.
+fn is_new(leg: &LegShift) -> bool {
+    leg.a_ns.is_none()
 }
 
 /// Number of processes that receive or send on the hop with this name in parallel; `None` without the hop.
@@ -285,8 +321,9 @@ impl<'r> BusiestReceiver<'r> {
 fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;
-    // Only a receiver that became CPU-bound explains a change.
-    if before.share >= CPU_BOUND_SHARE || after.share < CPU_BOUND_SHARE {
+    // One that was CPU-bound before explains no change.
+    let became_cpu_bound = before.share < CPU_BOUND_SHARE && after.share >= CPU_BOUND_SHARE;
+    if !became_cpu_bound {
         return None;
     }
     let summary = format!(

@@ -86,6 +86,11 @@ impl FindingState {
         self.direction() == Direction::Worse
     }
 
+    /// Position in a list of findings of equal severity, the new ones first: that of the state in `ALL`.
+    fn list_position(self) -> Option<usize> {
+        Self::ALL.iter().position(|state| *state == self)
+    }
+
     /// Whether it is a change for the worse, for the better, or neither.
     pub(super) fn direction(self) -> Direction {
         match self {
@@ -126,11 +131,7 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
             changes.push(FindingChange::only_in_first(before, b));
         }
     }
-    // `ALL` lists the states in the order that readers want: the new ones first.
-    changes.sort_by_key(|change| {
-        let state_rank = FindingState::ALL.iter().position(|state| *state == change.state);
-        (std::cmp::Reverse(change.severity()), state_rank)
-    });
+    changes.sort_by_key(|change| (std::cmp::Reverse(change.severity()), change.state.list_position()));
     changes
 }
 
@@ -202,23 +203,12 @@ impl FindingChange {
     }
 }
 
-/// State of a finding of both runs. Compares the severities or, if they are equal, the rates: the sizes divided by the traffic of their
-/// run.
+/// State of a finding of both runs. Compares the severities and, only if they are equal, the sizes.
 fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> FindingState {
-    /// Smallest factor between the sizes of a changed finding. It is large because one number per run does not show the noise.
-    const LEAST_FACTOR: f64 = 2.0;
     match after.severity.cmp(&before.severity) {
-        Ordering::Greater => return FindingState::Worse,
-        Ordering::Less => return FindingState::Better,
-        Ordering::Equal => {}
-    }
-    let Some(sizes) = sizes else { return FindingState::Unchanged };
-    if sizes.after.rate >= LEAST_FACTOR * sizes.before.rate {
-        FindingState::Worse
-    } else if sizes.before.rate >= LEAST_FACTOR * sizes.after.rate {
-        FindingState::Better
-    } else {
-        FindingState::Unchanged
+        Ordering::Greater => FindingState::Worse,
+        Ordering::Less => FindingState::Better,
+        Ordering::Equal => sizes.map_or(FindingState::Unchanged, SizeChange::state_by_rates),
     }
 }
 
@@ -266,6 +256,19 @@ impl SizeChange {
     /// Sizes of a finding of run `a` and of its counterpart in run `b`; `None` if findings of this kind have no size.
     fn of_pair(before: &FindingLine, a: &Report, after: &FindingLine, b: &Report) -> Option<Self> {
         Some(Self { before: size_in(before, a)?, after: size_in(after, b)? })
+    }
+
+    /// State of a finding by its rates, the sizes divided by the traffic of their run: a run with twice the traffic has twice the size.
+    fn state_by_rates(self) -> FindingState {
+        /// Smallest factor between the rates of a changed finding. It is large because one number per run does not show the noise.
+        const LEAST_FACTOR: f64 = 2.0;
+        if self.after.rate >= LEAST_FACTOR * self.before.rate {
+            FindingState::Worse
+        } else if self.before.rate >= LEAST_FACTOR * self.after.rate {
+            FindingState::Better
+        } else {
+            FindingState::Unchanged
+        }
     }
 
     /// `12 -> 20 requests`.
@@ -364,23 +367,29 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
     if kind == "dropped-chunks-predicted" && report.chunks.dropped_predicted.is_some() {
         return None;
     }
-    let fault = match kind {
-        "dropped-chunks" | "short-answers" | "repeated-ids" | "dropped-chunks-predicted" => FaultKind::LostTokens,
-        "first-token-gap" => FaultKind::FirstTokenGap,
-        "engine-silent" => FaultKind::EngineSilence,
-        "backlog" | "burst" | "late-frames" | "worker-imbalance" => FaultKind::Queues,
-        "late-delivery" | "merged-chunks" => FaultKind::Delivery,
-        "abandoned-requests" | "aborted-retries" => FaultKind::Clients,
-        "late-read" | "late-dispatch" | "late-receive" | "late-intake" | "queued" | "slow-prefill"
-        | "slow-first-token" => FaultKind::LateRequests,
-        _ if kind.starts_with("consumer-") || kind == "io-thread-starved" => {
-            return report.cpu.is_none().then(|| String::from("threads are not observed"));
-        }
-        // Every run could have had the other kinds.
-        _ => return None,
-    };
+    let is_about_thread = kind.starts_with("consumer-") || kind == "io-thread-starved";
+    if is_about_thread && report.cpu.is_none() {
+        return Some(String::from("threads are not observed"));
+    }
+    // Every run could have had a finding that belongs to no kind of fault.
+    let fault = fault_of_finding(kind)?;
     // A reason says why a fault was not judged. A judged one has none.
     report.judged.iter().find(|judgement| judgement.fault == fault)?.reason.clone()
+}
+
+/// The kind of fault that must be judged so that a run can have a finding of this kind; `None` if none must.
+fn fault_of_finding(kind: &str) -> Option<FaultKind> {
+    match kind {
+        "dropped-chunks" | "short-answers" | "repeated-ids" | "dropped-chunks-predicted" => Some(FaultKind::LostTokens),
+        "first-token-gap" => Some(FaultKind::FirstTokenGap),
+        "engine-silent" => Some(FaultKind::EngineSilence),
+        "backlog" | "burst" | "late-frames" | "worker-imbalance" => Some(FaultKind::Queues),
+        "late-delivery" | "merged-chunks" => Some(FaultKind::Delivery),
+        "abandoned-requests" | "aborted-retries" => Some(FaultKind::Clients),
+        "late-read" | "late-dispatch" | "late-receive" | "late-intake" | "queued" | "slow-prefill"
+        | "slow-first-token" => Some(FaultKind::LateRequests),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

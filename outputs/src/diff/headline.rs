@@ -69,42 +69,41 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
 /// findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
-    // Each loop adds the changes of one weight, the heaviest first.
-    for change in findings {
-        if became_critical(change) {
-            ranked.push(describe_finding_change(change));
-        }
-    }
+    let new_critical = findings.iter().filter(|change| became_critical(change));
+    ranked.extend(new_critical.map(describe_finding_change));
     // Without lasting findings, the sentence about two runs that both lose tokens would report only an improvement elsewhere.
-    for change in findings {
-        if is_lasting_critical(change, outcomes) {
-            ranked.push(describe_lasting_finding(change, outcomes));
-        }
-    }
-    for outcome in outcomes {
-        // A critical finding at the top already states the change of its problem.
-        let is_stated = findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome));
-        if outcome.state.is_change() && !is_stated {
-            let is_worse = outcome.state == ProblemState::Regressed;
-            ranked.push(RankedChange {
-                direction: if is_worse { Direction::Worse } else { Direction::Better },
-                may_be_worse: is_worse,
-                state: outcome.state.as_str().to_owned(),
-                text: name_with_numbers(outcome),
-            });
-        }
-    }
-    for change in findings {
-        // Information needs nobody's attention.
-        let needs_attention = change.severity() > Severity::Info;
-        let is_stated = became_critical(change)
-            || is_lasting_critical(change, outcomes)
-            || is_about_changed_problem(change, outcomes);
-        if needs_attention && change.state != FindingState::Unchanged && !is_stated {
-            ranked.push(describe_finding_change(change));
-        }
-    }
+    let lasting = findings.iter().filter(|change| is_lasting_critical(change, outcomes));
+    ranked.extend(lasting.map(|change| describe_lasting_finding(change, outcomes)));
+    let problems =
+        outcomes.iter().filter(|outcome| outcome.state.is_change() && !is_stated_as_critical(outcome, findings));
+    ranked.extend(problems.map(describe_problem_change));
+    let others = findings.iter().filter(|change| is_other_change(change, outcomes));
+    ranked.extend(others.map(describe_finding_change));
     ranked
+}
+
+/// Whether a finding that became critical already states the change of this problem.
+fn is_stated_as_critical(outcome: &ProblemOutcome, findings: &[FindingChange]) -> bool {
+    findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome))
+}
+
+/// Whether the finding changed, needs attention, and is not stated as a critical finding or as a problem.
+fn is_other_change(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
+    let needs_attention = change.severity() > Severity::Info;
+    let is_stated =
+        became_critical(change) || is_lasting_critical(change, outcomes) || is_about_changed_problem(change, outcomes);
+    needs_attention && change.state != FindingState::Unchanged && !is_stated
+}
+
+/// The change of a problem in the words of the headline.
+fn describe_problem_change(outcome: &ProblemOutcome) -> RankedChange {
+    let is_worse = outcome.state == ProblemState::Regressed;
+    RankedChange {
+        direction: if is_worse { Direction::Worse } else { Direction::Better },
+        may_be_worse: is_worse,
+        state: outcome.state.as_str().to_owned(),
+        text: name_with_numbers(outcome),
+    }
 }
 
 /// Whether it is a critical finding that did not change or cannot be compared. An unchanged one is left out if a changed problem already
@@ -133,13 +132,7 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 
 /// The change of a finding in the words of the headline.
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
-    // `a` is the finding in the first run, and `b` that in the second.
-    let mut text = match (&change.a, &change.b) {
-        (None, Some(new)) => format!("{}: {}", change.kind, shorten_to_numbers(&new.summary)),
-        // Only the first clause: the others explain a finding that is gone.
-        (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
-        _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
-    };
+    let mut text = describe_finding(change);
     if let Some(note) = &change.note {
         append!(text, " ({note})");
     }
@@ -147,6 +140,17 @@ fn describe_finding_change(change: &FindingChange) -> RankedChange {
     let is_uncertain = change.note.is_some() && !became_critical(change);
     let direction = if is_uncertain { Direction::Same } else { change.state.direction() };
     RankedChange { direction, may_be_worse: change.state.is_worse(), state: describe_state(change), text }
+}
+
+/// Names a finding with its numbers: those of its summary if only one run has it, or else those of both runs.
+fn describe_finding(change: &FindingChange) -> String {
+    let (in_first_run, in_second_run) = (&change.a, &change.b);
+    match (in_first_run, in_second_run) {
+        (None, Some(new)) => format!("{}: {}", change.kind, shorten_to_numbers(&new.summary)),
+        // Only the first clause: the others explain a finding that is gone.
+        (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
+        _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
+    }
 }
 
 /// State and severity of a finding: `WARNING -> CRITICAL`, `STILL CRITICAL`, `NEW WARNING`.
@@ -261,13 +265,7 @@ fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[Change
     let explains_stated =
         patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| stated.contains(name.as_str())));
     for pattern in explains_stated {
-        let mut changed = outcomes.iter().filter(|outcome| outcome.state.is_change());
-        // A cause that does not explain all changed problems names those that it explains.
-        let explained = if changed.any(|outcome| !pattern.explains.contains(&outcome.name)) {
-            format!(" ({})", pattern.explains.join(", "))
-        } else {
-            String::new()
-        };
+        let explained = name_explained_problems(pattern, outcomes);
         // Causes of the same problems share one heading.
         if last_explained.as_ref() == Some(&explained) {
             text += ", ";
@@ -278,6 +276,13 @@ fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[Change
         last_explained = Some(explained);
     }
     text
+}
+
+/// Problems that a cause explains, in parentheses; empty if it explains all that changed.
+fn name_explained_problems(cause: &ChangePattern, outcomes: &[ProblemOutcome]) -> String {
+    let mut changed = outcomes.iter().filter(|outcome| outcome.state.is_change());
+    let explains_all = changed.all(|outcome| cause.explains.contains(&outcome.name));
+    if explains_all { String::new() } else { format!(" ({})", cause.explains.join(", ")) }
 }
 
 /// `lost tokens 12 -> 0`.
@@ -333,24 +338,16 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
 /// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that `stated`
 /// does not name yet. Empty if no measure changed and `stated` names all these problems.
 fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
-    // Without a measure that could be compared, nothing is known.
-    let mut verdicts = measures.iter().map(|measure| measure.verdict);
-    if verdicts.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
+    if !is_any_compared(measures) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);
+    let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
+    let problems: Vec<String> = of_state.map(name_with_numbers).collect();
     let mut parts = describe_changed_measures(measures);
-    // The problems of this state, without those that `stated` names already.
-    let mut is_any_stated = false;
-    for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {
-        let text = name_with_numbers(outcome);
-        if stated.contains(&text) {
-            is_any_stated = true;
-        } else {
-            parts.push(text);
-        }
-    }
-    if parts.is_empty() && is_any_stated {
+    parts.extend(problems.iter().filter(|problem| !stated.contains(problem.as_str())).cloned());
+    let are_all_problems_stated = parts.is_empty() && !problems.is_empty();
+    if are_all_problems_stated {
         return String::new();
     }
     // No problem is of this state, because each is observed by at most one run.
@@ -358,10 +355,21 @@ fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[Comp
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));
     }
+    format!("{}: {}", state.as_str(), join_first_parts(parts))
+}
+
+/// Whether both runs have enough data of any measure to compare it.
+fn is_any_compared(measures: &[ComparedMeasure]) -> bool {
+    let mut verdicts = measures.iter().map(|measure| measure.verdict);
+    verdicts.any(|verdict| !matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData))
+}
+
+/// Joins the first [`MAX_CHANGES`] parts, and counts the others: `gap, backlog and 2 more`.
+fn join_first_parts(mut parts: Vec<String>) -> String {
     let others = parts.len().saturating_sub(MAX_CHANGES);
     parts.truncate(MAX_CHANGES);
     let rest = if others > 0 { format!(" and {others} more") } else { String::new() };
-    format!("{}: {}{rest}", state.as_str(), parts.join(", "))
+    format!("{}{rest}", parts.join(", "))
 }
 
 #[cfg(test)]

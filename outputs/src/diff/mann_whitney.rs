@@ -17,15 +17,9 @@ impl MannWhitney {
         let mut differences: Vec<f64> =
             a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
-        let count_a = a.len() as f64;
-        let count_b = b.len() as f64;
-        let count = count_a + count_b;
-        // Variance of U with ties, by the normal approximation.
-        let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
-        let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let share_of_both = (independent_share(a) * count_a + independent_share(b) * count_b) / count;
-        Self { differences, deviation: (variance.max(0.0) / share_of_both).sqrt() }
+        let variance = variance_of_independent(a, b) / independent_share_of_both(a, b);
+        Self { differences, deviation: variance.sqrt() }
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
@@ -41,17 +35,34 @@ impl MannWhitney {
     /// Smallest and largest shift from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject
     /// any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
-        // Number of the sorted differences to leave out at each end. Half of them would leave the median only. The distance of U from its
-        // mean at which the test rejects, by the normal approximation, widens that to the interval.
-        let left_out = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
-        let rejects_any = left_out >= 0.0;
+        let median_index = (self.differences.len() as f64 - 1.0) / 2.0;
+        // Distance of U from its mean at which the test rejects. By it, the interval reaches from the median to each end.
+        let rejection_distance = quantile_beyond(level) * self.deviation;
+        let rejects_any = rejection_distance <= median_index;
         if !rejects_any {
             return None;
         }
-        let low_end = left_out as usize;
-        let high_end = self.differences.len() - 1 - low_end;
-        Some([self.differences[low_end], self.differences[high_end]])
+        let low_index = (median_index - rejection_distance) as usize;
+        let high_index = self.differences.len() - 1 - low_index;
+        Some([self.differences[low_index], self.differences[high_index]])
     }
+}
+
+/// Variance of U with ties between two equal runs whose slots do not depend on each other, by the normal approximation.
+fn variance_of_independent(a: &[f64], b: &[f64]) -> f64 {
+    let count_a = a.len() as f64;
+    let count_b = b.len() as f64;
+    let count = count_a + count_b;
+    let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
+    let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
+    variance.max(0.0)
+}
+
+/// Share of the slots of both samples that count as independent evidence: the mean of their own shares, weighted by their sizes.
+fn independent_share_of_both(a: &[f64], b: &[f64]) -> f64 {
+    let count_a = a.len() as f64;
+    let count_b = b.len() as f64;
+    (independent_share(a) * count_a + independent_share(b) * count_b) / (count_a + count_b)
 }
 
 /// Sum of `t^3 - t` over the groups of equal values, each with `t` values. Equal values have no order, which lowers the variance of U.

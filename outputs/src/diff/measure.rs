@@ -19,6 +19,20 @@ struct Criteria<'o> {
     options: &'o DiffOptions,
 }
 
+impl<'o> Criteria<'o> {
+    /// Criteria for a comparison of these two runs, with the tests of all its measures.
+    fn of_comparison(a: &Series, b: &Series, tests: &[Option<MannWhitney>], options: &'o DiffOptions) -> Self {
+        // All tests together set the level, since many tests find a difference somewhere by chance.
+        let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
+        Self {
+            max_p_value: mann_whitney::significance_level(p_values, options.alpha),
+            fewest_slots: loaded_slots(a).len().min(loaded_slots(b).len()),
+            load: LoadChange::of_runs(a, b, options),
+            options,
+        }
+    }
+}
+
 /// How the load of the second run differs from that of the first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LoadChange {
@@ -54,34 +68,28 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let mut measures = list_measures(series_a, series_b);
     set_values_of_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
-    // All tests together set the level, since many tests find a difference somewhere by chance.
-    let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
-    let criteria = Criteria {
-        max_p_value: mann_whitney::significance_level(p_values, options.alpha),
-        fewest_slots: loaded_slots(series_a).len().min(loaded_slots(series_b).len()),
-        load: LoadChange::of_runs(series_a, series_b, options),
-        options,
-    };
-    let mut compared: Vec<ComparedMeasure> = measures
-        .into_iter()
-        .zip(tests)
-        .map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria))
-        .collect();
+    let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
+    let with_tests = measures.into_iter().zip(tests);
+    let mut compared: Vec<ComparedMeasure> =
+        with_tests.map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria)).collect();
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
     // Few slots decide little. The waits of all frames may still decide.
     if are_short {
         replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
     }
-    let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
-    // Times of the whole runs follow the gaps, the other times that clients notice. Without gaps they come first.
-    let last_gap = compared.iter().rposition(is_gap_of_slots);
-    let behind_gaps = last_gap.map_or(0, |last| last + 1);
-    compared.splice(behind_gaps..behind_gaps, whole_runs);
+    insert_behind_gaps(&mut compared, problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short));
     // Beside the verdict on all requests, a gap of slots without a change only confuses.
     if compared.iter().any(is_decided_gap_of_requests) {
         compared.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
     }
     compared
+}
+
+/// Inserts times of the whole runs behind the gaps, the other times that clients notice. Without gaps they come first.
+fn insert_behind_gaps(compared: &mut Vec<ComparedMeasure>, of_whole_runs: Vec<ComparedMeasure>) {
+    let last_gap = compared.iter().rposition(is_gap_of_slots);
+    let behind_gaps = last_gap.map_or(0, |last| last + 1);
+    compared.splice(behind_gaps..behind_gaps, of_whole_runs);
 }
 
 /// Whether the measure is a quantile of the first-token gap in each slot.
@@ -98,11 +106,12 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
 /// hop, except those per slot that changed.
 fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
     for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
-        let names = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
-        let first_index = compared.iter().position(|measure| names.contains(&measure.name));
-        compared.retain(|measure| measure.verdict.is_change() || !names.contains(&measure.name));
+        let per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
+        let former_index = compared.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
+        compared.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
         // The shorter list may end before the former index.
-        compared.insert(first_index.unwrap_or(0).min(compared.len()), waits.measure);
+        let new_index = former_index.min(compared.len());
+        compared.insert(new_index, waits.measure);
     }
 }
 
@@ -120,10 +129,7 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
     let [a, b] = measure
         .whole_runs
         .unwrap_or_else(|| [mean_of_slots(measure.a.as_deref()), mean_of_slots(measure.b.as_deref())]);
-    let change = match (a, b) {
-        (Some(a), Some(b)) if a != 0.0 => Some(b / a - 1.0),
-        _ => None,
-    };
+    let change = relative_change(a, b);
     // Exact totals are facts, which no test can refute.
     let Judged { verdict, note } = if let Some(judged) = judge_exact_totals(&measure) {
         judged
@@ -137,6 +143,14 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
     ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p: p_value, verdict, note }
 }
 
+/// How much larger `b` is than `a`, relative to `a`; `None` if one is unknown, or `a` is 0.
+fn relative_change(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) if a != 0.0 => Some(b / a - 1.0),
+        _ => None,
+    }
+}
+
 /// Verdict by the test of the slots, if the difference between the runs' values `a` and `b` is large enough to matter.
 fn judge_by_test(
     measure: &Measure,
@@ -147,14 +161,12 @@ fn judge_by_test(
 ) -> Judged {
     let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
     let (Some(a), Some(b)) = (a, b) else { return within_noise };
+    let is_small = !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance;
     // A small difference does not matter, even if the test confirms it.
-    if !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance {
+    if is_small {
         return within_noise;
     }
-    // A single slot can move the mean, so most slots must have shifted the same way.
-    let interval = test.shift_interval(criteria.max_p_value);
-    let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
-    if is_shifted && test.p_value() <= criteria.max_p_value {
+    if confirms_change(test, measure.unit, a, b, criteria) {
         let is_rise = b > a;
         return Judged { verdict: verdict_on_change(measure.good, is_rise, criteria.load), note: None };
     }
@@ -167,6 +179,13 @@ fn judge_by_test(
         };
     }
     within_noise
+}
+
+/// Whether the test confirms that the measure went from `a` to `b`. A single slot can move the mean, so most slots must have shifted the
+/// same way.
+fn confirms_change(test: &MannWhitney, unit: MeasureUnit, a: f64, b: f64, criteria: &Criteria<'_>) -> bool {
+    let Some(interval) = test.shift_interval(criteria.max_p_value) else { return false };
+    is_shifted_as_far(unit, a, b, interval, criteria.options) && test.p_value() <= criteria.max_p_value
 }
 
 /// Verdict on a measure that changed beyond noise. `good` is the direction of improvement. Of a measure such as the token rate, more is
@@ -222,13 +241,7 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2]
 
 /// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has too few slots of it.
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
-    let unobserved = match (&measure.a, &measure.b) {
-        (None, None) => Some("neither run observes it"),
-        (None, Some(_)) => Some("the first run does not observe it"),
-        (Some(_), None) => Some("the second run does not observe it"),
-        (Some(_), Some(_)) => None,
-    };
-    if let Some(unobserved) = unobserved {
+    if let Some(unobserved) = which_run_lacks(measure) {
         return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
     }
     let least_slots = criteria.options.least_slots;
@@ -238,6 +251,16 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
         format!("it has a value in fewer than {least_slots} slots of a run")
     };
     Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
+}
+
+/// Which run does not observe the measure; `None` if both do.
+fn which_run_lacks(measure: &Measure) -> Option<&'static str> {
+    match (&measure.a, &measure.b) {
+        (None, None) => Some("neither run observes it"),
+        (None, Some(_)) => Some("the first run does not observe it"),
+        (Some(_), None) => Some("the second run does not observe it"),
+        (Some(_), Some(_)) => None,
+    }
 }
 
 /// Warning that a run is too short to tell changes from noise: `short runs: ...`. `None` if both runs have enough slots, or one has no time
@@ -264,9 +287,7 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     /// A change within a few hundredths is not meaningful.
     const LEAST_DISTANCE_OF_SHARES: f64 = 0.02;
     let distance = (b - a).abs();
-    // Relative to the larger value, so that a rise and the fall back to the old value count the same. Not 0, since it divides the distance.
-    let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
-    let relative = distance / larger_value;
+    let relative = relative_distance(a, b);
     // The option is relative to the smaller value: a rise from 1 to 1 + c is c / (1 + c) of the larger value.
     let least_relative = options.least_change / (1.0 + options.least_change);
     match unit {
@@ -274,6 +295,13 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
         MeasureUnit::PerSecond | MeasureUnit::Number => relative >= least_relative,
         MeasureUnit::Share => relative >= least_relative && distance >= LEAST_DISTANCE_OF_SHARES,
     }
+}
+
+/// Distance of two values relative to the larger one, so that a rise and the fall back to the old value count the same.
+fn relative_distance(a: f64, b: f64) -> f64 {
+    // Not 0, because the distance is divided by it.
+    let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
+    (b - a).abs() / larger_value
 }
 
 /// Sets the values of the whole runs in the measures of dropped and merged chunks: the shares of all chunks. Adds the exact totals where
@@ -285,16 +313,19 @@ fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
         let total_b = chunks_of_measure(name, b);
         measure.whole_runs = Some([share_of_chunks(total_a, a), share_of_chunks(total_b, b)]);
         let (Some(total_a), Some(total_b)) = (total_a, total_b) else { continue };
-        let is_conclusive = match name {
-            DROPPED_CONFIRMED => true,
-            // A few merged chunks may come from the load alone. Only none or many show how the engine works.
-            MERGED => are_none_or_many(total_a, a) && are_none_or_many(total_b, b),
-            // Predicted drops may not happen.
-            _ => false,
-        };
-        if is_conclusive {
-            measure.exact = Some(ExactTotals { a: total_a, b: total_b });
-        }
+        let totals = ExactTotals { a: total_a, b: total_b };
+        measure.exact = Some(totals).filter(|totals| are_conclusive(name, *totals, a, b));
+    }
+}
+
+/// Whether a change of these totals is a fact about the engine, and not about the load or a prediction.
+fn are_conclusive(measure_name: &str, totals: ExactTotals, a: &Report, b: &Report) -> bool {
+    match measure_name {
+        DROPPED_CONFIRMED => true,
+        // A few merged chunks may come from the load alone. Only none or many show how the engine works.
+        MERGED => are_none_or_many(totals.a, a) && are_none_or_many(totals.b, b),
+        // Predicted drops may not happen.
+        _ => false,
     }
 }
 

@@ -87,12 +87,7 @@ impl MeasureList<'_> {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
         self.add_measure(&format!("chunks a frame on {name}"), Number, Neither, |run| {
-            let hop = hop_named(run, name)?;
-            // Where sends are not observed, frames are counted as they are received.
-            Some(match &hop.frames_sent {
-                Some(sent) => ratio_per_slot(run, &hop.chunks, sent),
-                None => ratio_per_slot(run, &hop.chunks, hop.frames_received.as_ref()?),
-            })
+            chunks_per_frame(run, hop_named(run, name)?)
         });
         self.add_measure(&format!("queue wait, median on {name}"), Ns, Less, |run| {
             quantile_per_slot(run, hop_named(run, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
@@ -110,10 +105,7 @@ impl MeasureList<'_> {
             backlog.least_distance = LEAST_BACKLOG_CHANGE;
         }
         self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
-            let hop = hop_named(run, name)?;
-            let received = hop.frames_received.as_ref()?;
-            // A receiver that never catches up completes no wakeup. The run observes the measure, but has no sample.
-            Some(hop.wakeups.as_ref().map_or_else(Vec::new, |wakeups| ratio_per_slot(run, received, wakeups)))
+            frames_per_wakeup(run, hop_named(run, name)?)
         });
     }
 
@@ -198,16 +190,13 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 /// Indices of the slots to compare: short spans of a run under load. They lie between the first slot with traffic and the last one with a
 /// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
-    let begun = &series.requests.begun;
-    let sent = &series.tokens.sent;
     let slots = 0..series.len();
-    let first = slots.clone().find(|&slot| sent.count_in(slot) > Some(0) || begun[slot] > 0);
+    let has_new_request = |slot: &usize| series.requests.begun[*slot] > 0;
+    let has_tokens = |slot: &usize| series.tokens.sent.count_in(*slot) > Some(0);
+    let first = slots.clone().find(|slot| has_tokens(slot) || has_new_request(slot));
     // After the last new request the remaining ones drain, and the load is no longer comparable.
-    let last_with_new_request = slots.clone().rfind(|&slot| begun[slot] > 0);
-    let last_with_tokens = slots.clone().rfind(|&slot| sent.count_in(slot) > Some(0));
-    let (Some(first), Some(last)) = (first, last_with_new_request.or(last_with_tokens)) else {
-        return Vec::new();
-    };
+    let last = slots.clone().rfind(has_new_request).or_else(|| slots.clone().rfind(has_tokens));
+    let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
     // Between them, at least two slots must be left.
     if first + 2 >= last {
         return Vec::new();
@@ -258,6 +247,22 @@ fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountCo
         let whole = whole.count_in(slot)?;
         if whole > 0 { Some(part as f64 / whole as f64) } else { None }
     })
+}
+
+/// Chunks in each frame of the hop; `None` if its frames are not observed.
+fn chunks_per_frame(series: &Series, hop: &HopSeries) -> Option<Vec<f64>> {
+    // Where sends are not observed, frames are counted as they are received.
+    Some(match &hop.frames_sent {
+        Some(sent) => ratio_per_slot(series, &hop.chunks, sent),
+        None => ratio_per_slot(series, &hop.chunks, hop.frames_received.as_ref()?),
+    })
+}
+
+/// Frames that the hop's receiver takes each time it wakes up; `None` if receives are not observed.
+fn frames_per_wakeup(series: &Series, hop: &HopSeries) -> Option<Vec<f64>> {
+    let received = hop.frames_received.as_ref()?;
+    // A receiver that never catches up completes no wakeup. The run observes the measure, but has no sample.
+    Some(hop.wakeups.as_ref().map_or_else(Vec::new, |wakeups| ratio_per_slot(series, received, wakeups)))
 }
 
 /// Whether a thread of the role receives frames.

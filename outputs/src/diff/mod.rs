@@ -117,6 +117,16 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
+    /// Summaries of the first and the second run, with different names even if the user gave both the same.
+    fn of_both(a: &NamedRun<'_>, b: &NamedRun<'_>) -> [Self; 2] {
+        let mut summary_a = Self::of_run(a);
+        let mut summary_b = Self::of_run(b);
+        if summary_a.name == summary_b.name {
+            summary_a.name.push_str(" (first)");
+            summary_b.name.push_str(" (second)");
+        }
+        [summary_a, summary_b]
+    }
     /// Name, source and length of a run, for the heading.
     fn of_run(run: &NamedRun<'_>) -> Self {
         let series = run.report.series.as_ref();
@@ -251,13 +261,7 @@ impl Diff {
         let wait = WaitShift::of_runs(a.report, b.report);
         let patterns = change_pattern::find_patterns(a.report, b.report, &outcomes, wait.as_ref());
         let ranked = headline::rank_changes(&outcomes, &findings);
-        let mut summary_a = RunSummary::of_run(&a);
-        let mut summary_b = RunSummary::of_run(&b);
-        // Distinguish two runs with the same name.
-        if summary_a.name == summary_b.name {
-            summary_a.name.push_str(" (first)");
-            summary_b.name.push_str(" (second)");
-        }
+        let [summary_a, summary_b] = RunSummary::of_both(&a, &b);
         Self {
             schema: SCHEMA.to_owned(),
             verdict: headline::summarise_changes(&ranked, &outcomes, &measures, &patterns),

@@ -85,25 +85,37 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     let mut problems = vec![
         judge_lost_tokens(a, b, measures),
         judge_first_token_gap(a, b, measures),
-        ProblemOutcome {
-            name: String::from("inter-token latency"),
-            state: state_by_measures(measures, &LATENCY_MEASURES),
-            numbers: numbers_of_measures(measures, &LATENCY_MEASURES),
-        },
-        ProblemOutcome {
-            name: String::from("merged chunks"),
-            // An improvement is a fix if the second run merged no chunk.
-            state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(b.chunks.merged == Some(0)),
-            numbers: merged_before_and_after(a, b),
-        },
+        ProblemOutcome::by_measures("inter-token latency", measures, &LATENCY_MEASURES),
+        judge_merged_chunks(a, b, measures),
     ];
-    if deciding_measure(measures, &TTFT_MEASURES).is_some() {
-        let state = state_by_measures(measures, &TTFT_MEASURES);
-        let numbers = numbers_of_measures(measures, &TTFT_MEASURES);
-        // After the lost tokens: the order is by severity.
-        problems.insert(1, ProblemOutcome { name: String::from("time to first token"), state, numbers });
+    let is_ttft_compared = deciding_measure(measures, &TTFT_MEASURES).is_some();
+    if is_ttft_compared {
+        let behind_lost_tokens = 1;
+        let ttft = ProblemOutcome::by_measures("time to first token", measures, &TTFT_MEASURES);
+        problems.insert(behind_lost_tokens, ttft);
     }
     problems
+}
+
+impl ProblemOutcome {
+    /// Outcome of a problem whose state and numbers are those of the measure that decides among the named ones.
+    fn by_measures(problem: &str, measures: &[ComparedMeasure], names: &[&str]) -> Self {
+        Self {
+            name: problem.to_owned(),
+            state: state_by_measures(measures, names),
+            numbers: numbers_of_measures(measures, names),
+        }
+    }
+}
+
+/// Outcome of merged chunks. An improvement is a fix if the second run merged none.
+fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
+    let is_none_merged_in_b = b.chunks.merged == Some(0);
+    ProblemOutcome {
+        name: String::from("merged chunks"),
+        state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(is_none_merged_in_b),
+        numbers: merged_before_and_after(a, b),
+    }
 }
 
 /// Outcome of the first-token gap. Its numbers say so if the gap stayed below the limit of the finding in both runs.
@@ -117,15 +129,21 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
     if let Some((gap_before, gap_after)) = gaps
         && is_no_problem
     {
-        let longer_gap = gap_before.max(gap_after);
-        let limit = duration(GAP_WARNING_NS);
-        if longer_gap < GAP_WARNING_NS as f64 / FAR_BELOW_FACTOR {
-            numbers = format!("far below the limit of {limit} in both runs ({numbers})");
-        } else if longer_gap < GAP_WARNING_NS as f64 {
-            numbers = format!("below the limit of {limit} in both runs ({numbers})");
-        }
+        numbers = compare_with_gap_limit(gap_before.max(gap_after), numbers);
     }
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
+}
+
+/// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. Above it, the numbers stay.
+fn compare_with_gap_limit(longer_gap_ns: f64, numbers: String) -> String {
+    let limit = duration(GAP_WARNING_NS);
+    if longer_gap_ns < GAP_WARNING_NS as f64 / FAR_BELOW_FACTOR {
+        format!("far below the limit of {limit} in both runs ({numbers})")
+    } else if longer_gap_ns < GAP_WARNING_NS as f64 {
+        format!("below the limit of {limit} in both runs ({numbers})")
+    } else {
+        numbers
+    }
 }
 
 /// Outcome of lost tokens. Proven losses count if both runs observed them. Otherwise predicted losses count, if both runs have only those.
@@ -141,15 +159,19 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
     match (a.chunks.dropped_predicted, b.chunks.dropped_predicted) {
         (Some(lost_a), Some(lost_b)) if !a_observes_losses && !b_observes_losses => {
-            let state = if lost_a == 0 && lost_b == 0 {
-                ProblemState::Unchanged
-            } else {
-                state_by_measures(measures, &[DROPPED_PREDICTED]).improved_is_fixed_if(lost_b == 0)
-            };
+            let state = state_of_predicted_losses(lost_a, lost_b, measures);
             ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) }
         }
         _ => ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() },
     }
+}
+
+/// State of the lost tokens of two runs that only predict losses, of these numbers of chunks.
+fn state_of_predicted_losses(lost_a: u64, lost_b: u64, measures: &[ComparedMeasure]) -> ProblemState {
+    if lost_a == 0 && lost_b == 0 {
+        return ProblemState::Unchanged;
+    }
+    state_by_measures(measures, &[DROPPED_PREDICTED]).improved_is_fixed_if(lost_b == 0)
 }
 
 /// Text for two counts of 0, to which shares would add nothing.
@@ -230,19 +252,11 @@ fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
 /// The first of the named measures that became better or worse. Without one, the first that was judged, and without that, the first of all.
 /// `None` if no measure has one of the names.
 fn deciding_measure<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Option<&'m ComparedMeasure> {
-    let mut first_judged = None;
-    let mut first = None;
-    for name in names {
-        let Some(measure) = measures.iter().find(|measure| measure.name == *name) else { continue };
-        if matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse) {
-            return Some(measure);
-        }
-        if was_judged(measure) {
-            first_judged = first_judged.or(Some(measure));
-        }
-        first = first.or(Some(measure));
-    }
-    first_judged.or(first)
+    let named = names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
+    let named: Vec<&ComparedMeasure> = named.collect();
+    let changed = named.iter().find(|measure| matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse));
+    let judged = named.iter().find(|measure| was_judged(measure));
+    changed.or(judged).or(named.first()).copied()
 }
 
 /// Whether there was enough data for a verdict, or at least for a test that found a large difference which it cannot confirm.
@@ -291,6 +305,17 @@ struct QuantileOfRequests {
     least_count: u64,
 }
 
+impl QuantileOfRequests {
+    /// The quantiles of both runs, the highest first. Each needs so many requests that ten lie beyond it.
+    fn all_descending(a: &RequestTimes, b: &RequestTimes) -> [Self; 3] {
+        [
+            Self { label: "p99", a_ns: a.p99_ns, b_ns: b.p99_ns, least_count: 1_000 },
+            Self { label: "p90", a_ns: a.p90_ns, b_ns: b.p90_ns, least_count: 100 },
+            Self { label: "median", a_ns: a.p50_ns, b_ns: b.p50_ns, least_count: 20 },
+        ]
+    }
+}
+
 /// Times of the requests of one run.
 struct RequestTimes {
     count: u64,
@@ -314,13 +339,7 @@ impl RequestTimes {
 /// the first, because the worst waits matter most.
 fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Vec<ComparedQuantile> {
     let mut quantiles = Vec::new();
-    // Each needs so many requests that ten lie beyond it.
-    let descending = [
-        QuantileOfRequests { label: "p99", a_ns: a.p99_ns, b_ns: b.p99_ns, least_count: 1_000 },
-        QuantileOfRequests { label: "p90", a_ns: a.p90_ns, b_ns: b.p90_ns, least_count: 100 },
-        QuantileOfRequests { label: "median", a_ns: a.p50_ns, b_ns: b.p50_ns, least_count: 20 },
-    ];
-    for QuantileOfRequests { label, a_ns, b_ns, least_count } in descending {
+    for QuantileOfRequests { label, a_ns, b_ns, least_count } in QuantileOfRequests::all_descending(a, b) {
         let has_enough = a.count >= least_count && b.count >= least_count;
         if has_enough && let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns) {
             quantiles.push(ComparedQuantile {
@@ -381,20 +400,24 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
         let same_hop = b.hops.iter().find(|other| other.name == hop.name);
         let waits_of_b = same_hop.and_then(|other| other.queue_wait_ns.as_ref());
         let (Some(waits_of_a), Some(waits_of_b)) = (&hop.queue_wait_ns, waits_of_b) else { continue };
-        // Waits of frames have the same quantiles as times of requests.
-        let before = RequestTimes::of_spread(waits_of_a);
-        let after = RequestTimes::of_spread(waits_of_b);
-        let highest = quantiles_of_requests("queue wait", &before, &after).into_iter().next();
-        let Some(quantile) = highest else { continue };
-        // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
-        if quantile.a_count.min(quantile.b_count) < LEAST_DEPENDENT_COUNT {
-            continue;
+        if let Some(quantile) = highest_quantile_of_waits(&hop.name, waits_of_a, waits_of_b) {
+            compared.push(ComparedWaits { hop: hop.name.clone(), measure: compare_quantile(quantile, least_time_ns) });
         }
-        let name = format!("queue wait of all frames, {} on {}", quantile.label, hop.name);
-        let quantile = ComparedQuantile { name, counted: "frames", ..quantile };
-        compared.push(ComparedWaits { hop: hop.name.clone(), measure: compare_quantile(quantile, least_time_ns) });
     }
     compared
+}
+
+/// The highest quantile of the queue waits of a hop's frames that their number allows; `None` if a run has too few of them.
+fn highest_quantile_of_waits(hop: &str, a: &Spread, b: &Spread) -> Option<ComparedQuantile> {
+    // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
+    if a.count.min(b.count) < LEAST_DEPENDENT_COUNT {
+        return None;
+    }
+    // Waits of frames have the same quantiles as times of requests.
+    let quantiles = quantiles_of_requests("queue wait", &RequestTimes::of_spread(a), &RequestTimes::of_spread(b));
+    let highest = quantiles.into_iter().next()?;
+    let name = format!("queue wait of all frames, {} on {hop}", highest.label);
+    Some(ComparedQuantile { name, counted: "frames", ..highest })
 }
 
 /// Smallest number of tokens or frames in each run: those of one request are not independent, so even a median needs many.
@@ -432,25 +455,39 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }
 
+impl ComparedQuantile {
+    /// Whether the quantile is at least twice as large in one of the runs, and longer by `least_time_ns`.
+    fn has_changed(&self, least_time_ns: u64) -> bool {
+        /// Smallest factor: without slots, noise cannot be estimated.
+        const LEAST_FACTOR: f64 = 2.0;
+        let shorter_ns = self.a_ns.min(self.b_ns);
+        let longer_ns = self.a_ns.max(self.b_ns);
+        longer_ns as f64 >= LEAST_FACTOR * shorter_ns as f64 && longer_ns - shorter_ns >= least_time_ns
+    }
+
+    /// Verdict on the quantile, with its reason if it needs one.
+    fn judge(&self, least_time_ns: u64) -> (ChangeVerdict, Option<String>) {
+        let counted = self.counted;
+        let before = count(self.a_count);
+        let after = count(self.b_count);
+        if self.a_count.min(self.b_count) < self.least_count {
+            let needed = count(self.least_count);
+            let note = format!("{before} {counted} before and {after} after, {needed} are needed");
+            (ChangeVerdict::NotEnoughData, Some(note))
+        } else if self.has_changed(least_time_ns) {
+            let verdict = if self.b_ns > self.a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
+            let least_time = duration(least_time_ns);
+            (verdict, Some(format!("of all {before} and {after} {counted}: at least twofold and {least_time}")))
+        } else {
+            (ChangeVerdict::WithinNoise, None)
+        }
+    }
+}
+
 /// Compares a quantile of both runs. It changed if it is at least twice as large in one of them, and longer by `least_time_ns`.
 fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedMeasure {
-    /// Smallest factor: without slots, noise cannot be estimated.
-    const LEAST_FACTOR: f64 = 2.0;
-    let ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted, .. } = quantile;
-    let is_twofold = a_ns.max(b_ns) as f64 >= LEAST_FACTOR * a_ns.min(b_ns) as f64;
-    let is_large = is_twofold && a_ns.abs_diff(b_ns) >= least_time_ns;
-    let before = count(a_count);
-    let after = count(b_count);
-    let (verdict, note) = if a_count.min(b_count) < least_count {
-        let note = format!("{before} {counted} before and {after} after, {} are needed", count(least_count));
-        (ChangeVerdict::NotEnoughData, Some(note))
-    } else if is_large {
-        let verdict = if b_ns > a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
-        let least_time = duration(least_time_ns);
-        (verdict, Some(format!("of all {before} and {after} {counted}: at least twofold and {least_time}")))
-    } else {
-        (ChangeVerdict::WithinNoise, None)
-    };
+    let (verdict, note) = quantile.judge(least_time_ns);
+    let ComparedQuantile { name, a_ns, b_ns, .. } = quantile;
     ComparedMeasure {
         name,
         unit: MeasureUnit::Ns,

@@ -18,34 +18,8 @@ const NAME_WIDTH: usize = 44;
 /// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
     let mut out = String::new();
-    // The last two arguments of `write_wrapped` stand before the first line and before all further lines.
-    write_wrapped(&mut out, &diff.verdict, NO_INDENT, "  ");
-    for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
-        write_wrapped(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
-        write_wrapped(&mut out, &side.verdict, "   ", "     ");
-    }
-    if let Some(short_runs) = &diff.short_runs {
-        write_wrapped(&mut out, short_runs, NO_INDENT, "   ");
-    }
-    let others = headline::describe_others(&diff.outcomes, &diff.findings);
-    if !others.is_empty() {
-        write_wrapped(&mut out, &others, "more: ", "   ");
-    }
-    let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
-    if !unchanged.is_empty() {
-        write_wrapped(&mut out, &unchanged, NO_INDENT, "   ");
-    }
-    append_line!(out);
-    for pattern in &diff.patterns {
-        write_wrapped(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
-    }
-    let causes = noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary));
-    for cause in causes.clone() {
-        write_wrapped(&mut out, cause, "=> ", "   ");
-    }
-    if !diff.patterns.is_empty() || causes.count() > 0 {
-        append_line!(out);
-    }
+    write_head(&mut out, diff);
+    write_causes(&mut out, diff);
     write_findings(&mut out, diff);
     if let Some(ttft) = &diff.ttft {
         write_legs(&mut out, "WHERE TTFT GOES, MEAN", ttft.legs.iter().map(TtftLegShift::table_cells));
@@ -62,6 +36,47 @@ pub(super) fn render_text(diff: &Diff) -> String {
     append_line!(out);
     write_wrapped(&mut out, &diff.method, "how  ", "     ");
     escape_lines(&out)
+}
+
+/// Writes the verdict, both runs, and what the verdict leaves out. An empty line follows.
+fn write_head(out: &mut String, diff: &Diff) {
+    // The last two arguments of `write_wrapped` stand before the first line and before all further lines.
+    write_wrapped(out, &diff.verdict, NO_INDENT, "  ");
+    for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
+        write_wrapped(out, &describe_run(side), &format!("{letter}  "), "   ");
+        write_wrapped(out, &side.verdict, "   ", "     ");
+    }
+    if let Some(short_runs) = &diff.short_runs {
+        write_wrapped(out, short_runs, NO_INDENT, "   ");
+    }
+    let others = headline::describe_others(&diff.outcomes, &diff.findings);
+    if !others.is_empty() {
+        write_wrapped(out, &others, "more: ", "   ");
+    }
+    let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
+    if !unchanged.is_empty() {
+        write_wrapped(out, &unchanged, NO_INDENT, "   ");
+    }
+    append_line!(out);
+}
+
+/// Writes the causes of the changes, and where the waits went. An empty line follows, unless nothing is written.
+fn write_causes(out: &mut String, diff: &Diff) {
+    for pattern in &diff.patterns {
+        write_wrapped(out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
+    }
+    let shifts: Vec<&String> = describe_shifts(diff).collect();
+    for shift in &shifts {
+        write_wrapped(out, shift, "=> ", "   ");
+    }
+    if !diff.patterns.is_empty() || !shifts.is_empty() {
+        append_line!(out);
+    }
+}
+
+/// The sentences on where a chunk waits and where the time to first token goes, before and after.
+fn describe_shifts(diff: &Diff) -> impl Iterator<Item = &String> {
+    noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary))
 }
 
 /// The sentence on the wait of a chunk before and after, if users notice that wait in either run.
@@ -144,11 +159,8 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     // The note of all short runs is printed once, and not here.
     if let Some(note) = own_note(measure, diff) {
         append!(out, "\n      {note}");
-    } else if measure.verdict.is_change()
-        && let Some([low, high]) = measure.interval
-    {
-        let low = measure.unit.format_signed(low);
-        let high = measure.unit.format_signed(high);
+    } else if let Some(interval) = measure.interval.filter(|_| measure.verdict.is_change()) {
+        let [low, high] = interval.map(|shift| measure.unit.format_signed(shift));
         append!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
     }
     append_line!(out);
@@ -162,6 +174,22 @@ fn own_note<'m>(measure: &'m ComparedMeasure, diff: &Diff) -> Option<&'m str> {
 /// The comparison as Markdown: the verdict as heading, a list of what changed, then tables of times and measures.
 pub(super) fn render_markdown(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", escaped(&diff.verdict));
+    write_runs_as_markdown(&mut out, diff);
+    write_changes_as_markdown(&mut out, diff);
+    if let Some(ttft) = &diff.ttft {
+        write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::table_cells));
+    }
+    if let Some(wait) = &diff.wait {
+        let heading = "where a chunk's time goes, mean";
+        write_legs_as_markdown(&mut out, heading, wait.legs.iter().map(LegShift::table_cells));
+    }
+    write_measures_as_markdown(&mut out, diff);
+    append_line!(out, "\n{}", escaped(&diff.method));
+    out
+}
+
+/// Writes the items of the list about the runs: what they are, and what the verdict leaves out.
+fn write_runs_as_markdown(out: &mut String, diff: &Diff) {
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         append_line!(out, "- **{letter}** {}: {}", escaped(&describe_run(side)), escaped(&side.verdict));
     }
@@ -176,6 +204,10 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     if !unchanged.is_empty() {
         append_line!(out, "- {}", escaped(&unchanged));
     }
+}
+
+/// Writes the items of the list about what changed: causes, findings, and where the waits went.
+fn write_changes_as_markdown(out: &mut String, diff: &Diff) {
     for pattern in &diff.patterns {
         append_line!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
     }
@@ -187,23 +219,9 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         let severity = change.severity().as_str();
         append_line!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
     }
-    let causes = noticed_wait(diff).into_iter().chain(diff.ttft.iter().map(|ttft| &ttft.summary));
-    for cause in causes {
-        append_line!(out, "- **{}**", escaped(cause));
+    for shift in describe_shifts(diff) {
+        append_line!(out, "- **{}**", escaped(shift));
     }
-    if let Some(ttft) = &diff.ttft {
-        write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::table_cells));
-    }
-    if let Some(wait) = &diff.wait {
-        write_legs_as_markdown(
-            &mut out,
-            "where a chunk's time goes, mean",
-            wait.legs.iter().map(LegShift::table_cells),
-        );
-    }
-    write_measures_as_markdown(&mut out, diff);
-    append_line!(out, "\n{}", escaped(&diff.method));
-    out
 }
 
 /// Writes a table with the time and share of each leg, a part of the path, in both runs. `heading` is that of the first column.

@@ -89,6 +89,20 @@ impl LegShift {
         }
     }
 
+    /// Compares this leg, which at least one of the paths has, between the paths `a` and `b`.
+    fn of_leg(leg: &LegLine, a: &[LegLine], b: &[LegLine]) -> Self {
+        let leg_a = find_same_leg(a, leg);
+        let leg_b = find_same_leg(b, leg);
+        Self {
+            name: leg.name.clone(),
+            kind: leg.kind,
+            a_ns: leg_a.map(|leg| leg.mean_ns),
+            b_ns: leg_b.map(|leg| leg.mean_ns),
+            a_share: leg_a.map(|leg| leg.share),
+            b_share: leg_b.map(|leg| leg.share),
+        }
+    }
+
     /// Whether this compares the leg, which then has the same name and kind.
     fn is_shift_of(&self, leg: &LegLine) -> bool {
         self.name == leg.name && self.kind == leg.kind
@@ -150,29 +164,28 @@ impl<'p> LongestLeg<'p> {
 /// States the first of these that holds: the wait disappeared, grew, moved, shrank, stays. `from` and `to` are the longest legs of the
 /// first and the second run. `remaining_share` is the share that the first run's longest leg has in the second run.
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, remaining_share: f64) -> String {
-    let before_ns = from.path_ns;
-    let after_ns = to.path_ns;
+    let is_negligible = (to.path_ns as f64) < NEGLIGIBLE_SHARE * from.path_ns as f64;
+    let is_noticed = from.path_ns.abs_diff(to.path_ns) >= CHANGED_NS;
+    let has_grown = is_noticed && to.path_ns >= 2 * from.path_ns;
+    let has_shrunk = is_noticed && from.path_ns >= 2 * to.path_ns;
+    let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
+    let has_moved = is_other_leg && from.leg.share - remaining_share >= MOVED_SHARE;
     let from_leg = from.description();
     let to_leg = to.description();
-    // Each is the leg's share of the path, and the time of a chunk on the path.
     let before = from.part_of_path();
     let after = to.part_of_path();
-    if (after_ns as f64) < NEGLIGIBLE_SHARE * before_ns as f64 {
-        let left = duration(after_ns);
-        return format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}");
+    if is_negligible {
+        let left = duration(to.path_ns);
+        format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}")
+    } else if has_grown {
+        describe_changed_length("grew", from, to)
+    } else if has_moved {
+        format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})")
+    } else if has_shrunk {
+        describe_changed_length("shrank", from, to)
+    } else {
+        format!("the wait stays: {from_leg} had {before}, {to_leg} has {after}")
     }
-    let is_noticed = before_ns.abs_diff(after_ns) >= CHANGED_NS;
-    if is_noticed && after_ns >= 2 * before_ns {
-        return describe_changed_length("grew", from, to);
-    }
-    let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
-    if is_other_leg && from.leg.share - remaining_share >= MOVED_SHARE {
-        return format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})");
-    }
-    if is_noticed && before_ns >= 2 * after_ns {
-        return describe_changed_length("shrank", from, to);
-    }
-    format!("the wait stays: {from_leg} had {before}, {to_leg} has {after}")
 }
 
 /// States how long the wait was and is, and where most of it was and is.
@@ -200,17 +213,9 @@ fn describe_leg(name: &str, kind: LegKind) -> String {
 fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     let mut legs: Vec<LegShift> = Vec::new();
     for leg in a.iter().chain(b) {
-        if !legs.iter().any(|known| known.is_shift_of(leg)) {
-            let leg_a = find_same_leg(a, leg);
-            let leg_b = find_same_leg(b, leg);
-            legs.push(LegShift {
-                name: leg.name.clone(),
-                kind: leg.kind,
-                a_ns: leg_a.map(|leg| leg.mean_ns),
-                b_ns: leg_b.map(|leg| leg.mean_ns),
-                a_share: leg_a.map(|leg| leg.share),
-                b_share: leg_b.map(|leg| leg.share),
-            });
+        let is_listed = legs.iter().any(|listed| listed.is_shift_of(leg));
+        if !is_listed {
+            legs.push(LegShift::of_leg(leg, a, b));
         }
     }
     // Both ends of each leg. A process is at both ends of its own leg.

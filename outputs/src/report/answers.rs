@@ -98,19 +98,32 @@ pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
             append!(line, ", {} {how}", count(responses));
         }
     }
+    append!(line, "{}{}", describe_own_counts(answers), describe_events(answers));
+    line
+}
+
+/// Tokens that responses claim, and those listed by responses without frames to compare with. Empty without any.
+fn describe_own_counts(answers: &AnswerCounts) -> String {
+    let mut text = String::new();
     if answers.claiming > 0 {
-        append!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
+        append!(text, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
     }
     if answers.judged_alone > 0 {
         let listed = plural(answers.judged_alone_tokens, "token");
-        append!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
+        append!(text, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
     }
+    text
+}
+
+/// Number of events with content, and the most tokens in one. Empty if neither is known.
+fn describe_events(answers: &AnswerCounts) -> String {
+    let mut text = String::new();
     if let Some(events) = answers.events {
         let events_text = if events == 0 { String::from("no event") } else { plural(events, "event") };
-        append!(line, "; {events_text} with content");
+        append!(text, "; {events_text} with content");
     }
     if let Some(max) = answers.event_tokens_max {
-        append!(line, ", up to {} in one", plural(max.into(), "token"));
+        append!(text, ", up to {} in one", plural(max.into(), "token"));
     }
-    line
+    text
 }

@@ -73,17 +73,18 @@ pub(super) fn describe_bar(path: &[LegLine], width: usize) -> Option<String> {
     if segments.is_empty() {
         return None;
     }
-    let bar: String = cells_of_segments(&segments, width)
-        .into_iter()
-        .enumerate()
-        .flat_map(|(index, cells)| std::iter::repeat_n(symbol_of_segment(index), cells))
-        .collect();
-    let labels: Vec<String> = segments
+    let cells = cells_of_segments(&segments, width).into_iter().enumerate();
+    let bar: String = cells.flat_map(|(index, cells)| std::iter::repeat_n(symbol_of_segment(index), cells)).collect();
+    Some(format!("[{bar}] {}", describe_segments(&segments)))
+}
+
+/// Legend of a bar: symbol, share and name of each segment.
+fn describe_segments(segments: &[Segment]) -> String {
+    let labels = segments
         .iter()
         .enumerate()
-        .map(|(index, segment)| format!("{} {} {}", symbol_of_segment(index), percent(segment.share), segment.name))
-        .collect();
-    Some(format!("[{bar}] {}", labels.join(", ")))
+        .map(|(index, segment)| format!("{} {} {}", symbol_of_segment(index), percent(segment.share), segment.name));
+    labels.collect::<Vec<String>>().join(", ")
 }
 
 #[cfg(test)]

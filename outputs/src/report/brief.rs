@@ -133,6 +133,21 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
         let advice = if report.source.kind == "attach" { "" } else { "; attach observes them" };
         missing.push(format!("requests on their way to the scheduler (TTFT and its parts{advice})"));
     }
+    missing.extend(list_unobserved_frames(report));
+    missing.extend(list_unobserved_outputs(report));
+    match &report.cpu {
+        None => missing.push(String::from("CPU of the engine's threads (state of the receiving threads)")),
+        Some(lines) if lines.iter().any(|line| line.throttled.is_none()) => {
+            missing.push(format!("throttling of some threads: {NO_THROTTLING}"));
+        }
+        Some(_) => {}
+    }
+    missing
+}
+
+/// What was not observed of the frames on their hops, and of the queues there.
+fn list_unobserved_frames(report: &Report) -> Vec<String> {
+    let mut missing = Vec::new();
     if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {
         missing.push(format!("when frames are sent{hops} (backlog, queue wait)"));
     }
@@ -145,6 +160,12 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     if report.hops.iter().any(|hop| hop.kernel_bytes_max.is_none()) {
         missing.push(String::from("the kernel's queues (bytes in the kernel, frames in libzmq's inbox)"));
     }
+    missing
+}
+
+/// What was not observed of the tokens behind the receiver: predicted drops, deliveries, and how requests end.
+fn list_unobserved_outputs(report: &Report) -> Vec<String> {
+    let mut missing = Vec::new();
     // Without receives there is no prediction either, which the line about receives says.
     if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
         missing.push(String::from("the frames of each wakeup, or the engine's behaviour with them (predicted drops)"));
@@ -157,13 +178,6 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     }
     if report.slowest.iter().any(|line| line.finish.is_none()) {
         missing.push(String::from("the end of some requests (finish)"));
-    }
-    match &report.cpu {
-        None => missing.push(String::from("CPU of the engine's threads (state of the receiving threads)")),
-        Some(lines) if lines.iter().any(|line| line.throttled.is_none()) => {
-            missing.push(format!("throttling of some threads: {NO_THROTTLING}"));
-        }
-        Some(_) => {}
     }
     missing
 }
@@ -220,11 +234,8 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
     let mut column = first_indent.chars().count();
     out.push_str(first_indent);
     let mut is_line_empty = true;
-    let mut words = text.split_whitespace().peekable();
-    while let Some(word) = words.next() {
-        // A number stays on the line of its unit.
-        let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
-        let length = word.chars().count() + unit.map_or(0, |unit| " ".len() + unit.len());
+    for part in split_where_lines_may_break(text) {
+        let length = part.chars().count();
         if !is_line_empty && column + " ".len() + length > width {
             append!(out, "\n{indent}");
             column = indent.chars().count();
@@ -234,25 +245,38 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
-        if let Some(unit) = unit {
-            out.push(' ');
-            out.push_str(unit);
-        }
+        out.push_str(&part);
         column += length;
         is_line_empty = false;
     }
     out.push('\n');
 }
 
-/// Describes start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has
-/// several.
+/// Splits a text into its words. A number and its unit are one part: `1.2 ms`.
+fn split_where_lines_may_break(text: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
+        parts.push(unit.map_or_else(|| word.to_owned(), |unit| format!("{word} {unit}")));
+    }
+    parts
+}
+
+/// Describes start, end and duration of a finding, and its episodes if it has several.
 pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
+    let episodes =
+        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
+    describe_start_and_end(finding, clock) + &describe_episodes(episodes, finding.episodes_joined)
+}
+
+/// `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, or how long the finding lasts so far.
+fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
     let is_at_end = finding.ended_at_ns.is_none() && clock.is_at_end(finding.last_at_ns);
     // A finding of a single moment has no end.
-    let span = if finding.duration_ns == 0 {
+    if finding.duration_ns == 0 {
         let end = if is_at_end { ", the end of the capture" } else { "" };
         format!("at {since}{end}")
     } else if is_at_end {
@@ -262,10 +286,7 @@ pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
     } else {
         // It has not ended, but its last occurrence is before the end of the capture.
         format!("since {since}, last at {} (after {length})", clock.describe_moment(finding.last_at_ns))
-    };
-    let episodes =
-        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
-    span + &describe_episodes(episodes, finding.episodes_joined)
+    }
 }
 
 /// Where a problem is: `on scheduler->tokenizer`, or `in tokenizer`.

@@ -130,14 +130,6 @@ impl Dispatched {
             return None;
         }
         let counts = ledger.totals().dispatched;
-        let longest = ledger.unanswered_requests().take(MAX_UNANSWERED);
-        let longest_rows = longest.map(|request| UnansweredRow {
-            rid: request.rid.to_owned(),
-            since_ns: request.dispatch.sent.since(capture_start),
-            scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
-            prompt_tokens: request.dispatch.prompt_tokens,
-            answered_since: request.answered_since,
-        });
         Some(Self {
             requests: counts.requests,
             aborts: counts.aborts,
@@ -146,9 +138,22 @@ impl Dispatched {
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_rid, oldest)| ledger.now().since(oldest.sent)),
             unanswered: ledger.unanswered_requests().count() as u64,
             unanswered_total: counts.unanswered,
-            unanswered_longest: longest_rows.collect(),
+            unanswered_longest: longest_unanswered(ledger, capture_start),
         })
     }
+}
+
+/// The requests that have waited longest while later ones were answered, with times since the start of the capture.
+fn longest_unanswered(ledger: &Ledger, capture_start: MonoNs) -> Vec<UnansweredRow> {
+    let longest = ledger.unanswered_requests().take(MAX_UNANSWERED);
+    let rows = longest.map(|request| UnansweredRow {
+        rid: request.rid.to_owned(),
+        since_ns: request.dispatch.sent.since(capture_start),
+        scheduler_received_ns: request.dispatch.received.map(|received| received.since(capture_start)),
+        prompt_tokens: request.dispatch.prompt_tokens,
+        answered_since: request.answered_since,
+    });
+    rows.collect()
 }
 
 impl EngineTimesCounts {
@@ -325,22 +330,9 @@ fn share_of_whole(part: u64, whole: u64) -> Option<f64> {
 }
 
 /// The lanes of a group of hops with the same name: the single connections, each from one sender to one receiver. All together carry
-/// `chunks`. `None` if no receiver has several senders.
-fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
-    let mut lanes: Vec<LaneLine> = members
-        .iter()
-        .flat_map(|hop| {
-            hop.lanes().map(|(lane, counts)| LaneLine {
-                lane,
-                worker: hop.worker,
-                frames: counts.frames,
-                chunks: counts.chunks,
-                tokens: counts.tokens,
-                share: share_of_whole(counts.chunks, chunks),
-            })
-        })
-        .filter(|lane| lane.chunks > 0)
-        .collect();
+/// `chunks_of_group`. `None` if no receiver has several senders.
+fn lane_lines(members: &[&Hop], chunks_of_group: u64) -> Option<Vec<LaneLine>> {
+    let mut lanes: Vec<LaneLine> = members.iter().flat_map(|hop| lanes_of_hop(hop, chunks_of_group)).collect();
     lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.chunks), lane.worker, lane.lane));
     let receivers = members.iter().filter(|hop| hop.counts.chunks > 0).count();
     // More connections than receivers mean several senders. Counted before the list is cut.
@@ -349,14 +341,27 @@ fn lane_lines(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     if has_several_senders { Some(lanes) } else { None }
 }
 
+/// The lanes of a hop that carried chunks, each with its share in `chunks_of_group`.
+fn lanes_of_hop(hop: &Hop, chunks_of_group: u64) -> Vec<LaneLine> {
+    let lanes = hop.lanes().map(|(lane, counts)| LaneLine {
+        lane,
+        worker: hop.worker,
+        frames: counts.frames,
+        chunks: counts.chunks,
+        tokens: counts.tokens,
+        share: share_of_whole(counts.chunks, chunks_of_group),
+    });
+    lanes.filter(|lane| lane.chunks > 0).collect()
+}
+
 /// Load and queue of one of several hops with the same name, each of which has a worker of its own as receiver or sender. All together
-/// carry `chunks`.
-fn worker_line(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
+/// carry `chunks_of_group`.
+fn worker_line(ledger: &Ledger, hop: &Hop, chunks_of_group: u64, window_ns: u64) -> WorkerLine {
     let counts = hop.counts;
     let capabilities = hop.capabilities();
     WorkerLine {
         tokens: counts.tokens,
-        share: share_of_whole(counts.chunks, chunks),
+        share: share_of_whole(counts.chunks, chunks_of_group),
         queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
         busy: busy_share(ledger, std::iter::once(hop), window_ns),
         worker: hop.worker,
@@ -392,12 +397,19 @@ fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|thread| is_listed(thread)).collect();
     relevant.sort_by_key(|thread| {
         let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
-        // `false` sorts before `true`, so main threads come first, then receivers.
-        let is_not_main = thread.part != Some(ThreadPart::Main);
-        let is_no_receiver = !thread.is_receiver();
-        (process_index, is_not_main, is_no_receiver, thread.id.tid)
+        (process_index, rank_in_process(thread), thread.id.tid)
     });
     if sampled.is_empty() { None } else { Some(relevant.into_iter().filter_map(cpu_line).collect()) }
+}
+
+/// Rank of a thread in the list of its process: main threads first, then receivers.
+fn rank_in_process(thread: &Thread) -> u8 {
+    match (thread.part, thread.is_receiver()) {
+        (Some(ThreadPart::Main), true) => 0,
+        (Some(ThreadPart::Main), false) => 1,
+        (_, true) => 2,
+        (_, false) => 3,
+    }
 }
 
 /// Whether the thread is busy, receives frames, or is a main thread.

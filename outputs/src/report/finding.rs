@@ -7,6 +7,7 @@ use serde_json::Value;
 use trace::clock::MonoNs;
 use trace::detect::order::{FindingRank, is_recent};
 use trace::detect::{Finding, Findings, Severity};
+use trace::ledger::Episode;
 
 /// One detector's verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +57,10 @@ pub struct EpisodeLine {
 }
 
 impl EpisodeLine {
+    /// An episode, with times since the start of the capture.
+    fn new(episode: &Episode, capture_start: MonoNs) -> Self {
+        Self { at_ns: episode.first.since(capture_start), last_at_ns: episode.last.since(capture_start) }
+    }
     /// The same episode on a clock that is ahead by `ahead_ns`.
     pub(super) fn shifted_by(self, ahead_ns: i64) -> Self {
         Self {
@@ -96,12 +101,7 @@ fn finding_line(findings: &Findings, finding: &Finding, capture_start: MonoNs) -
         last_at_ns: finding.last_at.since(capture_start),
         ended_at_ns: finding.ended_at().map(|at| at.since(capture_start)),
         duration_ns: finding.last_at.since(finding.began),
-        episodes: (finding.times.episodes().iter())
-            .map(|episode| EpisodeLine {
-                at_ns: episode.first.since(capture_start),
-                last_at_ns: episode.last.since(capture_start),
-            })
-            .collect(),
+        episodes: finding.times.episodes().iter().map(|episode| EpisodeLine::new(episode, capture_start)).collect(),
         // A finding that explains no waiting time has none, not 0.
         explained_ns: Some(findings.explained_ns(finding)).filter(|ns| *ns > 0),
         episodes_joined: finding.times.joined(),

@@ -103,6 +103,21 @@ impl<W: Write> EscapingWriter<W> {
     pub fn new(out: W, form: EscapeForm) -> Self {
         Self { out, form, partial: Vec::new() }
     }
+
+    /// Decodes UTF-8 with U+FFFD in place of invalid bytes. Keeps the start of a character at the end for the next write.
+    fn decode_whole_characters(&mut self, bytes: &[u8]) -> String {
+        let mut text = String::with_capacity(bytes.len());
+        let mut chunks = bytes.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text.push_str(chunk.valid());
+            if chunks.peek().is_none() && is_start_of_character(chunk.invalid()) {
+                self.partial = chunk.invalid().to_vec();
+            } else if !chunk.invalid().is_empty() {
+                text.push('\u{fffd}');
+            }
+        }
+        text
+    }
 }
 
 impl<W: Write> Write for EscapingWriter<W> {
@@ -115,16 +130,7 @@ impl<W: Write> Write for EscapingWriter<W> {
         // The character that the last write cut continues here.
         let mut whole = std::mem::take(&mut self.partial);
         whole.extend_from_slice(bytes);
-        let mut text = String::with_capacity(whole.len());
-        let mut chunks = whole.utf8_chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            text.push_str(chunk.valid());
-            if chunks.peek().is_none() && is_start_of_character(chunk.invalid()) {
-                self.partial = chunk.invalid().to_vec();
-            } else if !chunk.invalid().is_empty() {
-                text.push('\u{fffd}');
-            }
-        }
+        let text = self.decode_whole_characters(&whole);
         self.out.write_all(output(&text, self.form).as_bytes())?;
         // The start of a character in `partial` counts as written, too.
         Ok(bytes.len())

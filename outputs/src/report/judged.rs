@@ -176,25 +176,27 @@ fn unobserved_receives(ledger: &Ledger) -> &'static str {
 fn why_loss_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let totals = ledger.totals();
     let outcomes = totals.chunks.outcomes;
-    let judged = outcomes.chunks() - outcomes.unjudged;
-    let are_chunks_judged = judged > 0 && judged as f64 >= JUDGED_SHARE * outcomes.chunks() as f64;
+    let are_chunks_judged = are_mostly_judged(outcomes.chunks() - outcomes.unjudged, outcomes.chunks());
     let are_responses_judged = totals.answers.judged_alone > 0;
     if are_chunks_judged || are_responses_judged {
         return None;
     }
-    let reason_with_frames = if ledger.observes_deliveries() {
-        "responses carry text that is not counted, or parts of them were not observed"
-    } else {
-        // A prediction from wakeups is no observation of what clients received.
-        "deliveries are not observed"
-    };
     let has_responses = totals.answers.seen > 0;
-    match reason_without_frames(ledger, NOT_IN_LOG) {
-        None => Some(reason_with_frames),
+    Some(match reason_without_frames(ledger, NOT_IN_LOG) {
+        None if ledger.observes_deliveries() => {
+            "responses carry text that is not counted, or parts of them were not observed"
+        }
+        // A prediction from wakeups is no observation of what clients received.
+        None => "deliveries are not observed",
         // Without frames, responses can be judged by their own counts.
-        Some(_) if has_responses => Some("responses list no token ids, or no count to compare them with"),
-        Some(reason) => Some(reason),
-    }
+        Some(_) if has_responses => "responses list no token ids, or no count to compare them with",
+        Some(reason) => reason,
+    })
+}
+
+/// Whether the judged ones are enough of all to judge the run by them.
+fn are_mostly_judged(judged: u64, all: u64) -> bool {
+    all > 0 && judged as f64 >= JUDGED_SHARE * all as f64
 }
 
 /// Why silence of the engine could not be judged; `None` if it could.
@@ -252,15 +254,14 @@ fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let judged = ledger.ttft().judged();
     // A request that shares its rid with another one cannot be judged, but counts.
     let requests = judged.requests + judged.shared_rids;
-    let least_judged = JUDGED_SHARE * requests as f64;
-    let are_arrivals_judged = requests > 0 && judged.before_dispatch as f64 >= least_judged;
-    let are_first_tokens_judged = requests > 0 && judged.until_first_token as f64 >= least_judged;
+    let are_arrivals_judged = are_mostly_judged(judged.before_dispatch, requests);
+    let are_first_tokens_judged = are_mostly_judged(judged.until_first_token, requests);
     if are_arrivals_judged && are_first_tokens_judged {
         return None;
     }
-    let sends_requests = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
+    let are_dispatches_observed = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
     let are_requests_of_pair = judged.of_pairs > 0;
-    let reason_with_frames = if !sends_requests {
+    let reason_with_frames = if !are_dispatches_observed {
         "requests on their way to the engine are not observed"
     } else if requests == 0 {
         NO_FIRST_TOKEN
@@ -393,30 +394,27 @@ pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, 
         return format!("HEALTHY: {found}{refused}; {bottleneck}");
     };
     let is_any_judged = judged.iter().any(|judgement| judgement.judged);
-    let unjudged = if is_any_judged { format!("not judged: {unjudged}") } else { unjudged };
-    // A narrow screen cuts the end, which an unknown bottleneck can spare best.
-    let details = if bottleneck.starts_with(UNKNOWN_BOTTLENECK) {
+    if is_any_judged {
+        let details = join_details(&format!("not judged: {unjudged}"), bottleneck);
+        format!("{} in {seen}{refused}; {details}", found.to_uppercase())
+    } else {
+        format!("NOT JUDGED: {seen}, {found}{refused}; {}", join_details(&unjudged, bottleneck))
+    }
+}
+
+/// Joins the unjudged faults and the bottleneck of a run. A narrow screen cuts the end, where an unknown bottleneck is missed least.
+fn join_details(unjudged: &str, bottleneck: &str) -> String {
+    if bottleneck.starts_with(UNKNOWN_BOTTLENECK) {
         format!("{unjudged}; {bottleneck}")
     } else {
         format!("{bottleneck}; {unjudged}")
-    };
-    if is_any_judged {
-        format!("{} in {seen}{refused}; {details}", found.to_uppercase())
-    } else {
-        format!("NOT JUDGED: {seen}, {found}{refused}; {details}")
     }
 }
 
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
 pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
-        let severity = worst.severity.as_str().to_uppercase();
-        let end_ns = report.capture_length_ns();
-        let all = report.findings.iter().map(|finding| FindingSpan::at_end(finding, end_ns));
-        let text = headline_of_finding(FindingSpan::at_end(worst, end_ns), all, &worst.summary, |at_ns| {
-            clock.describe_moment_in_zone(at_ns)
-        });
-        return format!("{severity}: {text}");
+        return headline_of_worst(worst, report, clock);
     }
     // Responses with an error status, which are counted apart from the other answers.
     let rejected: u64 = report.rejected.values().sum();
@@ -436,17 +434,22 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     headline_without_warning(&report.judged, traffic, has_findings)
 }
 
+/// Headline of a report whose worst finding is this one: its severity in capitals, then its text.
+fn headline_of_worst(worst: &FindingLine, report: &Report, clock: &Clock) -> String {
+    let end_ns = report.capture_length_ns();
+    let all = report.findings.iter().map(|finding| FindingSpan::at_end(finding, end_ns));
+    let text = headline_of_finding(FindingSpan::at_end(worst, end_ns), all, &worst.summary, |at_ns| {
+        clock.describe_moment_in_zone(at_ns)
+    });
+    format!("{}: {text}", worst.severity.as_str().to_uppercase())
+}
+
 /// What to do so that the kinds of faults that were not judged are judged. `None` if all were judged, or nothing helps. `source`: the kind
 /// of the run's source.
 pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'static str> {
     let reasons: Vec<&str> = judgements.iter().filter_map(|judgement| judgement.reason.as_deref()).collect();
     if reasons.iter().any(|reason| is_unobserved(reason)) {
-        return Some(match source {
-            "attach" => "`tokengap doctor` on the engine's host says what cannot be observed",
-            // A demo has no engine to attach to.
-            "demo" => return None,
-            _ => "`tokengap attach` where the engine runs observes more",
-        });
+        return advise_on_source(source);
     }
     if reasons.contains(&WAITS_FOR_OTHER_SERVER) {
         return Some("`tokengap report` of the recordings of both servers, or one `tokengap attach` to both");
@@ -455,6 +458,16 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
     match *reasons.first()? {
         NO_TWO_CHUNKS => Some("watch until a request sends two chunks, which those of a prefill server never do"),
         _ => Some("watch until requests end"),
+    }
+}
+
+/// How to observe more than this kind of source does; `None` if nothing helps.
+fn advise_on_source(source: &str) -> Option<&'static str> {
+    match source {
+        "attach" => Some("`tokengap doctor` on the engine's host says what cannot be observed"),
+        // A demo has no engine to attach to.
+        "demo" => None,
+        _ => Some("`tokengap attach` where the engine runs observes more"),
     }
 }
 
@@ -471,15 +484,19 @@ fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
     let mut groups: Vec<String> = Vec::new();
     for (index, Judgement { reason, .. }) in unjudged.iter().enumerate() {
         let is_listed = unjudged[..index].iter().any(|earlier| earlier.reason == *reason);
-        if is_listed {
-            continue;
+        if !is_listed {
+            groups.push(list_faults_with_reason(&unjudged, reason.as_deref()));
         }
-        let with_reason = unjudged[index..].iter().filter(|other| other.reason == *reason);
-        let faults: Vec<&str> = with_reason.map(|judgement| judgement.fault.as_str()).collect();
-        let reason_text = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-        groups.push(format!("{}{reason_text}", faults.join(", ")));
     }
     if groups.is_empty() { None } else { Some(groups.join("; ")) }
+}
+
+/// Faults that were not judged for this reason: `queues, clients (deliveries are not observed)`.
+fn list_faults_with_reason(unjudged: &[&Judgement], reason: Option<&str>) -> String {
+    let with_reason = unjudged.iter().filter(|judgement| judgement.reason.as_deref() == reason);
+    let faults: Vec<&str> = with_reason.map(|judgement| judgement.fault.as_str()).collect();
+    let reason_text = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+    format!("{}{reason_text}", faults.join(", "))
 }
 
 #[cfg(test)]

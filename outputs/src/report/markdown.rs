@@ -7,7 +7,7 @@ use super::judged::headline;
 use super::table::CellKind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
 use super::tool_calls::ExplainedCalls;
-use super::{Chunks, Clock, FrontendCounts, Report, TtftReport, bar, brief};
+use super::{Chunks, Clock, FindingLine, FrontendCounts, Itl, Report, TtftReport, bar, brief};
 
 /// Maximum number of requests and functions listed.
 const MAX_ROWS: usize = 10;
@@ -79,12 +79,8 @@ fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     let gap = report.gap_ns.as_ref().map_or_else(brief::unobserved_text, brief::describe_gap);
     append_line!(out, "- **gap** {gap}");
     append_line!(out, "- **lost** {}", describe_lost(&report.chunks));
-    let itl = &report.itl_ns;
-    if let (Some(client), Some(sent)) = (itl.delivered_by_token, itl.sent_by_token) {
-        let [p50, p90, p99] = [client.p50, client.p90, client.p99].map(duration);
-        let sent = [sent.p50, sent.p90, sent.p99].map(duration).join(", ");
-        let at_client = format!("p50 {p50}, p90 {p90}, p99 {p99} at the client");
-        append_line!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
+    if let Some(latency) = describe_latency(&report.itl_ns) {
+        append_line!(out, "- **inter-token latency** {latency}");
     }
     for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
         append_line!(out, "- **frontend** {line}");
@@ -95,6 +91,15 @@ fn write_head(out: &mut String, report: &Report, clock: &Clock) {
         markdown(&brief::describe_engine(report)),
         markdown(&brief::describe_known_losses(report))
     );
+}
+
+/// Inter-token latency at clients, then at the engine; `None` unless both were observed.
+fn describe_latency(itl: &Itl) -> Option<String> {
+    let client = itl.delivered_by_token?;
+    let engine = itl.sent_by_token?;
+    let [p50, p90, p99] = [client.p50, client.p90, client.p99].map(duration);
+    let sent = [engine.p50, engine.p90, engine.p99].map(duration).join(", ");
+    Some(format!("p50 {p50}, p90 {p90}, p99 {p99} at the client; {sent} as the engine sent"))
 }
 
 /// Numbers of lost tokens and chunks if deliveries were observed, else of chunks that are predicted to be lost.
@@ -115,14 +120,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for (finding, number) in report.findings.iter().zip(1..) {
         let severity = finding.severity.as_str();
         append_line!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
-        let mut since = format!("   {}", brief::describe_span(finding, clock));
-        if let Some(place) = &finding.hop {
-            append!(since, ", {}", markdown(&brief::describe_place(place)));
-        }
-        if !finding.rid.is_empty() {
-            append!(since, ", worst {}", markdown_code(&finding.rid));
-        }
-        append_line!(out, "{since}");
+        append_line!(out, "   {}", describe_occurrence(finding, clock));
         if let Some(advice) = &finding.advice {
             append_line!(out, "   **do** {}", markdown_sentence(advice));
         }
@@ -130,6 +128,18 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     if !report.findings.is_empty() {
         out.push('\n');
     }
+}
+
+/// When and where the problem of a finding occurred, and the request that it affected worst.
+fn describe_occurrence(finding: &FindingLine, clock: &Clock) -> String {
+    let mut text = brief::describe_span(finding, clock);
+    if let Some(place) = &finding.hop {
+        append!(text, ", {}", markdown(&brief::describe_place(place)));
+    }
+    if !finding.rid.is_empty() {
+        append!(text, ", worst {}", markdown_code(&finding.rid));
+    }
+    text
 }
 
 /// Writes the outcomes of tool calls, and an explanation of the first few that are not complete.

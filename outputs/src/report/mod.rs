@@ -18,6 +18,7 @@ pub(crate) mod markdown;
 mod modes;
 mod numbers;
 mod pair;
+mod pair_order;
 mod pair_request;
 mod pair_text;
 mod path;

@@ -56,24 +56,32 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     if !report.is_log_only() {
         write_named_row(out, "tokens", &describe_tokens(&report.tokens));
         write_named_row(out, "chunks", &describe_chunks(&report.chunks));
-        // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
-        let mut modes: Vec<String> = report.modes.hops.iter().map(describe_hop_mode).collect();
-        modes.extend(report.modes.client.as_ref().map(describe_client_mode));
-        write_rows(out, "ids", &modes);
+        write_modes(out, report);
     }
     let mut responses = Vec::new();
     responses.extend(report.answers.as_ref().map(describe_responses));
     responses.extend(describe_rejected(&report.rejected));
     write_rows(out, "responses", &responses);
-    if let Some(gap) = &report.gap_ns {
-        write_named_row(out, "gap", &format!("{} over {} requests", brief::describe_gap(gap), count(gap.count)));
-        if !gap.max_rid.is_empty() {
-            write_named_row(out, NO_NAME, &format!("worst: {}", gap.max_rid));
-        }
-    }
+    write_gap(out, report);
     write_inter_token_latency(out, report);
     super::frontend::write_frontend_rows(out, report);
     append_line!(out);
+}
+
+/// Writes what each output mode costs: one line per hop, and one for clients. Writes nothing if no ids crossed.
+fn write_modes(out: &mut String, report: &Report) {
+    let mut modes: Vec<String> = report.modes.hops.iter().map(describe_hop_mode).collect();
+    modes.extend(report.modes.client.as_ref().map(describe_client_mode));
+    write_rows(out, "ids", &modes);
+}
+
+/// Writes the first-token gap with its worst request. Writes nothing if gaps were not observed.
+fn write_gap(out: &mut String, report: &Report) {
+    let Some(gap) = &report.gap_ns else { return };
+    write_named_row(out, "gap", &format!("{} over {} requests", brief::describe_gap(gap), count(gap.count)));
+    if !gap.max_rid.is_empty() {
+        write_named_row(out, NO_NAME, &format!("worst: {}", gap.max_rid));
+    }
 }
 
 /// Writes the inter-token latency at the engine (`itl sent`) and at clients, as far as it was observed.

@@ -11,6 +11,7 @@ use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{duration, percent, plural};
 
 use super::judged::{JUDGED_SHARE, headline, judge_pair};
+use super::pair_order::{join_findings, keep_worse_of_queue, sort_by_explained_time};
 use super::pair_request::{PairRequestLine, slowest_requests};
 use super::{Clock, EpisodeLine, FindingLine, Report};
 
@@ -135,15 +136,10 @@ impl PairReport {
         if requests == 0 {
             return None;
         }
-        // The pair has its servers in the same order.
-        let servers = prefill_servers.iter().enumerate().map(|(index, server)| {
-            PrefillServerLine::new(server, pair.clock_uses()[index], pair.joined_with(index).count() as u64)
-        });
         Some(Self {
             headline: describe_worst_leg(pair),
             decode_by: decode_by.to_owned(),
-            // Without a request of both, a server is no part of the pair.
-            prefill: servers.filter(|server| server.requests > 0).collect(),
+            prefill: prefill_lines(pair, prefill_servers),
             requests,
             requests_evicted: pair.requests_evicted(),
             newest_finished: pair.newest_finished().map(|limit| limit as u64),
@@ -178,9 +174,20 @@ impl PairReport {
         let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
         let absent = without_end.max_by_key(|absent| absent.requests)?;
         // So many requests lack the end of the prefill that the others show too little.
-        let is_common = absent.requests as f64 > (1.0 - JUDGED_SHARE) * self.requests as f64;
+        let most_without_end = (1.0 - JUDGED_SHARE) * self.requests as f64;
+        let is_common = absent.requests as f64 > most_without_end;
         is_common.then(|| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason))
     }
+}
+
+/// The prefill servers with requests of the decode server. `servers` are in the order of the join, as the pair has them.
+fn prefill_lines(pair: &Pair<'_>, servers: &[PrefillName]) -> Vec<PrefillServerLine> {
+    let lines = servers.iter().enumerate().map(|(index, server)| {
+        let requests_of_both = pair.joined_with(index).count() as u64;
+        PrefillServerLine::new(server, pair.clock_uses()[index], requests_of_both)
+    });
+    // Without a request of both, a server is no part of the pair.
+    lines.filter(|server| server.requests > 0).collect()
 }
 
 impl PairLegLine {
@@ -216,18 +223,23 @@ impl PrefillServerLine {
             verdict: None,
             severity: None,
         };
+        line.relate_clocks(clock);
+        line
+    }
+
+    /// Enters how its clock is related to that of the decode server. A new line is that of a server with the same clock.
+    fn relate_clocks(&mut self, clock: ClockUse) {
         match clock {
             ClockUse::Same => {}
-            ClockUse::Drifting { .. } => "drifting".clone_into(&mut line.clock),
+            ClockUse::Drifting { .. } => "drifting".clone_into(&mut self.clock),
             ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } => {
-                "offset".clone_into(&mut line.clock);
-                line.clock_ahead_ns = Some(ahead_ns);
+                "offset".clone_into(&mut self.clock);
+                self.clock_ahead_ns = Some(ahead_ns);
                 // The wall clocks are not known to differ if it is 0.
-                line.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
-                line.clock_contradictions = contradictions;
+                self.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
+                self.clock_contradictions = contradictions;
             }
         }
-        line
     }
 }
 
@@ -237,7 +249,7 @@ impl Report {
     pub fn add_pair_report(&mut self, mut pair: PairReport) {
         // The findings move from the pair into the report, which lists them with its own.
         let mut pair_findings = std::mem::take(&mut pair.findings);
-        // The pair and this server may both have a finding about the same queue of this server.
+        // Both may have one about the queue of this server, of which one remains.
         keep_worse_of_queue(&mut pair_findings, "decode-queue", &mut self.findings);
         let server_findings = std::mem::take(&mut self.findings);
         self.findings = join_findings(pair_findings, server_findings);
@@ -269,14 +281,12 @@ impl Report {
             let prefill_start_ns = prefill.capture_start().0.cast_signed().wrapping_add(ahead_ns);
             return prefill_start_ns.wrapping_sub(self.capture_start().0.cast_signed());
         }
-        match (prefill.window_wall_ns, self.window_wall_ns) {
-            // The clocks cannot be compared, so a finding keeps its time of day, by the wall clock of its own server.
-            (Some([prefill_start_ns, _]), Some([start_ns, _])) => {
-                prefill_start_ns.cast_signed().wrapping_sub(start_ns.cast_signed())
-            }
-            // Without time of day, it keeps its time since the start of its own capture.
-            _ => 0,
+        // The clocks cannot be compared, so a finding keeps its time of day, by the wall clock of its own server.
+        if let (Some([prefill_start_ns, _]), Some([start_ns, _])) = (prefill.window_wall_ns, self.window_wall_ns) {
+            return prefill_start_ns.cast_signed().wrapping_sub(start_ns.cast_signed());
         }
+        // Without time of day, it keeps its time since the start of its own capture.
+        0
     }
 
     /// Sorts the findings by severity. Of equal ones, those of the last ten seconds come first, then those that explain more time. Takes
@@ -309,84 +319,6 @@ impl FindingLine {
             ..self
         }
     }
-}
-
-/// Findings of the pair and of its servers, in the order in which those of equal severity are listed. The pair's come before those of the
-/// servers, except a stop of a process that is longer than any wait of the pair: the waits may be its consequences.
-fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLine>) -> Vec<FindingLine> {
-    let longest_wait_ns = pair_findings.iter().filter_map(longest_wait_ns).max();
-    let (longer_stops, other_findings): (Vec<_>, Vec<_>) =
-        server_findings.into_iter().partition(|finding| is_longer_stop(finding, longest_wait_ns));
-    longer_stops.into_iter().chain(pair_findings).chain(other_findings).collect()
-}
-
-/// Sorts the findings that explain time, of any server, so that a small cause does not hide a larger one. The others, such as lost tokens,
-/// keep their places.
-fn sort_by_explained_time(findings: &mut [FindingLine]) {
-    let of_pair = findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind));
-    let longest_wait_ns = of_pair.clone().filter_map(longest_wait_ns).max();
-    let explained_by_pair_ns = of_pair.filter_map(|finding| finding.explained_ns).max();
-    let mut indexes = Vec::new();
-    let mut explaining = Vec::new();
-    for (index, finding) in findings.iter().enumerate() {
-        if let Some(own_ns) = finding.explained_ns {
-            // A stop of a process that is longer than any wait of the pair may have caused these waits, so it explains their time too.
-            let is_cause_of_pair = is_longer_stop(finding, longest_wait_ns);
-            let explained_ns = if is_cause_of_pair { own_ns.max(explained_by_pair_ns.unwrap_or(0)) } else { own_ns };
-            indexes.push(index);
-            explaining.push((explained_ns, finding.clone()));
-        }
-    }
-    explaining.sort_by_key(|(explained_ns, _)| Reverse(*explained_ns));
-    // The sorted findings take the places that findings with an explained time had before.
-    for (index, (_, finding)) in indexes.into_iter().zip(explaining) {
-        findings[index] = finding;
-    }
-}
-
-/// Longest wait of a request, according to a finding of the pair; `None` if it is about something else.
-fn longest_wait_ns(finding: &FindingLine) -> Option<u64> {
-    finding.evidence.get("longest_ns")?.as_u64()
-}
-
-/// Whether the finding is about a stop of a process that lasted longer than this wait.
-fn is_longer_stop(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
-    match (stop_ns(finding), wait_ns) {
-        (Some(stop_ns), Some(wait_ns)) => stop_ns > wait_ns,
-        _ => false,
-    }
-}
-
-/// Length of the stop of a process; `None` if the finding is about something else.
-fn stop_ns(finding: &FindingLine) -> Option<u64> {
-    let evidence_name = match finding.kind.as_str() {
-        "consumer-stopped" | "consumer-frozen" => "oldest_waiting_ns",
-        "engine-silent" => "silence_ns",
-        _ => return None,
-    };
-    finding.evidence.get(evidence_name)?.as_u64()
-}
-
-/// Kind of a server's own finding about its queue.
-const SERVER_QUEUE: &str = "queued";
-
-/// Of two findings about the queue of one server, removes the less severe: the pair's of kind `pair_kind`, or the server's own. Of equal
-/// ones, the pair's remains.
-fn keep_worse_of_queue(pair_findings: &mut Vec<FindingLine>, pair_kind: &str, server_findings: &mut Vec<FindingLine>) {
-    let pair_severity = problem_severity(pair_findings, pair_kind);
-    let server_severity = problem_severity(server_findings, SERVER_QUEUE);
-    // A missing severity is less than any other.
-    if pair_severity.is_some() && pair_severity >= server_severity {
-        server_findings.retain(|finding| finding.kind != SERVER_QUEUE);
-    } else if server_severity.is_some() {
-        pair_findings.retain(|finding| finding.kind != pair_kind);
-    }
-}
-
-/// Severity of a problem of this kind that is more than information; `None` without one.
-fn problem_severity(findings: &[FindingLine], kind: &str) -> Option<Severity> {
-    let problems = findings.iter().filter(|finding| finding.kind == kind && finding.severity > Severity::Info);
-    problems.map(|finding| finding.severity).max()
 }
 
 /// One sentence about the leg that takes most of the time to first token, or why it is unknown.

@@ -8,17 +8,7 @@ use super::pair::{AbsentMomentLine, PairReport, PrefillServerLine};
 impl PairReport {
     /// Its servers and their requests, as one paragraph each.
     pub(super) fn describe_in_paragraphs(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for server in &self.prefill {
-            let result =
-                server.verdict.as_deref().map_or_else(String::new, |verdict| format!("; its report: {verdict}"));
-            lines.push(format!(
-                "prefill server {}: {}, {}{result}",
-                escape_line(&server.name),
-                plural(server.requests, "request"),
-                server.describe_clock()
-            ));
-        }
+        let mut lines: Vec<String> = self.prefill.iter().map(PrefillServerLine::describe).collect();
         if let Some(limit) = self.newest_finished {
             lines.push(format!(
                 "of the newest {} finished requests of each server, and the unfinished ones",
@@ -69,6 +59,13 @@ impl AbsentMomentLine {
 }
 
 impl PrefillServerLine {
+    /// The server, its number of requests, the accuracy of its times, and the verdict of its own report.
+    fn describe(&self) -> String {
+        let verdict = self.verdict.as_deref().map_or_else(String::new, |verdict| format!("; its report: {verdict}"));
+        let name = escape_line(&self.name);
+        let requests = plural(self.requests, "request");
+        format!("prefill server {name}: {requests}, {}{verdict}", self.describe_clock())
+    }
     /// How exactly its times can be compared with the decode server's.
     fn describe_clock(&self) -> String {
         let mut words = match self.clock.as_str() {

@@ -118,12 +118,12 @@ const COLUMNS: [ListColumn; 11] = [
 pub fn list_runs(runs: &[RunReport]) -> String {
     let mut rows = vec![COLUMNS.map(|column| column.heading.to_owned())];
     rows.extend(runs.iter().map(|run| COLUMNS.map(|column| (column.cell)(run))));
+    let width_of_column = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for row in &rows {
         let mut line = String::new();
         for (index, cell) in row.iter().enumerate() {
-            // A column is as wide as its widest cell.
-            let width = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+            let width = width_of_column(index);
             append!(line, "{cell:width$}  ");
         }
         append_line!(out, "{}", line.trim_end());

@@ -213,14 +213,18 @@ pub(super) fn build_series(
     let mut series = build_columns(ledger, time_series, &slots, span);
     // In a long run, slots are joined to longer ones. The last hour is then added second by second.
     if time_series.are_slots_joined() {
-        let recent = time_series.recent_seconds(ledger);
-        let seconds: Vec<&SlotValues> = recent.kept().collect();
-        series.by_second = recent.first_kept_at().map(|first| {
-            let span = SeriesSpan { slot_ns: RecentSeconds::SLOT_NS, from_ns: first.since(capture_start), ..span };
-            Box::new(build_columns(ledger, time_series, &seconds, span))
-        });
+        series.by_second = build_last_hour(ledger, time_series, capture_start, span.to_ns).map(Box::new);
     }
     Some(series)
+}
+
+/// Time series of the last hour, with slots of a second, up to `to_ns`; `None` if no second is kept.
+fn build_last_hour(ledger: &Ledger, time_series: &TimeSeries, capture_start: MonoNs, to_ns: u64) -> Option<Series> {
+    let recent = time_series.recent_seconds(ledger);
+    let seconds: Vec<&SlotValues> = recent.kept().collect();
+    let from_ns = recent.first_kept_at()?.since(capture_start);
+    let span = SeriesSpan { slot_ns: RecentSeconds::SLOT_NS, from_ns, to_ns };
+    Some(build_columns(ledger, time_series, &seconds, span))
 }
 
 /// Length of the slots of a series, and its begin and end since the start of the capture.
@@ -345,7 +349,6 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
     let hop_slots: Vec<Option<&HopSlot>> = slots.iter().map(|slot| slot.hops.get(group_index)).collect();
     let kernel_bytes: Vec<Option<u64>> = hop_slots.iter().map(|slot| (*slot)?.kernel_bytes_max).collect();
     let wakeups = hop_receive_column(&hop_slots, |slot| slot.passed.wakeups);
-    let has_kernel_bytes = kernel_bytes.iter().any(Option::is_some);
     let has_wakeups = wakeups.iter().flatten().any(|&count| count > 0);
     Some(HopSeries {
         name: name.to_owned(),
@@ -355,7 +358,7 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
         bytes: hop_column(&hop_slots, |slot| slot.passed.bytes),
         wakeups: has_wakeups.then_some(wakeups),
         backlog_max_frames: observes_both_ends.then(|| hop_receive_column(&hop_slots, |slot| slot.backlog_max)),
-        kernel_bytes_max: has_kernel_bytes.then_some(kernel_bytes),
+        kernel_bytes_max: observed_column(kernel_bytes),
         queue_wait_ns: observes_both_ends
             .then(|| spread_series(hop_slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
     })
@@ -383,8 +386,6 @@ fn thread_series(thread: &Thread, index: usize, slots: &[&SlotValues]) -> Option
     if !is_sampled {
         return None;
     }
-    let run_wait = share_column(&spent, TimeUse::starved_ns);
-    let throttled = share_column(&spent, TimeUse::throttled_ns);
     Some(ThreadSeries {
         role: thread.role.to_string(),
         pid: thread.id.pid,
@@ -392,10 +393,15 @@ fn thread_series(thread: &Thread, index: usize, slots: &[&SlotValues]) -> Option
         name: thread.name.to_string(),
         receives: thread.is_receiver(),
         on_cpu: share_column(&spent, |spent| Some(spent.on_ns)),
-        // Without a known value the whole column is not observable.
-        run_wait: run_wait.iter().any(Option::is_some).then_some(run_wait),
-        throttled: throttled.iter().any(Option::is_some).then_some(throttled),
+        run_wait: observed_column(share_column(&spent, TimeUse::starved_ns)),
+        throttled: observed_column(share_column(&spent, TimeUse::throttled_ns)),
     })
+}
+
+/// The column; `None` if it has no known value, because it is then not observable.
+fn observed_column<V>(column: Vec<Option<V>>) -> Option<Vec<Option<V>>> {
+    let is_observed = column.iter().any(Option::is_some);
+    is_observed.then_some(column)
 }
 
 /// Share of each slot that a part of it takes; `None` in slots without a sample.

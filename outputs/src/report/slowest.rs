@@ -88,24 +88,10 @@ pub(super) fn slowest_lines(
     if limit == 0 {
         return Vec::new();
     }
-    let live = ledger.requests().map(|request| Ranked {
-        wait_ns: request.gap_ns.or_else(|| Some(capture_end.since(request.waiting_since()?))),
-        rid: &request.rid,
-        record: RequestRecord::Live(request),
-    });
-    let over = ledger.finished().map(|summary| Ranked {
-        wait_ns: summary.gap_ns,
-        rid: &summary.rid,
-        record: RequestRecord::Over(summary),
-    });
-    let mut ranked: Vec<Ranked<'_>> = live.chain(over).collect();
-    // The ledger may keep thousands of requests, of which few are listed. The worst are selected first, so that only these are sorted.
-    if limit < ranked.len() {
-        ranked.select_nth_unstable_by(limit, Ranked::worst_first);
-        ranked.truncate(limit);
-    }
-    ranked.sort_unstable_by(Ranked::worst_first);
-    let lines = ranked.into_iter().map(|Ranked { rid, record, .. }| match record {
+    let live = ledger.requests().map(|request| Ranked::of_live(request, capture_end));
+    let over = ledger.finished().map(Ranked::of_finished);
+    let worst = sort_worst(live.chain(over).collect(), limit);
+    let lines = worst.into_iter().map(|Ranked { rid, record, .. }| match record {
         RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), capture_start),
         RequestRecord::Over(summary) => SlowLine::new(rid, summary, capture_start),
     });
@@ -119,12 +105,34 @@ struct Ranked<'l> {
     record: RequestRecord<'l>,
 }
 
-impl Ranked<'_> {
+impl<'l> Ranked<'l> {
+    /// A request in flight. While its first token waits, its wait lasts until `now`.
+    fn of_live(request: &'l Request, now: MonoNs) -> Self {
+        let wait_ns = request.gap_ns.or_else(|| Some(now.since(request.waiting_since()?)));
+        Self { wait_ns, rid: &request.rid, record: RequestRecord::Live(request) }
+    }
+
+    /// A request that has ended.
+    fn of_finished(summary: &'l RequestSummary) -> Self {
+        Self { wait_ns: summary.gap_ns, rid: &summary.rid, record: RequestRecord::Over(summary) }
+    }
+
     /// Orders by falling wait; the rid decides between equal ones, so that two reports of a run agree.
     fn worst_first(&self, other: &Ranked<'_>) -> Ordering {
         // The waits change sides, which makes their order falling. An unknown wait is the smallest, and comes last.
         (other.wait_ns, self.rid).cmp(&(self.wait_ns, other.rid))
     }
+}
+
+/// The `limit` worst requests, worst first.
+fn sort_worst(mut requests: Vec<Ranked<'_>>, limit: usize) -> Vec<Ranked<'_>> {
+    // The ledger may keep thousands of requests, of which few are listed. The worst are selected first, so that only these are sorted.
+    if limit < requests.len() {
+        requests.select_nth_unstable_by(limit, Ranked::worst_first);
+        requests.truncate(limit);
+    }
+    requests.sort_unstable_by(Ranked::worst_first);
+    requests
 }
 
 /// Where the ledger has a request.

@@ -126,17 +126,22 @@ pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&
         );
     }
     if let Some(cost) = cost {
-        append_line!(
-            out,
-            "  {} samples at {} per second, {} failed, {} skipped, using {} of CPU",
-            count(cost.readings),
-            cost.hertz,
-            count(cost.failed),
-            count(cost.late),
-            duration(cost.cpu_ns),
-        );
+        write_cost(out, cost);
     }
     out.push('\n');
+}
+
+/// Writes how often stacks were sampled, and the CPU time that this took.
+fn write_cost(out: &mut String, cost: &SamplingCost) {
+    append_line!(
+        out,
+        "  {} samples at {} per second, {} failed, {} skipped, using {} of CPU",
+        count(cost.readings),
+        cost.hertz,
+        count(cost.failed),
+        count(cost.late),
+        duration(cost.cpu_ns),
+    );
 }
 
 /// Writes the row of a function, with the name of its file.

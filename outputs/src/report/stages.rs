@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::engine::StageNames;
-use trace::ledger::stages::{LoggedProcess, SlowRequest, StageMark};
+use trace::ledger::stages::{LoggedProcess, MergedCounts, SlowRequest, StageMark};
 use trace::ledger::{Ledger, Stages};
 use trace::stats::Spread;
 use trace::words::{count, duration, percent, plural};
@@ -130,12 +130,23 @@ pub struct MergedLine {
     pub most_rid: String,
 }
 
+impl MergedLine {
+    /// The merges in the engine's log; `None` without any.
+    fn of_counts(merged: &MergedCounts) -> Option<Self> {
+        if merged.times == 0 {
+            return None;
+        }
+        let MergedCounts { times, chunks, max, .. } = *merged;
+        Some(Self { times, chunks, max, most_rid: merged.most_rid.to_string() })
+    }
+}
+
 /// What the engine's log shows, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
 pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();
-    let merged = &log.merged;
-    if log.counts.logged == 0 && log.processes().is_empty() && merged.times == 0 {
+    let is_empty = log.counts.logged == 0 && log.processes().is_empty() && log.merged.times == 0;
+    if is_empty {
         return None;
     }
     Some(StageReport {
@@ -144,7 +155,7 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
         repeats: log.counts.repeats,
         late: log.counts.late,
         left_out: log.counts.left_out,
-        // Between gaps and the number of request states that the receiver keeps.
+        // Of gaps with the number of request states that the receiver keeps.
         gap_with_states: log.correlation().map(|correlation| Correlated {
             // Rounded to four decimals.
             spearman: (correlation.rho * 1e4).round() / 1e4,
@@ -154,12 +165,7 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
         slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, capture_start)).collect(),
         between: list_times_between(log),
         processes: log.processes().iter().map(|logged| process_line(logged, capture_start)).collect(),
-        merged: (merged.times > 0).then(|| MergedLine {
-            times: merged.times,
-            chunks: merged.chunks,
-            max: merged.max,
-            most_rid: merged.most_rid.to_string(),
-        }),
+        merged: MergedLine::of_counts(&log.merged),
     })
 }
 
@@ -183,11 +189,11 @@ fn list_times_between(log: &Stages) -> Vec<Between> {
 fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_start: MonoNs) -> StageTable {
     let mut stages = Vec::new();
     let mut previous: Option<&StageMark> = None;
-    // Of the stages so far, the highest index in the engine's order.
+    // The highest index that a stage so far has in the engine's order. A stage with a lower one is out of order.
     let mut furthest_index = 0;
     for mark in slow.marks.list() {
         let name = log.name_of(mark);
-        // A stage that the engine's release does not have is not in the engine's order.
+        // `None` for a stage that the engine's release does not have.
         let order_index = names.index_of(name);
         stages.push(StageRow {
             stage: name.to_owned(),
@@ -286,12 +292,19 @@ fn describe_process(process: &ProcessLine) -> String {
 
 /// Whether first-token gaps depend on the number of request states that the receiver keeps, in words.
 fn describe_correlation(correlation: &Correlated) -> String {
+    let Correlated { spearman, n, sampled } = *correlation;
+    let words = describe_coefficient(spearman);
+    let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
+    format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
+}
+
+/// What a rank correlation from -1 to 1 says about gaps and states.
+fn describe_coefficient(spearman: f64) -> &'static str {
     /// Smallest coefficient of a strong correlation.
     const STRONG: f64 = 0.7;
     /// Smallest coefficient of a weak correlation.
     const WEAK: f64 = 0.3;
-    let Correlated { spearman, n, sampled } = *correlation;
-    let words = if spearman >= STRONG {
+    if spearman >= STRONG {
         "gaps increase with states"
     } else if spearman >= WEAK {
         "gaps tend to increase with states"
@@ -299,9 +312,7 @@ fn describe_correlation(correlation: &Correlated) -> String {
         "gaps do not depend on states"
     } else {
         "gaps decrease as states increase"
-    };
-    let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
-    format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
+    }
 }
 
 /// Writes the stages of a slow request.

@@ -13,8 +13,8 @@ use super::judged::headline;
 use super::path::PathRow;
 use super::ttft::TtftReport;
 use super::{
-    Clock, HopLine, LegKind, LossLine, LossList, PairRequestLine, Report, WorkerLine, abandoned, bar, brief, numbers,
-    stacks, stages,
+    Clock, FindingLine, HopLine, LegKind, LossLine, LossList, PairRequestLine, Report, WorkerLine, abandoned, bar,
+    brief, numbers, stacks, stages,
 };
 
 /// Maximum number of requests named; the JSON lists more.
@@ -207,26 +207,8 @@ fn write_hops(out: &mut String, report: &Report) {
 
 /// Writes the numbers of a hop for which its row in the table has no column, as far as they were observed.
 fn write_hop_details(out: &mut String, hop: &HopLine) {
-    let mut parts = Vec::new();
-    // Times, each with the words before and after it.
-    for (spread, before, after) in [
-        (&hop.send_wait_ns, "waited ", " in the sender"),
-        (&hop.relay_ns, "in the relay ", ""),
-        (&hop.processing_ns, "processed in ", ""),
-        (&hop.recv_wait_ns, "received ", " after asking"),
-    ] {
-        if let Some(Spread { p50, p99, .. }) = spread {
-            parts.push(format!("{before}{}{after} (p99 {})", duration(*p50), duration(*p99)));
-        }
-    }
-    if let Some(frames) = hop.inbox_max_frames {
-        let max = plural(frames, "frame");
-        parts.push(format!("up to {max} in libzmq's inbox"));
-    }
-    if let Some(max) = hop.kernel_bytes_max {
-        let max = if max == 0 { String::from("none") } else { format!("up to {}", bytes(max)) };
-        parts.push(format!("{max} in the kernel"));
-    }
+    let mut parts = describe_times_of_frames(hop);
+    parts.extend(describe_lower_queues(hop));
     if let Some(frames) = hop.wakeup_frames_max
         && frames > 1
     {
@@ -243,6 +225,36 @@ fn write_hop_details(out: &mut String, hop: &HopLine) {
         write_wrapped(out, &parts.join(", "), "  ", "  ");
     }
     write_workers_and_lanes(out, hop);
+}
+
+/// What the frames of a hop wait for, and how long: `waited 1.2 ms in the sender (p99 3.0 ms)`. Leaves out what was not observed.
+fn describe_times_of_frames(hop: &HopLine) -> Vec<String> {
+    let mut times = Vec::new();
+    for (spread, words_before, words_after) in [
+        (&hop.send_wait_ns, "waited ", " in the sender"),
+        (&hop.relay_ns, "in the relay ", ""),
+        (&hop.processing_ns, "processed in ", ""),
+        (&hop.recv_wait_ns, "received ", " after asking"),
+    ] {
+        if let Some(Spread { p50, p99, .. }) = spread {
+            times.push(format!("{words_before}{}{words_after} (p99 {})", duration(*p50), duration(*p99)));
+        }
+    }
+    times
+}
+
+/// Maxima of the queues below the engine, in libzmq and in the kernel. Leaves out what was not observed.
+fn describe_lower_queues(hop: &HopLine) -> Vec<String> {
+    let mut queues = Vec::new();
+    if let Some(frames) = hop.inbox_max_frames {
+        let max = plural(frames, "frame");
+        queues.push(format!("up to {max} in libzmq's inbox"));
+    }
+    if let Some(max) = hop.kernel_bytes_max {
+        let max = if max == 0 { String::from("none") } else { format!("up to {}", bytes(max)) };
+        queues.push(format!("{max} in the kernel"));
+    }
+    queues
 }
 
 /// Writes where the time to first token goes, for the largest group of requests with the same observed moments.
@@ -348,13 +360,7 @@ fn write_path(out: &mut String, report: &Report) {
         "RUN BUSY"
     );
     for row in &rows {
-        let name = match row.kind {
-            LegKind::Wait if row.carries_requests => format!("(requests) {}", escape_line(&row.name)),
-            LegKind::Wait => escape_line(&row.name),
-            LegKind::Inside => format!("  inside the {}", escape_line(&row.name)),
-            LegKind::WaitAndInside => format!("  before and inside the {}", escape_line(&row.name)),
-        };
-        let name: String = name.chars().take(LEG_WIDTH).collect();
+        let name: String = name_row(row).chars().take(LEG_WIDTH).collect();
         append_line!(
             out,
             "{name:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
@@ -366,18 +372,30 @@ fn write_path(out: &mut String, report: &Report) {
             row.thread,
         );
     }
-    if let Some(bar) = bar::describe_bar(&report.path, BAR_WIDTH) {
-        write_named_row(out, "first tokens", &bar);
-        if let Some(ends) = bar::ends_of_path(&report.path) {
-            let span = format!(
-                "of the time from the {}'s send to the {}'s receive",
-                escape_line(ends.from),
-                escape_line(ends.to)
-            );
-            write_named_row(out, NO_NAME, &span);
-        }
-    }
+    write_bar(out, report);
     append_line!(out);
+}
+
+/// Name of a row of the path, indented for a process, which stands between hops.
+fn name_row(row: &PathRow) -> String {
+    let name = escape_line(&row.name);
+    match row.kind {
+        LegKind::Wait if row.carries_requests => format!("(requests) {name}"),
+        LegKind::Wait => name,
+        LegKind::Inside => format!("  inside the {name}"),
+        LegKind::WaitAndInside => format!("  before and inside the {name}"),
+    }
+}
+
+/// Writes the bar of the first tokens, and between which processes its time passes. Writes nothing if no leg is large enough for the bar.
+fn write_bar(out: &mut String, report: &Report) {
+    let Some(bar) = bar::describe_bar(&report.path, BAR_WIDTH) else { return };
+    write_named_row(out, "first tokens", &bar);
+    if let Some(ends) = bar::ends_of_path(&report.path) {
+        let sender = escape_line(ends.from);
+        let receiver = escape_line(ends.to);
+        write_named_row(out, NO_NAME, &format!("of the time from the {sender}'s send to the {receiver}'s receive"));
+    }
 }
 
 /// States how many receivers the hops of one name have together. Hops to the same endpoint have one receiver. `None` if only one hop has
@@ -385,6 +403,14 @@ fn write_path(out: &mut String, report: &Report) {
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     // Listed only if several hops have the name.
     let hops = hop.workers.as_ref()?;
+    match count_receivers(hops) {
+        1 => Some(format!("{} sockets send into one", hops.len())),
+        receivers => Some(format!("{receivers} workers")),
+    }
+}
+
+/// Number of different receivers of these hops. A receiver is known by its number or its endpoint.
+fn count_receivers(hops: &[WorkerLine]) -> usize {
     let mut known_receivers = BTreeSet::new();
     let mut unknown_receivers = 0;
     for WorkerLine { worker, endpoint, .. } in hops {
@@ -395,12 +421,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
             known_receivers.insert((*worker, endpoint.as_str()));
         }
     }
-    let receivers = known_receivers.len() + unknown_receivers;
-    if receivers == 1 {
-        Some(format!("{} sockets send into one", hops.len()))
-    } else {
-        Some(format!("{receivers} workers"))
-    }
+    known_receivers.len() + unknown_receivers
 }
 
 /// Writes the load of each worker of a hop, a receiver or sender of its own, and of each single connection (lane). Writes nothing if the
@@ -409,23 +430,28 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MAX_WORKERS_OR_LANES) {
         // A worker without a number is named by its endpoint.
         let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));
-        let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
-        if let Some(max) = worker.backlog_max_frames {
-            parts.push(format!("backlog up to {}", count(max)));
-        }
-        if let Some(queue_wait) = &worker.queue_wait_ns {
-            parts.push(format!("queue wait {} (p99 {})", duration(queue_wait.p50), duration(queue_wait.p99)));
-        }
-        if let Some(busy) = worker.busy {
-            parts.push(format!("busy for {} of the run", percent(busy)));
-        }
-        write_indented(out, &format!("{name}: {}", parts.join(", ")));
+        write_indented(out, &format!("{name}: {}", describe_worker(worker)));
     }
     for lane in hop.lanes.iter().flatten().take(MAX_WORKERS_OR_LANES) {
         let into_worker = lane.worker.map_or_else(String::new, |index| format!(" into worker {index}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
         write_indented(out, &format!("connection {}{into_worker}: {load}", lane.lane));
     }
+}
+
+/// Load, queue and busy time of a worker, as far as they were observed.
+fn describe_worker(worker: &WorkerLine) -> String {
+    let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
+    if let Some(max) = worker.backlog_max_frames {
+        parts.push(format!("backlog up to {}", count(max)));
+    }
+    if let Some(queue_wait) = &worker.queue_wait_ns {
+        parts.push(format!("queue wait {} (p99 {})", duration(queue_wait.p50), duration(queue_wait.p99)));
+    }
+    if let Some(busy) = worker.busy {
+        parts.push(format!("busy for {} of the run", percent(busy)));
+    }
+    parts.join(", ")
 }
 
 /// Chunks and tokens of a worker or a connection, with its share.
@@ -474,14 +500,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         // All lines of a finding but its first are indented.
         let indent = "    ";
         write_wrapped(out, &head, NO_INDENT, indent);
-        let mut since = brief::describe_span(finding, clock);
-        if let Some(place) = &finding.hop {
-            append!(since, ", {}", describe_place(place));
-        }
-        if !finding.rid.is_empty() {
-            append!(since, ", worst {}", finding.rid);
-        }
-        write_wrapped(out, &since, indent, indent);
+        write_wrapped(out, &describe_occurrence(finding, clock), indent, indent);
         if let Some(advice) = &finding.advice {
             let behind_arrow = "       ";
             write_wrapped(out, &format!("-> {advice}"), indent, behind_arrow);
@@ -490,6 +509,18 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     if !report.findings.is_empty() {
         append_line!(out);
     }
+}
+
+/// When and where the problem of a finding occurred, and the request that it affected worst.
+fn describe_occurrence(finding: &FindingLine, clock: &Clock) -> String {
+    let mut text = brief::describe_span(finding, clock);
+    if let Some(place) = &finding.hop {
+        append!(text, ", {}", describe_place(place));
+    }
+    if !finding.rid.is_empty() {
+        append!(text, ", worst {}", finding.rid);
+    }
+    text
 }
 
 /// Mark in front of a finding of this severity.

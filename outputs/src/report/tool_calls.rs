@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
-use trace::ledger::Ledger;
+use trace::ledger::{Ledger, ToolCallResponse};
 use trace::words::{count, plural};
 
 use super::Report;
@@ -56,6 +56,18 @@ pub struct ToolCallLine {
     pub by: Option<String>,
 }
 
+impl ToolCallLine {
+    /// The tool calls of a response, with its end since the start of the capture.
+    fn new(response: &ToolCallResponse, capture_start: MonoNs) -> Self {
+        Self {
+            rid: response.rid.to_string(),
+            at_ns: response.at.since(capture_start),
+            by: changed_by(&response.calls).map(str::to_owned),
+            calls: response.calls,
+        }
+    }
+}
+
 /// Numbers of responses with tool calls by outcome, and the latest of these responses. `None` if no response had tool calls.
 pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
@@ -74,15 +86,7 @@ pub(super) fn tool_call_counts(ledger: &Ledger, capture_start: MonoNs) -> Option
         swapped: responses_with(outcomes, ToolCallOutcome::Swapped),
         repeated: responses_with(outcomes, ToolCallOutcome::Repeated),
         missing: responses_with(outcomes, ToolCallOutcome::Missing),
-        lines: responses
-            .latest()
-            .map(|response| ToolCallLine {
-                rid: response.rid.to_string(),
-                at_ns: response.at.since(capture_start),
-                by: changed_by(&response.calls).map(str::to_owned),
-                calls: response.calls,
-            })
-            .collect(),
+        lines: responses.latest().map(|response| ToolCallLine::new(response, capture_start)).collect(),
     })
 }
 
@@ -104,8 +108,6 @@ fn changed_by(calls: &ToolCalls) -> Option<&'static str> {
 
 /// Describes the tool calls of a response: the outcome, its place, whether the text was on the wire, and the party at fault.
 pub fn explain_tool_calls(calls: &ToolCalls) -> String {
-    let which = format!("tool call {} of {}", calls.call, calls.calls);
-    let finish = calls.finish.map_or("unknown", Finish::as_str);
     match calls.outcome {
         ToolCallOutcome::Complete => {
             let which = plural(calls.calls.into(), "tool call");
@@ -114,33 +116,54 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
             )
         }
         ToolCallOutcome::Rewritten => {
+            let which = name_call(calls);
             format!(
                 "{which}: the arguments are complete JSON. The engine's text has another form (XML, Python) and is not compared"
             )
         }
-        ToolCallOutcome::Unfinished => {
-            let rest = calls.part.map_or_else(String::new, |part| {
-                let held_back = plural(part.chars.into(), "character");
-                format!(", except for {held_back} that the parser holds back until it can parse them")
-            });
-            let advice = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
-            format!(
-                "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{advice}"
-            )
-        }
-        ToolCallOutcome::Unjudged => match calls.reason {
-            None | Some(UnjudgedReason::Differs) => format!(
-                "{which}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {finish}); not judged"
-            ),
-            Some(reason) => {
-                format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), describe_reason(reason))
-            }
-        },
+        ToolCallOutcome::Unfinished => describe_unfinished(calls),
+        ToolCallOutcome::Unjudged => describe_unjudged(calls),
         ToolCallOutcome::Absent => describe_absent(calls),
         ToolCallOutcome::Missing => describe_damage(calls, "in no event of the response"),
         ToolCallOutcome::Repeated => describe_damage(calls, "in the response twice"),
         ToolCallOutcome::Swapped => describe_damage(calls, "in the response in another order"),
         ToolCallOutcome::Garbled => describe_damage(calls, "in the response with U+FFFD instead"),
+    }
+}
+
+/// Names the described one of the response's tool calls: `tool call 1 of 2`.
+fn name_call(calls: &ToolCalls) -> String {
+    format!("tool call {} of {}", calls.call, calls.calls)
+}
+
+/// The engine's finish reason of the response, for a sentence.
+fn name_finish(calls: &ToolCalls) -> &'static str {
+    calls.finish.map_or("unknown", Finish::as_str)
+}
+
+/// Describes a call that the engine's output does not complete. The part, if any, is text that the parser holds back.
+fn describe_unfinished(calls: &ToolCalls) -> String {
+    let which = name_call(calls);
+    let finish = name_finish(calls);
+    let rest = calls.part.map_or_else(String::new, |part| {
+        let held_back = plural(part.chars.into(), "character");
+        format!(", except for {held_back} that the parser holds back until it can parse them")
+    });
+    let advice = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
+    format!(
+        "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{advice}"
+    )
+}
+
+/// Describes calls that were not judged: their arguments differ without proof of a loss, or were not compared.
+fn describe_unjudged(calls: &ToolCalls) -> String {
+    match calls.reason {
+        None | Some(UnjudgedReason::Differs) => format!(
+            "{}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {}); not judged",
+            name_call(calls),
+            name_finish(calls)
+        ),
+        Some(reason) => format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), describe_reason(reason)),
     }
 }
 
@@ -192,7 +215,7 @@ fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
 
 /// Describes arguments of which a part did not reach the client as the engine sent it. `how`: where the part is in the response.
 fn describe_damage(calls: &ToolCalls, how: &str) -> String {
-    let which = format!("tool call {} of {}", calls.call, calls.calls);
+    let which = name_call(calls);
     let Some(part) = calls.part else {
         return format!(
             "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
@@ -248,13 +271,16 @@ impl ToolCallCounts {
         ];
         let counted = counts.iter().filter(|(responses, _)| *responses > 0);
         let counted: Vec<String> = counted.map(|(responses, what)| format!("{} {what}", count(*responses))).collect();
-        let reasons = self.unjudged_by_reason.iter();
-        let reasons: Vec<String> = reasons
+        counted.join(", ") + &self.summarise_reasons()
+    }
+
+    /// Why responses were not judged, in parentheses: ` (not judged: 2 because the response ended early)`. Empty if all were.
+    fn summarise_reasons(&self) -> String {
+        let each = self.unjudged_by_reason.iter();
+        let reasons: Vec<String> = each
             .map(|(reason, responses)| format!("{} because {}", count(*responses), describe_reason(*reason)))
             .collect();
-        let reasons_text =
-            if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) };
-        counted.join(", ") + &reasons_text
+        if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) }
     }
 
     /// The first few responses that were compared and whose arguments are not complete.

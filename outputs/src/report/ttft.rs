@@ -124,12 +124,10 @@ impl TtftReport {
         for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
             let Some(first) = group.first() else { continue };
             let words: Vec<&str> = group.iter().map(|line| line.words.as_str()).collect();
-            // A number that is that of all requests is left out.
-            let of_requests = if first.requests == all_requests {
-                String::new()
-            } else {
-                format!(" of {}", plural(first.requests, "request"))
-            };
+            let concerns_all = first.requests == all_requests;
+            // Their number is only of interest if others observed the moment.
+            let of_requests =
+                if concerns_all { String::new() } else { format!(" of {}", plural(first.requests, "request")) };
             lines.push(format!("{}{of_requests}: {}", words.join(", "), first.reason));
         }
         lines
@@ -145,16 +143,15 @@ impl TtftReport {
         self.groups.first()
     }
 
+    /// Why there is no group of requests.
+    fn why_no_group(&self) -> &'static str {
+        let has_unstreamed = self.not_streamed > 0;
+        if has_unstreamed { "responses are not streamed" } else { "no time to first token was observed" }
+    }
+
     /// The group of requests, all with the same observed moments, that has most of the streamed requests. `Err` says why no group has.
     pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
-        let Some(main) = self.main_group() else {
-            let has_unstreamed = self.not_streamed > 0;
-            return Err(if has_unstreamed {
-                "responses are not streamed"
-            } else {
-                "no time to first token was observed"
-            });
-        };
+        let Some(main) = self.main_group() else { return Err(self.why_no_group()) };
         // At least half of the streamed requests must be in the main group.
         let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;
         if self.not_streamed > streamed {
@@ -191,13 +188,17 @@ impl TtftGroupLine {
         longest.filter(|leg| leg.share > 0.0)
     }
 
+    /// The leg with the largest share in the last ten seconds, and that share; `None` if no first token fell into them.
+    fn longest_recent_leg(&self) -> Option<(&TtftLegLine, f64)> {
+        let recent = self.legs.iter().filter_map(|leg| Some((leg, leg.recent_share?)));
+        recent.max_by(|(_, left), (_, right)| left.total_cmp(right))
+    }
+
     /// Describes the share of `longest`, which is the largest over the run, and the largest share of the last ten seconds. That may be the
     /// share of another leg.
     fn describe_share_of(&self, longest: &TtftLegLine) -> String {
         let share = percent(longest.share);
-        let recent = self.legs.iter().filter_map(|leg| Some((leg, leg.recent_share?)));
-        let longest_recent = recent.max_by(|(_, left), (_, right)| left.total_cmp(right));
-        let Some((leg, recent_share)) = longest_recent else {
+        let Some((leg, recent_share)) = self.longest_recent_leg() else {
             return format!("{share} of TTFT, no first token in the last 10 s");
         };
         let recent_share = percent(recent_share);

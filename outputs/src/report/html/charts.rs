@@ -5,7 +5,7 @@ use trace::words::{bytes, count, duration, percent};
 
 use super::super::brief::describe_span;
 use super::super::hostile::plain as escape_line;
-use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, ThreadSeries};
+use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, SpreadSeries, ThreadSeries};
 use super::percent_or_unobserved;
 use super::plot::{Axis, Band, CurvePoint, Plot, TickLabel};
 
@@ -127,11 +127,16 @@ impl TimeSeriesCharts<'_> {
             let slot_text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
             plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &slot_text);
         }
+        self.mark_findings(&mut plot);
+        plot.into_figure(text.id, text.heading, text.description)
+    }
+
+    /// Marks the start of each finding with its number in the list of findings.
+    fn mark_findings(&self, plot: &mut Plot) {
         for (finding, number) in self.report.findings.iter().take(MAX_MARKED_FINDINGS).zip(1..) {
             let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
             plot.draw_finding_marker(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
-        plot.into_figure(text.id, text.heading, text.description)
     }
 
     /// Tokens per second of a column.
@@ -170,26 +175,28 @@ impl TimeSeriesCharts<'_> {
         let text = ChartText { id: "tokens", heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::counting(max), format_count);
         self.draw_curves(&mut plot, &curves);
-        self.finish_chart(plot, &text, |slot| {
-            let mut parts = Vec::new();
-            for curve in &curves {
-                parts.extend(curve.values[slot].map(|rate| format!("{} tokens/s {}", count(rate as u64), curve.name)));
-            }
-            parts.extend(self.series.requests.live[slot].map(|live| format!("{} requests live", count(live))));
-            parts.join(", ")
-        })
+        self.finish_chart(plot, &text, |slot| self.describe_traffic(&curves, slot))
+    }
+
+    /// Rates of tokens and the live requests in a slot: `900 tokens/s sent, 12 requests live`. Leaves out what was not observed.
+    fn describe_traffic(&self, token_rates: &[Curve<'_>], slot: usize) -> String {
+        let mut parts = Vec::new();
+        for curve in token_rates {
+            parts.extend(curve.values[slot].map(|rate| format!("{} tokens/s {}", count(rate as u64), curve.name)));
+        }
+        parts.extend(self.series.requests.live[slot].map(|live| format!("{} requests live", count(live))));
+        parts.join(", ")
     }
 
     /// Chart of the first-token gaps; `None` if no gap was observed.
     fn draw_gaps(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
-        let min_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).min()?;
-        let max_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).max()?;
+        let [min_ns, max_ns] = range_of_gaps(gap)?;
         // A logarithmic axis cannot show a gap of 0 alone.
-        if *max_ns == 0 {
+        if max_ns == 0 {
             return None;
         }
-        let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(*max_ns));
+        let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(max_ns));
         let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
         let text = ChartText { id: "gap-series", heading: &heading, description: &description };
         // Classes of the style sheet: a colour, and how the line is dashed.
@@ -199,15 +206,9 @@ impl TimeSeriesCharts<'_> {
             Curve::of_column("c3 dotted", "largest", &gap.max),
         ];
         // Differences below a microsecond are not interesting.
-        let mut plot = self.empty_plot(Axis::decades((*min_ns as f64).max(1e3), *max_ns as f64), format_nanoseconds);
+        let mut plot = self.empty_plot(Axis::decades((min_ns as f64).max(1e3), max_ns as f64), format_nanoseconds);
         self.draw_curves(&mut plot, &curves);
-        Some(self.finish_chart(plot, &text, |slot| {
-            let [p50, p99, max] = [gap.p50[slot], gap.p99[slot], gap.max[slot]].map(duration_or_none);
-            gap.count[slot].map_or_else(
-                || String::from("receives: not observed any more"),
-                |tokens| format!("{} first tokens, median {p50}, p99 {p99}, largest {max}", count(tokens)),
-            )
-        }))
+        Some(self.finish_chart(plot, &text, |slot| describe_gaps(gap, slot)))
     }
 
     /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
@@ -227,20 +228,9 @@ impl TimeSeriesCharts<'_> {
         let mut plot = self.empty_plot(Axis::counting(max as f64), format_count);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish_chart(plot, &text, |slot| {
-            let each = hops.iter().map(|(hop, backlog)| {
-                let kernel_bytes = hop.kernel_bytes_max.as_ref().and_then(|column| column[slot]);
-                let kernel = match kernel_bytes {
-                    Some(kernel_bytes) => format!(", {} of it in the kernel", bytes(kernel_bytes)),
-                    None => String::new(),
-                };
-                match backlog[slot] {
-                    Some(frames) => {
-                        format!("up to {} frames wait on {}{kernel}", count(frames), escape_line(&hop.name))
-                    }
-                    None => format!("{}: not observed any more", escape_line(&hop.name)),
-                }
-            });
-            each.collect::<Vec<_>>().join("; ")
+            let each: Vec<String> =
+                hops.iter().map(|(hop, backlog)| describe_backlog(hop, backlog[slot], slot)).collect();
+            each.join("; ")
         }))
     }
 
@@ -282,21 +272,29 @@ impl TimeSeriesCharts<'_> {
         let mut tops = vec![0.0; self.series.len()];
         for (class, name, column) in parts {
             let Some(column) = column else { continue };
-            let mut bands = Vec::new();
-            // Slots without a sample of the thread are left out, not drawn as idle.
-            for (slot, top) in tops.iter_mut().enumerate().filter(|(slot, _)| thread.on_cpu[*slot].is_some()) {
-                let below = *top;
-                let above = below + column[slot].unwrap_or(0.0);
-                bands.push(Band { x: self.middle_of_slot_s(slot), below, above });
-                *top = above;
-            }
+            let bands = self.raise_tops(&mut tops, thread, column);
             plot.draw_area(class, &bands);
             plot.add_curve_name(class, name, bands.last().map_or(0.0, |band| f64::midpoint(band.below, band.above)));
         }
     }
 
-    /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
-    fn draw_chunk_outcomes(&self) -> Option<Markup> {
+    /// Adds the shares of a column to the sums of the parts below it (`tops`). Returns the bands between the old and the new sums, without
+    /// slots in which the thread was not sampled: these are not drawn as idle.
+    fn raise_tops(&self, tops: &mut [f64], thread: &ThreadSeries, column: &[Option<f64>]) -> Vec<Band> {
+        let mut bands = Vec::new();
+        for (slot, top) in tops.iter_mut().enumerate() {
+            let is_sampled = thread.on_cpu[slot].is_some();
+            if is_sampled {
+                let below = *top;
+                *top += column[slot].unwrap_or(0.0);
+                bands.push(Band { x: self.middle_of_slot_s(slot), below, above: *top });
+            }
+        }
+        bands
+    }
+
+    /// Curves of the chunks dropped and merged, without those that were not observed or are always 0.
+    fn curves_of_outcomes(&self) -> Vec<Curve<'static>> {
         let chunks = &self.series.chunks;
         // Classes of the style sheet (a colour, and how the line is dashed), names, and numbers in each slot.
         let columns = [
@@ -308,7 +306,12 @@ impl TimeSeriesCharts<'_> {
             let column = column.as_ref()?;
             Some(Curve::of_column(class, name, column))
         });
-        let curves: Vec<Curve<'_>> = observed.filter(|curve| curve.max() > 0.0).collect();
+        observed.filter(|curve| curve.max() > 0.0).collect()
+    }
+
+    /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
+    fn draw_chunk_outcomes(&self) -> Option<Markup> {
+        let curves = self.curves_of_outcomes();
         if curves.is_empty() {
             return None;
         }
@@ -326,6 +329,31 @@ impl TimeSeriesCharts<'_> {
             each.collect::<Vec<_>>().join(", ")
         }))
     }
+}
+
+/// The smallest and the largest gap to draw: of all medians and maxima. `None` if no gap was observed.
+fn range_of_gaps(gap: &SpreadSeries) -> Option<[u64; 2]> {
+    let gaps_ns: Vec<u64> = gap.p50.iter().chain(&gap.max).copied().flatten().collect();
+    let min_ns = gaps_ns.iter().copied().min()?;
+    let max_ns = gaps_ns.iter().copied().max()?;
+    Some([min_ns, max_ns])
+}
+
+/// Number and quantiles of the gaps of the first tokens received in a slot.
+fn describe_gaps(gap: &SpreadSeries, slot: usize) -> String {
+    let Some(tokens) = gap.count[slot] else { return String::from("receives: not observed any more") };
+    let [p50, p99, max] = [gap.p50[slot], gap.p99[slot], gap.max[slot]].map(duration_or_none);
+    format!("{} first tokens, median {p50}, p99 {p99}, largest {max}", count(tokens))
+}
+
+/// The longest backlog of a hop in a slot, with the bytes of it in the kernel if those were observed.
+fn describe_backlog(hop: &HopSeries, frames: Option<u64>, slot: usize) -> String {
+    let name = escape_line(&hop.name);
+    let Some(frames) = frames else { return format!("{name}: not observed any more") };
+    let kernel_bytes = hop.kernel_bytes_max.as_ref().and_then(|column| column[slot]);
+    let kernel =
+        kernel_bytes.map_or_else(String::new, |kernel_bytes| format!(", {} of it in the kernel", bytes(kernel_bytes)));
+    format!("up to {} frames wait on {name}{kernel}", count(frames))
 }
 
 /// `none` for a slot without a value.
@@ -404,16 +432,22 @@ fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], 
         // A logarithmic axis has no zero.
         plot.draw_bar("c0", from_ns.max(1) as f64..to_ns as f64, n as f64, &tooltip);
     }
+    let labels = draw_quantiles(&mut plot, quantiles);
+    let total = count(counts.sum());
+    let description = format!("{total} {unit} on a logarithmic scale of time: {}.", labels.join(", "));
+    plot.into_figure(id, heading, &description)
+}
+
+/// Draws a line for each known quantile: median, p90, p99 and maximum. Returns their labels.
+fn draw_quantiles(plot: &mut Plot, quantiles: [Option<u64>; 4]) -> Vec<String> {
     let mut labels = Vec::new();
     for (name, ns) in ["median", "p90", "p99", "max"].into_iter().zip(quantiles) {
         let Some(ns) = ns else { continue };
         let label = format!("{name} {}", duration(ns));
-        // Each label has a row of its own.
-        let row = labels.len();
-        plot.draw_vertical_line(&label, ns.max(1) as f64, row);
+        let own_row = labels.len();
+        // A logarithmic axis has no zero.
+        plot.draw_vertical_line(&label, ns.max(1) as f64, own_row);
         labels.push(label);
     }
-    let total = count(counts.sum());
-    let description = format!("{total} {unit} on a logarithmic scale of time: {}.", labels.join(", "));
-    plot.into_figure(id, heading, &description)
+    labels
 }

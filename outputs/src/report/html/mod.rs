@@ -74,24 +74,26 @@ fn draw_section(heading: &str, body: Option<Markup>) -> Markup {
 
 /// The head of the page: the verdict, the capture, the worst finding and the engine.
 fn page_header(report: &Report, clock: &Clock, headline: &str) -> Markup {
-    // The style of the verdict.
-    let severity = match report.worst_finding() {
-        Some(worst) => worst.severity.as_str(),
-        // Without findings, a run is healthy only if it could have shown all kinds.
-        None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
-        None => "none",
-    };
     let engine = brief::describe_engine(report);
     html! {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
-            p.verdict.(severity) { (headline) }
+            p.verdict.(verdict_class(report)) { (headline) }
             p { b { "Capture" } " " (clock.describe_capture(report.capture_length_ns())) }
             @if let Some(worst) = report.worst_finding() {
                 p { b { "Worst finding" } " " (brief::describe_span(worst, clock)) }
             }
             p { b { "Engine" } " " (engine) ": " (brief::describe_known_losses(report)) }
         }
+    }
+}
+
+/// Style of the verdict: the severity of the worst finding. Without findings, a run is healthy only if it could have shown all kinds.
+fn verdict_class(report: &Report) -> &'static str {
+    match report.worst_finding() {
+        Some(worst) => worst.severity.as_str(),
+        None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
+        None => "none",
     }
 }
 

@@ -81,10 +81,11 @@ impl Axis {
             let decades = (self.to / self.from).log10().round() as i32;
             return (0..=decades).map(|decade| self.from * 10_f64.powi(decade)).collect();
         }
+        // Ticks are the multiples of the step within the axis.
         let step = round_step((self.to - self.from) / max);
-        let first = (self.from / step).ceil();
-        let count = ((self.to / step - first).floor().max(0.0) as usize).min(MAX_TICKS);
-        (0..=count).map(|index| (first + index as f64) * step).collect()
+        let first_multiple = (self.from / step).ceil();
+        let further_ticks = ((self.to / step - first_multiple).floor().max(0.0) as usize).min(MAX_TICKS);
+        (0..=further_ticks).map(|index| (first_multiple + index as f64) * step).collect()
     }
 }
 
@@ -275,14 +276,19 @@ impl Plot {
         });
     }
 
+    /// The first position from `x` to the right where a marker covers no other one: findings of the same time are drawn side by side.
+    fn free_marker_position(&self, x: f64) -> f64 {
+        let mut free_x = x;
+        while self.marker_positions.iter().any(|occupied| (occupied - free_x).abs() < MARKER_WIDTH) {
+            free_x += MARKER_WIDTH;
+        }
+        free_x
+    }
+
     /// Vertical line with a numbered marker that links to the finding with that number.
     pub(super) fn draw_finding_marker(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
         let x = self.x_at(when);
-        // Findings of the same time are drawn side by side.
-        let mut marker_x = x;
-        while self.marker_positions.iter().any(|occupied| (occupied - marker_x).abs() < MARKER_WIDTH) {
-            marker_x += MARKER_WIDTH;
-        }
+        let marker_x = self.free_marker_position(x);
         self.marker_positions.push(marker_x);
         let bottom = self.bottom();
         self.append(&html! {
@@ -324,12 +330,11 @@ impl Plot {
         let mut names_below = names.len();
         for CurveName { y, class, text } in names {
             names_below -= 1;
+            let room_for_names_below = LINE_HEIGHT * names_below as f64;
             // High enough that the names below it have room, low enough not to cover the one above it.
-            let y = y.min(lowest_y - LINE_HEIGHT * names_below as f64).max(highest_y);
+            let y = y.min(lowest_y - room_for_names_below).max(highest_y);
             highest_y = y + LINE_HEIGHT;
-            let is_long = text.chars().count() > MAX_NAME_CHARS;
-            let shown =
-                if is_long { text.chars().take(MAX_NAME_CHARS - 1).chain(['\u{2026}']).collect() } else { text };
+            let shown = cut_name(text);
             self.append(&html! {
                 path.line.(class) d={ "M" (coordinate(x)) " " (coordinate(y)) "h14" } {}
                 text.name x=(coordinate(x + NAME_INDENT)) y=(coordinate(y + BASELINE)) { (escape_line(&shown)) }
@@ -351,6 +356,12 @@ impl Plot {
             }
         }
     }
+}
+
+/// Cuts a name of more than [`MAX_NAME_CHARS`] characters, and ends it with an ellipsis.
+fn cut_name(name: String) -> String {
+    let is_long = name.chars().count() > MAX_NAME_CHARS;
+    if is_long { name.chars().take(MAX_NAME_CHARS - 1).chain(['\u{2026}']).collect() } else { name }
 }
 
 #[cfg(test)]

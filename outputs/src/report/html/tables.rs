@@ -296,18 +296,23 @@ fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
     MARGIN + (ns.min(capture_length_ns) as f64 / capture_length_ns as f64) * (DRAWING_WIDTH - 2.0 * MARGIN)
 }
 
+/// When the first token of a request was sent and received, for screen readers. `None` if neither was observed.
+fn describe_wait(line: &SlowLine) -> Option<String> {
+    match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
+        (Some(sent), Some(received)) => Some(format!("first sent at {sent}, first received at {received}")),
+        (Some(sent), None) => Some(format!("first sent at {sent}, receive not observed")),
+        (None, Some(received)) => Some(format!("first received at {received}, send not observed")),
+        (None, None) => None,
+    }
+}
+
 /// Draws a request's wait on the time axis of the capture: a box from its first send to its first receive, and a dot at the receive.
 /// Without a receive, the box extends to the end. The drawing is 18 high: the axis is at 9, the box from 4 to 14, and a line marks the
 /// send.
 fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
     /// A short wait stays visible.
     const LEAST_WIDTH: f64 = 1.5;
-    let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
-        (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
-        (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
-        (None, Some(received)) => format!("first received at {received}, send not observed"),
-        (None, None) => return "not observed".render(),
-    };
+    let Some(label) = describe_wait(line) else { return "not observed".render() };
     html! {
         svg viewBox={ "0 0 " (DRAWING_WIDTH) " 18" } role="img" aria-label=(label) {
             title { (label) }

@@ -1,0 +1,86 @@
+//! Order of the findings of a pair and of its servers, and which of two findings about one queue is kept.
+
+use std::cmp::Reverse;
+
+use trace::detect::Severity;
+use trace::pair::PairFinding;
+
+use super::FindingLine;
+
+/// Findings of the pair and of its servers, in the order in which those of equal severity are listed. The pair's come before those of the
+/// servers, except a stop of a process that is longer than any wait of the pair: the waits may be its consequences.
+pub(super) fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLine>) -> Vec<FindingLine> {
+    let longest_wait_ns = pair_findings.iter().filter_map(longest_wait_ns).max();
+    let (longer_stops, other_findings): (Vec<_>, Vec<_>) =
+        server_findings.into_iter().partition(|finding| is_longer_stop(finding, longest_wait_ns));
+    longer_stops.into_iter().chain(pair_findings).chain(other_findings).collect()
+}
+
+/// Sorts the findings that explain time, of any server, so that a small cause does not hide a larger one. The others, such as lost tokens,
+/// keep their places.
+pub(super) fn sort_by_explained_time(findings: &mut [FindingLine]) {
+    let of_pair = findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind));
+    let longest_wait_ns = of_pair.clone().filter_map(longest_wait_ns).max();
+    let explained_by_pair_ns = of_pair.filter_map(|finding| finding.explained_ns).max().unwrap_or(0);
+    let indexes: Vec<usize> = (0..findings.len()).filter(|index| findings[*index].explained_ns.is_some()).collect();
+    let mut explaining: Vec<FindingLine> = indexes.iter().map(|index| findings[*index].clone()).collect();
+    explaining.sort_by_key(|finding| {
+        let own_ns = finding.explained_ns.unwrap_or(0);
+        // A stop of a process that is longer than any wait of the pair may have caused these waits, so it explains their time too.
+        let may_cause_waits = is_longer_stop(finding, longest_wait_ns);
+        Reverse(if may_cause_waits { own_ns.max(explained_by_pair_ns) } else { own_ns })
+    });
+    // The sorted findings take the places that findings with an explained time had before.
+    for (index, finding) in indexes.into_iter().zip(explaining) {
+        findings[index] = finding;
+    }
+}
+
+/// Longest wait of a request, according to a finding of the pair; `None` if it is about something else.
+fn longest_wait_ns(finding: &FindingLine) -> Option<u64> {
+    finding.evidence.get("longest_ns")?.as_u64()
+}
+
+/// Whether the finding is about a stop of a process that lasted longer than this wait.
+fn is_longer_stop(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
+    match (stop_ns(finding), wait_ns) {
+        (Some(stop_ns), Some(wait_ns)) => stop_ns > wait_ns,
+        _ => false,
+    }
+}
+
+/// Length of the stop of a process; `None` if the finding is about something else.
+fn stop_ns(finding: &FindingLine) -> Option<u64> {
+    let evidence_name = match finding.kind.as_str() {
+        "consumer-stopped" | "consumer-frozen" => "oldest_waiting_ns",
+        "engine-silent" => "silence_ns",
+        _ => return None,
+    };
+    finding.evidence.get(evidence_name)?.as_u64()
+}
+
+/// Kind of a server's own finding about its queue.
+const SERVER_QUEUE: &str = "queued";
+
+/// Of two findings about the queue of one server, removes the less severe: the pair's of kind `pair_kind`, or the server's own. Of equal
+/// ones, the pair's remains.
+pub(super) fn keep_worse_of_queue(
+    pair_findings: &mut Vec<FindingLine>,
+    pair_kind: &str,
+    server_findings: &mut Vec<FindingLine>,
+) {
+    let pair_severity = problem_severity(pair_findings, pair_kind);
+    let server_severity = problem_severity(server_findings, SERVER_QUEUE);
+    // A missing severity is less than any other.
+    if pair_severity.is_some() && pair_severity >= server_severity {
+        server_findings.retain(|finding| finding.kind != SERVER_QUEUE);
+    } else if server_severity.is_some() {
+        pair_findings.retain(|finding| finding.kind != pair_kind);
+    }
+}
+
+/// Severity of a problem of this kind that is more than information; `None` without one.
+fn problem_severity(findings: &[FindingLine], kind: &str) -> Option<Severity> {
+    let problems = findings.iter().filter(|finding| finding.kind == kind && finding.severity > Severity::Info);
+    problems.map(|finding| finding.severity).max()
+}
