@@ -57,7 +57,7 @@ pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>
 
 /// Stream of a request whose rid a chunk has used again, if the request may still be live. `None` if it has certainly ended.
 /// `is_final_in_transit`: its final chunk may not have reached its client.
-pub(super) fn possibly_live_stream<'r>(
+fn possibly_live_stream<'r>(
     request: &'r Request,
     stream_index: usize,
     context: &FrameContext,
@@ -72,6 +72,76 @@ pub(super) fn possibly_live_stream<'r>(
 }
 
 impl Ledger {
+    /// Applies the first chunk of a count that begins again in a stream, and returns the record that the rid has from now on: a new one,
+    /// because the rid belongs to another request. Only a stream that began with late chunks of an earlier request keeps its record.
+    pub(super) fn restart_stream(
+        &mut self,
+        ticket: Ticket,
+        stream_index: usize,
+        context: &FrameContext,
+        rid: &str,
+    ) -> Ticket {
+        let began_with_late_chunks = self.began_with_late_chunks(ticket, stream_index, context);
+        let Some(request) = self.table.get_mut(ticket) else { return ticket };
+        if began_with_late_chunks {
+            // The record's own request begins in the stream only now.
+            request.streams[stream_index] = Stream::new(context.hop, context.group, context.roles, context.at);
+            return ticket;
+        }
+        self.give_rid_to_new_request(ticket, stream_index, context, rid)
+    }
+
+    /// Whether a stream began with late chunks of an earlier request with the rid. These come only behind the scheduler, and such a stream
+    /// was not seen from its first token on.
+    fn began_with_late_chunks(&self, ticket: Ticket, stream_index: usize, context: &FrameContext) -> bool {
+        if stream_index == 0 || context.is_origin {
+            return false;
+        }
+        let stream = self.table.get(ticket).and_then(|request| request.streams.get(stream_index));
+        !stream.is_some_and(Stream::is_whole) || self.predecessors.contains_key(&ticket)
+    }
+
+    /// Creates a record for another request with this rid, and returns its ticket. The old record stays until its receives and deliveries
+    /// have come, but only its ticket leads to it.
+    fn give_rid_to_new_request(
+        &mut self,
+        old_ticket: Ticket,
+        stream_index: usize,
+        context: &FrameContext,
+        rid: &str,
+    ) -> Ticket {
+        let Some(old) = self.table.get(old_ticket) else { return old_ticket };
+        let is_old_unfinished = old.finish.is_none();
+        let is_old_final_in_transit = self.is_final_chunk_in_transit(old);
+        let live_stream = possibly_live_stream(old, stream_index, context, is_old_final_in_transit).cloned();
+        self.table.unmap(old_ticket);
+        // A finished record is queued for closing already.
+        if is_old_unfinished {
+            self.totals.requests.overwritten += 1;
+            self.close_soon(old_ticket, context.at);
+        }
+        let new_ticket = self.admit_request(rid, context.at);
+        self.keep_predecessor(new_ticket, old_ticket, live_stream);
+        // Late chunks of the old request could then be taken for those of the new one.
+        let is_predecessor_in_transit = is_old_final_in_transit && self.predecessors.contains_key(&new_ticket);
+        if is_predecessor_in_transit || self.overlaps_predecessor(new_ticket, context.at) {
+            self.stop_judging_shared(new_ticket);
+        }
+        new_ticket
+    }
+
+    /// Remembers the previous request with the rid of `new_ticket`, whose further chunks must not count for the new request. It is the old
+    /// one with its `live_stream`, or, if that has ended (`None`), the one before it.
+    fn keep_predecessor(&mut self, new_ticket: Ticket, old_ticket: Ticket, live_stream: Option<Stream>) {
+        let predecessor = match live_stream {
+            Some(stream) => Some(Predecessor { ticket: old_ticket, stream }),
+            None => self.predecessors.get(&old_ticket).cloned(),
+        };
+        if let Some(predecessor) = predecessor {
+            self.predecessors.insert(new_ticket, predecessor);
+        }
+    }
+
     /// Whether the final chunk of a request may not have reached the tokenizer or the client. Until it has, the rid is not free to be
     /// reused.
     pub(super) fn is_final_chunk_in_transit(&self, request: &Request) -> bool {
