@@ -81,7 +81,8 @@ impl WaitingRequest {
         {
             // From the tokenizer's send to the scheduler's receive, over both hops.
             let whole_ns = received.since(self.times.sent);
-            if forwarding.ns > whole_ns / 2 {
+            let was_mostly_on_first_hop = forwarding.ns > whole_ns / 2;
+            if was_mostly_on_first_hop {
                 return forwarding.hop;
             }
         }

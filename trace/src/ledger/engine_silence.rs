@@ -247,8 +247,9 @@ impl Ledger {
     /// `forwarded`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
-        // Behind the scheduler, another process may hold frames back.
-        if self.hops.any_origin && !hop.origin {
+        let is_behind_scheduler = self.hops.any_origin && !hop.origin;
+        if is_behind_scheduler {
+            // Another process may hold frames back there.
             return;
         }
         // A relay reads no further frame until it has written this one, so a silence of the engine can only begin then.

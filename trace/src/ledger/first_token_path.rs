@@ -132,16 +132,18 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
         // Without any moment, the start of the way is unknown, too.
         None => add_legs_of_way(&mut legs, crossings, None, whole_way),
         Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), whole_way),
-        // Without a delivery, the time to first token ends here.
-        Some((TtftMoment::FirstReceived, at)) => {
-            if let Some(processed) = numbers.processed_first.filter(|processed| *processed >= at) {
-                let leg = TtftLeg { from: TtftMoment::FirstReceived, to: TtftMoment::Processed };
-                legs.push(FirstTokenLeg::on_ttft(TimedLeg { leg, at, ns: processed.since(at) }));
-            }
-        }
+        // Without a delivery, the time to first token ends here, but its processing may follow.
+        Some((TtftMoment::FirstReceived, received)) => legs.extend(processing_leg(numbers, received)),
         Some(_) => {}
     }
     legs
+}
+
+/// The leg from the first receive to the end of its processing; `None` if that was not observed.
+fn processing_leg(numbers: &RequestNumbers, received: MonoNs) -> Option<FirstTokenLeg> {
+    let processed = numbers.processed_first.filter(|processed| *processed >= received)?;
+    let leg = TtftLeg { from: TtftMoment::FirstReceived, to: TtftMoment::Processed };
+    Some(FirstTokenLeg::on_ttft(TimedLeg { leg, at: received, ns: processed.since(received) }))
 }
 
 /// Adds the legs of the way from the scheduler to the tokenizer. The way begins at `start`, the first send, and is split at each observed

@@ -84,20 +84,25 @@ impl Ledger {
             self.limits.count_reached("hops");
             return None;
         };
-        let hop = &mut self.hops.all[hop_index];
-        if let Some(lane) = Hops::evict_lane_if_full(hop, id.lane, self.limits.lanes_per_hop) {
-            // A lane without queued frames is probably closed: nothing is lost with it.
-            if lane.backlog() > 0 {
-                self.limits.count_reached("lanes_per_hop");
-            }
-            self.subtract_lane(hop_index, &lane);
-        }
+        self.make_room_for_lane(hop_index, id.lane);
         let hop = &mut self.hops.all[hop_index];
         let missed = hop.lanes.entry(id.lane).or_default().record_frame(id.seq, at);
         if missed > 0 {
             self.record_missed_frames(at, hop_index, missed);
         }
         Some(hop_index)
+    }
+
+    /// Evicts a lane (connection) of the hop at `hop_index` if this one is new and the hop has as many as allowed.
+    #[inline]
+    fn make_room_for_lane(&mut self, hop_index: usize, new_lane: u32) {
+        let hop = &mut self.hops.all[hop_index];
+        let Some(evicted) = Hops::evict_lane_if_full(hop, new_lane, self.limits.lanes_per_hop) else { return };
+        // A lane without queued frames is probably closed: nothing is lost with it.
+        if evicted.backlog() > 0 {
+            self.limits.count_reached("lanes_per_hop");
+        }
+        self.subtract_lane(hop_index, &evicted);
     }
 
     /// Records that frames crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged
@@ -112,7 +117,12 @@ impl Ledger {
         }
         // The same for deliveries of the hop's chunks.
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
-        // The source may have reported the same loss.
+        self.count_unannounced_frames(at, hop_index, missed);
+    }
+
+    /// Counts missed frames whose loss the source has not reported itself.
+    fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
+        let hop = &mut self.hops.all[hop_index];
         let already_reported = missed.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
         if missed > already_reported {

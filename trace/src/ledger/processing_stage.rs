@@ -48,6 +48,14 @@ impl ProcessingStage {
         }
     }
 
+    /// Records the time of a request's first chunk through the process, which ended at `until`.
+    fn record_through(&mut self, until: MonoNs, ns: u64) {
+        let times = 1;
+        self.through.record(ns);
+        self.through_sum.record_n(until, ns, times);
+        self.long_through.record(ns);
+    }
+
     /// Records the time of a chunk inside the process, which ended at `until`.
     fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
         let times = 1;
@@ -93,18 +101,23 @@ impl InProcess {
         self.waiting.front().map(|oldest| oldest.at)
     }
 
+    /// Removes and returns the waiting chunk with this count. Chunks keep their order, so the other times of those before it were missed:
+    /// they are removed, too.
+    fn remove_waiting(&mut self, count: u32) -> Option<TimedCount> {
+        while let Some(oldest) = self.waiting.front() {
+            if oldest.count >= count {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        self.waiting.pop_front_if(|waiting| waiting.count == count)
+    }
+
     /// Returns when the chunk passed the other side of the process, if that is known. Otherwise keeps the chunk until it does.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         // All waiting chunks have passed the side `self.side` only.
         if self.side != side {
-            // Chunks keep their order, so the other times of these were missed.
-            while let Some(oldest) = self.waiting.front() {
-                if oldest.count >= chunk.count {
-                    break;
-                }
-                self.waiting.pop_front();
-            }
-            if let Some(matched) = self.waiting.pop_front_if(|waiting| waiting.count == chunk.count) {
+            if let Some(matched) = self.remove_waiting(chunk.count) {
                 return Some(matched.at);
             }
             if !self.waiting.is_empty() {
@@ -171,11 +184,7 @@ impl ProcessingStages {
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             // The time through the process begins with the send to it, which is observed even without its receives.
-            let ns = chunk.at.since(incoming.first_at);
-            processing_stage.through.record(ns);
-            let times = 1;
-            processing_stage.through_sum.record_n(chunk.at, ns, times);
-            processing_stage.long_through.record(ns);
+            processing_stage.record_through(chunk.at, chunk.at.since(incoming.first_at));
         }
         if processing_stage.shows_receives {
             let received = match_other_side(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);

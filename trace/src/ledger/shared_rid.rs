@@ -55,6 +55,15 @@ pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>
     last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(MAX_LATE_NS)))
 }
 
+/// Makes the next delivery prove no loss if it comes so early that it may be a late one of the previous request with the rid.
+fn doubt_late_delivery(request: &mut Request, at: MonoNs) {
+    if let Some(tracker) = &mut request.tracker
+        && at < tracker.previous_until
+    {
+        tracker.mark_uncertain();
+    }
+}
+
 /// Stream of a request whose rid a chunk has used again, if the request may still be live. `None` if it has certainly ended.
 /// `is_final_in_transit`: its final chunk may not have reached its client.
 fn possibly_live_stream<'r>(
@@ -98,7 +107,8 @@ impl Ledger {
             return false;
         }
         let stream = self.table.get(ticket).and_then(|request| request.streams.get(stream_index));
-        !stream.is_some_and(Stream::is_whole) || self.predecessors.contains_key(&ticket)
+        let is_whole = stream.is_some_and(Stream::is_whole);
+        !is_whole || self.predecessors.contains_key(&ticket)
     }
 
     /// Creates a record for another request with this rid, and returns its ticket. The old record stays until its receives and deliveries
@@ -145,16 +155,20 @@ impl Ledger {
     /// Whether the final chunk of a request may not have reached the tokenizer or the client. Until it has, the rid is not free to be
     /// reused.
     pub(super) fn is_final_chunk_in_transit(&self, request: &Request) -> bool {
+        let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
+        let is_before_last_hop = self.hops.any_last && !self.has_final_chunk_on_last_hop(request);
+        !request.final_received && (is_undelivered || is_before_last_hop)
+    }
+
+    /// Whether the final chunk of a request was sent on a hop into the tokenizer. That of an unfinished request is the last one that the
+    /// scheduler has sent so far.
+    fn has_final_chunk_on_last_hop(&self, request: &Request) -> bool {
         let is_unfinished = request.finish.is_none();
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
-        let has_reached_last_hop = request.streams.iter().any(|stream| {
-            // The final chunk of an unfinished request is the last one that was sent.
+        request.streams.iter().any(|stream| {
             let has_all_tokens = is_unfinished && stream.count.highest >= sent_tokens;
             (stream.is_finished() || has_all_tokens) && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
-        });
-        let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
-        let is_before_last_hop = self.hops.any_last && !has_reached_last_hop;
-        !request.final_received && (is_undelivered || is_before_last_hop)
+        })
     }
 
     /// Previous requests with the rid of `ticket` that are not known to have ended, latest first.
@@ -266,12 +280,7 @@ impl Ledger {
     pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else { return false };
         if !request.is_shared() {
-            if let Some(tracker) = &mut request.tracker
-                // It may be a late delivery of the previous request with the rid.
-                && at < tracker.previous_until
-            {
-                tracker.mark_uncertain();
-            }
+            doubt_late_delivery(request, at);
             return false;
         }
         request.last_at = request.last_at.max(at);

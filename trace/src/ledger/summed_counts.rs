@@ -3,11 +3,17 @@
 
 use super::hops::Hops;
 use super::request::Request;
+use super::stream::Stream;
 use super::{Ledger, Totals};
 use crate::clock::MonoNs;
 
 /// Minimum number of chunks for a sum of counts to be significant; sums of fewer may match by coincidence.
 const MIN_CHUNKS: u32 = 4;
+
+/// Whether `claimed` is the sum of all counts that the chunks of the stream had, if those are enough for it to be no coincidence.
+fn is_sum_of_counts(stream: &Stream, claimed: u32) -> bool {
+    stream.chunks >= MIN_CHUNKS && stream.sum_of_counts == u64::from(claimed)
+}
 
 impl Totals {
     /// Records a process that adds up cumulative counts, if `claimed`, its count of a request's tokens, shows that: it is then the sum of
@@ -31,8 +37,7 @@ impl Totals {
         // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
         let claiming_group = request.streams.get(hops_before).map(|stream| stream.group);
         let is_sum = earlier.iter().any(|stream| {
-            let has_same_sum = stream.chunks >= MIN_CHUNKS && stream.sum_of_counts == u64::from(claimed);
-            has_same_sum && claiming_group != Some(stream.group) && hops.observed_all_since(stream)
+            is_sum_of_counts(stream, claimed) && claiming_group != Some(stream.group) && hops.observed_all_since(stream)
         });
         if claimed <= generated || !is_sum {
             return false;

@@ -85,8 +85,8 @@ impl DeliveryTracker {
         }
     }
 
-    /// Count after which the tokens of a dropped entry are certainly lost: those not delivered before. Of an imprecise chunk, it is only the
-    /// last token.
+    /// Count after which the tokens of a dropped entry are certainly lost: those not delivered before. Of an imprecise chunk, only the last
+    /// token is.
     fn start_of_proven_loss(&self, entry: &InFlightEntry) -> u32 {
         let lost_tokens = if entry.is_imprecise { 1 } else { entry.tokens };
         entry.end_count.saturating_sub(lost_tokens).max(self.delivered_to)
