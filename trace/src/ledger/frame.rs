@@ -143,11 +143,8 @@ impl Ledger {
         self.table.mark_first_receives_missed(lane.chunks.iter().copied());
     }
 
-    /// Records that the engine ended. Queued frames will never be received, and no stream continues.
-    pub(super) fn record_engine_end(&mut self, at: MonoNs) {
-        self.totals.engine_ends += 1;
-        self.totals.engine_end_times.record(at);
-        self.silences.forget_current_silence();
+    /// Removes all lanes (connections) of the hops with their queued frames. With other epochs, later chunks continue no stream.
+    fn close_all_lanes(&mut self) {
         for hop_index in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[hop_index];
             hop.epoch += 1;
@@ -157,6 +154,14 @@ impl Ledger {
                 self.subtract_lane(hop_index, lane);
             }
         }
+    }
+
+    /// Records that the engine ended. Queued frames will never be received, and no stream continues.
+    pub(super) fn record_engine_end(&mut self, at: MonoNs) {
+        self.totals.engine_ends += 1;
+        self.totals.engine_end_times.record(at);
+        self.silences.forget_current_silence();
+        self.close_all_lanes();
         // A later first token with the same rid belongs to a request of the next engine.
         for request in self.table.iter_mut().filter(|request| request.received_first.is_none()) {
             request.is_after_engine_end = true;

@@ -130,17 +130,19 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     let is_single_part = leg.parts().len() == 1;
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
     let is_queue = is_single_part && leg.from == Queued;
-    // Such a request may wait for the other server of its pair.
-    if is_in_scheduler && !is_queue && is_of_pair(request) {
+    let may_wait_for_other_server = is_in_scheduler && !is_queue && is_of_pair(request);
+    if may_wait_for_other_server {
         return None;
     }
     let has_prefill = is_in_scheduler && leg.to >= FirstSent;
     if !has_prefill {
         return Some(GAP_WARNING_NS);
     }
-    // A prefill alone is compared with other prefills instead. A leg that goes on behind the first send has parts outside the scheduler,
-    // for which the allowance below is not meant.
-    if is_single_part || leg.to > FirstSent {
+    // A prefill alone is compared with other prefills instead.
+    let is_prefill_alone = is_single_part;
+    // The parts behind the first send are outside the scheduler, where a prompt needs no time.
+    let goes_on_behind_scheduler = leg.to > FirstSent;
+    if is_prefill_alone || goes_on_behind_scheduler {
         return None;
     }
     // The rest of the leg may take a second, besides the time that a prompt of this length needs.

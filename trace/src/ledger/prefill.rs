@@ -313,16 +313,24 @@ impl Ledger {
         // A request that waits for longer has not begun its prefill, so it need not be waited for.
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
-            let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier(prefill) else { continue };
-            if self.silences.explains(slow.span.from, slow.span.to) {
-                self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
-                continue;
+            if let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier(prefill) {
+                self.judge_slow_prefill(&slow);
             }
-            let scheduler_use = self.scheduler_use(&slow);
-            // A stopped scheduler computes nothing, and a prefill server has no streams whose silence would show it.
-            if scheduler_use.is_none_or(|used| used.share(used.wanted_ns()) >= MIN_WANTED_SHARE) {
-                self.ttft.late_legs.record_slow_prefill(&slow, scheduler_use);
-            }
+        }
+    }
+
+    /// Records a slow prefill: as one that a silence of the engine explains, or else as slow beside others. Not if its scheduler was
+    /// stopped meanwhile.
+    fn judge_slow_prefill(&mut self, slow: &SlowPrefill) {
+        if self.silences.explains(slow.span.from, slow.span.to) {
+            self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
+            return;
+        }
+        let scheduler_use = self.scheduler_use(slow);
+        // A stopped scheduler computes nothing, and a prefill server has no streams whose silence would show it.
+        let was_stopped = scheduler_use.is_some_and(|used| used.share(used.wanted_ns()) < MIN_WANTED_SHARE);
+        if !was_stopped {
+            self.ttft.late_legs.record_slow_prefill(slow, scheduler_use);
         }
     }
 

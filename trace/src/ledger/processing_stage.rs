@@ -219,6 +219,16 @@ impl ProcessingStages {
     }
 }
 
+/// Chunks of a request at this role, without any if it is new there. `side`: the side of the first of them.
+fn chunks_in_process(in_process: &mut Vec<InProcess>, role: u16, side: StageSide) -> &mut InProcess {
+    let known_index = in_process.iter().position(|known| known.role == role);
+    if known_index.is_none() {
+        in_process.push(InProcess { role, side, waiting: VecDeque::new() });
+    }
+    let index = known_index.unwrap_or(in_process.len() - 1);
+    &mut in_process[index]
+}
+
 /// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the
 /// other side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
 fn match_other_side(
@@ -229,12 +239,7 @@ fn match_other_side(
     chunk: TimedCount,
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
-    let known_index = in_process.iter().position(|known| known.role == role);
-    if known_index.is_none() {
-        in_process.push(InProcess { role, side, waiting: VecDeque::new() });
-    }
-    let index = known_index.unwrap_or(in_process.len() - 1);
-    let chunks_of_role = &mut in_process[index];
+    let chunks_of_role = chunks_in_process(in_process, role, side);
     let waiting_before = chunks_of_role.waiting.len();
     let other_side = chunks_of_role.take_other_side(side, chunk);
     let waiting = chunks_of_role.waiting.len();

@@ -25,8 +25,8 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
     is_same_burst && engine.is_waiter_pending_after(frames_since_wakeup)
 }
 
-/// Keeps when a request's first chunk was received, and returns whether this is the observed receive of it. If it is another receive, and that
-/// of the first chunk is unknown, that one was missed.
+/// Keeps when a request's first chunk was received, and returns whether this is the observed receive of it. If it is another receive, and
+/// that of the first chunk is unknown, that one was missed.
 #[inline]
 fn keep_first_receive(request: &mut Request, receive: FrameReceive, chunk: PendingChunk) -> bool {
     if request.received_first.is_some() {
@@ -449,7 +449,8 @@ impl Ledger {
             self.ttft.record_request(request, &mut self.limits);
         }
         // A send before the end of an engine and a receive after it belong to different requests.
-        let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) else { return };
+        let sent_by_this_engine = if request.is_after_engine_end { None } else { request.sent_first };
+        let Some(sent) = sent_by_this_engine else { return };
         let gap_ns = at.since(sent);
         request.gap_ns = Some(gap_ns);
         // As in the time slots, an observation that arrives late counts in the second in which it arrives.

@@ -32,6 +32,13 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
+    /// Whether a chunk that fits the newer request may belong to this one instead: only if this one is recent, and the ids of the chunk do
+    /// not show which of its tokens are new.
+    fn may_own_fitting_chunk(&self, context: &FrameContext) -> bool {
+        let is_recent = context.at.since(self.stream.last_at) < MAX_LATE_NS;
+        is_recent && !self.stream.shows_tokens(context.claimed_ids)
+    }
+
     /// Whether the chunk may continue the stream (the chunks on one hop) of this previous request.
     fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
@@ -192,11 +199,7 @@ impl Ledger {
         }
         let fits_request = step.verdict == CountVerdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
         self.predecessors_of(ticket).any(|predecessor| {
-            let stream = &predecessor.stream;
-            let is_recent = context.at.since(stream.last_at) < MAX_LATE_NS;
-            let fits_both = !stream.shows_tokens(context.claimed_ids);
-            // A chunk that fits its own request belongs to the previous one only if both are possible and the previous one is recent.
-            let may_own_chunk = !fits_request || (fits_both && is_recent);
+            let may_own_chunk = !fits_request || predecessor.may_own_fitting_chunk(context);
             may_own_chunk && predecessor.is_continued_by(context, chunk, context.epoch)
         })
     }

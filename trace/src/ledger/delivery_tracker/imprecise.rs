@@ -51,10 +51,9 @@ impl DeliveryTracker {
         let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
         let proves_no_loss = proves_no_loss || misses_end;
         let covered = self.covered_entries(to, delivery.finished);
-        // How many of the last covered chunks carried the delivery. Without a proof, it may be any number of them.
-        let unproven = CarrierCounts { min: 1, max: covered };
+        let any_number = CarrierCounts { min: 1, max: covered };
         let proven = if proves_no_loss { None } else { self.carrier_count_bounds(covered, delivery) };
-        let carriers = proven.unwrap_or(unproven);
+        let carriers = proven.unwrap_or(any_number);
         let cause = if proves_no_loss { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
         let mut judged = JudgedList::default();
         let mut has_carrier = false;

@@ -71,10 +71,7 @@ impl StageMarks {
 
     /// Inserts a stage in the order of time, unless it is a repetition or there are too many.
     pub(super) fn insert_mark(&mut self, mark: StageMark) -> MarkPlacement {
-        let mut of_same_name = self.list.iter().filter(|known| known.name == mark.name);
-        // A process logs a stage once, and two processes may log the same moment.
-        let is_repeat = of_same_name.any(|known| known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS);
-        if is_repeat {
+        if self.is_repetition(&mark) {
             return MarkPlacement::Repeat;
         }
         if self.list.len() == MAX_STAGES {
@@ -91,6 +88,12 @@ impl StageMarks {
         self.list.insert(index, mark);
         self.move_taken_gaps_up(index);
         MarkPlacement::Earlier
+    }
+
+    /// Whether the stage is listed already: a process logs a stage once, and two processes may log the same moment.
+    fn is_repetition(&self, mark: &StageMark) -> bool {
+        let mut of_same_name = self.list.iter().filter(|known| known.name == mark.name);
+        of_same_name.any(|known| known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS)
     }
 
     /// Updates `gaps_taken`, which has a bit for each stage, after a stage was inserted at `index`: the bits of later stages move up.
