@@ -83,28 +83,27 @@ impl Totals {
         tracker: &mut DeliveryTracker,
         new_tokens: u32,
     ) {
-        let delivered_count = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
-        let exceeds_count = tracker.claimed_tokens > delivered_count + TOLERATED_EXTRA_TOKENS;
         // Without a count, or with missed deliveries, it is not known how many tokens the client has.
-        if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
+        let Some(count) = delivery.completion_tokens else { return };
+        if tracker.is_incomplete {
             return;
         }
-        let generated = generated_tokens(streams, delivered_count);
+        let delivered = u64::from(count).max(tracker.delivered_to());
+        // Nearly every delivery ends here.
+        if tracker.claimed_tokens <= delivered + TOLERATED_EXTRA_TOKENS {
+            return;
+        }
+        let generated = generated_tokens(streams, delivered);
         // More tokens than the count are no proof alone: the engine may have retracted the request unobserved, and its count began again.
         if !receives_repeated_tokens(streams, tracker) || tracker.claimed_tokens <= generated + TOLERATED_EXTRA_TOKENS {
             return;
         }
-        let inflation = &mut self.claimed_inflation;
         let is_first = !tracker.is_inflated;
         tracker.is_inflated = true;
-        if is_first {
-            // Earlier deliveries were not known to be inflated.
-            inflation.counted += tracker.claimed_tokens;
-            inflation.made += generated;
-        } else {
-            inflation.counted += u64::from(delivery.tokens);
-            inflation.made += u64::from(new_tokens);
-        }
+        let inflation = &mut self.claimed_inflation;
+        // The first one also adds the tokens of the earlier deliveries, which were not known to be inflated.
+        inflation.counted += if is_first { tracker.claimed_tokens } else { u64::from(delivery.tokens) };
+        inflation.made += if is_first { generated } else { u64::from(new_tokens) };
         inflation.seen.record_request(at, rid, tracker.claimed_tokens, is_first);
     }
 }

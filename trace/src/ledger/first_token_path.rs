@@ -161,14 +161,18 @@ fn add_legs_of_way(
         from: pair[0].at,
         to: pair[1].at,
     });
-    // A leg between neighbouring positions lies on one hop or in one process.
-    let has_leg_at_one_place = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
-    let is_split = stops.len() > 2 || has_leg_at_one_place;
     match whole {
         // The hops tell no more than the whole leg.
-        Some(whole) if !is_split => legs.push(FirstTokenLeg::on_ttft(whole)),
+        Some(whole) if !show_where_time_passed(&stops) => legs.push(FirstTokenLeg::on_ttft(whole)),
         _ => legs.extend(legs_of_way),
     }
+}
+
+/// Whether the stops show more than begin and end of the way: a moment in between, or that the whole way lies on one hop or in one process.
+fn show_where_time_passed(stops: &[WayStop]) -> bool {
+    // Neighbouring positions are the two ends of one hop, or of one process.
+    let has_leg_at_one_place = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    stops.len() > 2 || has_leg_at_one_place
 }
 
 /// The observed moments on the way, in order: its `start`, the sends and receives of the first chunk, and the end of the way, which is that

@@ -228,18 +228,23 @@ impl LateLegs {
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
-            // Otherwise the window in between was empty, and no sum of it is kept.
-            let follows_last_window = window_number == self.window_number + 1;
-            // The shares in the last two windows, before their sums are replaced.
-            for late in &mut self.legs {
-                late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
-                late.window.begin_window(follows_last_window);
-            }
-            self.window.begin_window(follows_last_window);
-            self.window_number = window_number;
+            self.begin_window(window_number);
         }
         self.ttft_ns += u128::from(ttft_ns);
         self.window.add_time(ttft_ns);
+    }
+
+    /// Begins a later window, and keeps the greatest share of each leg in the last two.
+    fn begin_window(&mut self, window_number: u64) {
+        // Otherwise the window in between was empty, and no sum of it is kept.
+        let follows_last_window = window_number == self.window_number + 1;
+        for late in &mut self.legs {
+            // Before the sums of both are replaced.
+            late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
+            late.window.begin_window(follows_last_window);
+        }
+        self.window.begin_window(follows_last_window);
+        self.window_number = window_number;
     }
 
     /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].

@@ -202,6 +202,11 @@ impl Ledger {
             }
         }
         self.totals.requests.settling += 1;
+        self.close_after_settle_time(ticket, at);
+    }
+
+    /// Queues a request that finished at `at` for closing, in case that its last receives or deliveries do not come.
+    fn close_after_settle_time(&mut self, ticket: Ticket, at: MonoNs) {
         // The queue also has entries of requests that are closed, so the limit of the table does not limit it.
         if self.settling.len() >= self.limits.live_rids.max(1)
             && let Some((_, oldest)) = self.settling.pop_front()

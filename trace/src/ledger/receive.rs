@@ -10,7 +10,7 @@ use super::receiver::ReceiveTimes;
 use super::request::{ReceivedChunk, Request};
 use super::request_table::PREFETCHED_RECORDS;
 use super::stream::Stream;
-use super::{BURST_FRAMES, GAP_WARNING_NS, LATE_NS, Ledger, Totals};
+use super::{BURST_FRAMES, GAP_WARNING_NS, Hop, LATE_NS, Ledger, Totals};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
@@ -39,6 +39,22 @@ fn keep_first_receive(request: &mut Request, receive: FrameReceive, chunk: Pendi
         request.first_receive_missed = true;
     }
     is_first_receive
+}
+
+/// Wait of a request's first token, sent by the scheduler at `sent_at`, for the receiver of the last hop. `None` if that thread, or the
+/// send on the last hop, was not observed.
+#[inline]
+fn first_token_wait(request: &Request, sent_at: MonoNs, hop: &Hop, receive: FrameReceive) -> Option<FirstTokenWait> {
+    let receiver = hop.last_receiver?;
+    let sent_on_last_hop = receive.sent_at?;
+    Some(FirstTokenWait {
+        rid: request.rid.clone(),
+        sent_at,
+        sent_on_last_hop,
+        received_at: receive.at,
+        group: hop.group,
+        receiver,
+    })
 }
 
 /// Whether a chunk received at `position` may replace the one before, which the request's waiter has not read yet. False if wakeups are
@@ -364,7 +380,8 @@ impl Ledger {
                 self.table.prefetch_record(chunk.ticket);
             }
             for chunk in block {
-                if chunk.number == 1 && receive.is_observed {
+                let is_first = chunk.number == 1;
+                if is_first && receive.is_observed {
                     self.record_first_chunk_wait(receive, *chunk);
                 }
                 if leads_to_tokenizer {
@@ -462,17 +479,10 @@ impl Ledger {
             self.late_gap_rids.add_rid(&request.rid);
         }
         let hop = &self.hops.all[receive.hop_index];
-        if let (Some(receiver), Some(sent_on_last_hop)) = (hop.last_receiver, receive.sent_at)
-            && gap_ns >= MIN_WAIT_NS
+        if gap_ns >= MIN_WAIT_NS
+            && let Some(wait) = first_token_wait(request, sent, hop, receive)
         {
-            self.waits.add_wait(FirstTokenWait {
-                rid: request.rid.clone(),
-                sent_at: sent,
-                sent_on_last_hop,
-                received_at: at,
-                group: hop.group,
-                receiver,
-            });
+            self.waits.add_wait(wait);
         }
     }
 

@@ -36,8 +36,8 @@ impl ReceiveTimes {
     }
 }
 
-/// The thread that receives from a hop. Until a receive is observed, it is presumed to be the main thread of the only process of the role to
-/// which the hop leads.
+/// The thread that receives from a hop. Until a receive is observed, it is presumed to be the main thread of the only process with the
+/// role to which the hop leads.
 fn known_or_presumed_receiver(hop: &Hop, stages: &[ProcessingStage], threads: &Threads) -> Option<ThreadId> {
     hop.last_receiver.or_else(|| {
         let stage = stages.get(usize::from(hop.ends.to))?;

@@ -236,16 +236,22 @@ impl Ledger {
         self.stop_judging_shared(ticket);
     }
 
+    /// Marks the record as one of several requests: its own, and this many previous ones with the rid.
+    fn mark_shared(&mut self, ticket: Ticket, predecessors: usize) {
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        // At least two, even if the record of the other one is closed.
+        request.sharing_requests = u8::try_from(predecessors + 1).unwrap_or(u8::MAX).max(2);
+        self.totals.requests.shared += 1;
+        let rid = request.rid.clone();
+        self.add_shared_rid(rid);
+    }
+
     /// Stops judging the request and the previous ones with its rid: they may be live at the same time.
     pub(super) fn stop_judging_shared(&mut self, ticket: Ticket) {
         let predecessors: Vec<Ticket> = self.predecessors_of(ticket).map(|predecessor| predecessor.ticket).collect();
-        let Some(request) = self.table.get_mut(ticket) else { return };
+        let Some(request) = self.table.get(ticket) else { return };
         if !request.is_shared() {
-            // At least two, even if the record of the other one is closed.
-            request.sharing_requests = u8::try_from(predecessors.len() + 1).unwrap_or(u8::MAX).max(2);
-            self.totals.requests.shared += 1;
-            let rid = request.rid.clone();
-            self.add_shared_rid(rid);
+            self.mark_shared(ticket, predecessors.len());
         }
         for sharing in predecessors.into_iter().chain([ticket]) {
             self.predecessors.remove(&sharing);

@@ -55,6 +55,21 @@ impl DeliveryTracker {
         let proven = if proves_no_loss { None } else { self.carrier_count_bounds(covered, delivery) };
         let carriers = proven.unwrap_or(any_number);
         let cause = if proves_no_loss { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
+        let mut result = self.judge_covered_entries(covered, carriers, cause);
+        // The match is uncertain, so the next delivery may follow unobserved chunks.
+        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
+        result.new_tokens = self.advance_to(to, delivery.tokens);
+        result
+    }
+
+    /// Removes the `covered` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or, if they
+    /// may be either, as unjudged for this `cause`.
+    fn judge_covered_entries(
+        &mut self,
+        covered: usize,
+        carriers: CarrierCounts,
+        cause: UnjudgedCause,
+    ) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut lost = Vec::new();
@@ -74,14 +89,7 @@ impl DeliveryTracker {
                 lost.push(self.lost_range(&entry, lost_from, entry.end_count));
             }
         }
-        // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
-        DeliveryResult {
-            judged,
-            lost_ranges: lost,
-            new_tokens: self.advance_to(to, delivery.tokens),
-            ..DeliveryResult::default()
-        }
+        DeliveryResult { judged, lost_ranges: lost, ..DeliveryResult::default() }
     }
 
     /// Count after which the tokens of a dropped entry are certainly lost: those not delivered before. Of an imprecise chunk, only the last

@@ -104,6 +104,11 @@ impl StageMarks {
         self.gaps_taken = earlier_bits | (later_bits << 1);
     }
 
+    /// Whether the gap that ends with the stage at `index` was returned. `gaps_taken` has a bit for each stage.
+    fn is_gap_taken(&self, index: usize) -> bool {
+        (self.gaps_taken & (1 << index)) != 0
+    }
+
     /// Returns the gaps whose receive no earlier call has returned, and marks them as returned. `sent` and `received` are the numbers of
     /// the names of the two stages. A receive belongs to the latest send before it, because a request that went through two servers has
     /// two of each.
@@ -111,11 +116,9 @@ impl StageMarks {
         let mut gaps = SmallVec::new();
         let mut begin = None;
         for (index, mark) in self.list.iter().enumerate() {
-            // Each stage has a bit.
-            let is_taken = (self.gaps_taken & (1 << index)) != 0;
             if mark.name == sent {
                 begin = Some(*mark);
-            } else if mark.name == received && !is_taken {
+            } else if mark.name == received && !self.is_gap_taken(index) {
                 // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
                 let first_send = || self.list.iter().find(|known| known.name == sent).copied();
                 if let Some(begin) = begin.or_else(first_send) {
