@@ -111,11 +111,12 @@ impl WatchedRequest {
     /// From when on the scheduler should send nothing more. A request whose client is still there is not abandoned until the scheduler
     /// receives the abort.
     fn abandoned_since(&self) -> MonoNs {
-        let abort_received = self.abort.and_then(|abort| abort.received);
-        match abort_received {
-            Some(received) if !self.has_client_left => self.left_at.max(received),
-            _ => self.left_at,
+        if !self.has_client_left
+            && let Some(abort_received) = self.abort.and_then(|abort| abort.received)
+        {
+            return self.left_at.max(abort_received);
         }
+        self.left_at
     }
 
     /// A request that counts as left from `left_at` on, with its counts until then. The caller adds the cause: a client that left, or an

@@ -94,7 +94,7 @@ impl FirstTokenWaits {
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
         // Taken out, because a judged wait changes the totals.
         let mut pending = std::mem::take(&mut self.pending);
-        // Each covered wait is judged and removed.
+        // Judges each covered wait, and keeps the others.
         pending.retain(|wait| {
             let is_covered = wait.receiver == receiver && wait.received_at <= sampled_until;
             if is_covered {

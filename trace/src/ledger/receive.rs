@@ -80,7 +80,7 @@ impl Totals {
         loss_memory: &mut LossMemory,
         limits: &mut CountedLimits,
     ) {
-        // Chunks received since the waiter was woken.
+        // Its burst: the chunks received since the waiter was woken.
         request.burst += 1;
         let predicted = &mut self.predicted;
         predicted.burst_max = predicted.burst_max.max(request.burst);

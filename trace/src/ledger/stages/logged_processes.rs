@@ -115,18 +115,23 @@ impl StateSeries {
             self.step_ns = FIRST_STEP_NS;
             self.from = at;
         }
+        let index = self.step_index(at);
+        if self.steps.len() <= index {
+            self.steps.resize(index + 1, None);
+        }
+        // `None` is less than any number.
+        self.steps[index] = self.steps[index].max(Some(states));
+    }
+
+    /// Index of the step of this time, within the limit of steps: their length is doubled until it is.
+    fn step_index(&mut self, at: MonoNs) -> usize {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
             self.double_step_length();
             index = at.since(self.from) / self.step_ns;
         }
-        let index = index as usize;
-        if self.steps.len() <= index {
-            self.steps.resize(index + 1, None);
-        }
-        // `None` is less than any number.
-        self.steps[index] = self.steps[index].max(Some(states));
+        index as usize
     }
 
     /// Joins every two steps into one of twice the length, with the larger maximum of both.
@@ -198,14 +203,15 @@ pub(super) struct LoggedProcesses {
 impl LoggedProcesses {
     /// The process with this name, which is added if unknown; `None` at the limit of processes.
     fn process_or_add(&mut self, by: &str) -> Option<&mut LoggedProcess> {
-        let index = self.list.iter().position(|process| *process.by == *by).unwrap_or(self.list.len());
-        // The list is never longer than the limit, so only a new process can have this index.
-        if index == MAX_PROCESSES {
-            return None;
-        }
-        if index == self.list.len() {
+        let known_index = self.list.iter().position(|process| *process.by == *by);
+        if known_index.is_none() {
+            if self.list.len() >= MAX_PROCESSES {
+                return None;
+            }
             self.list.push(LoggedProcess { by: by.into(), ..LoggedProcess::default() });
         }
+        // A new one is the last.
+        let index = known_index.unwrap_or(self.list.len() - 1);
         self.list.get_mut(index)
     }
 
