@@ -252,7 +252,8 @@ impl Ledger {
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);
         let chunks = request.chunks_sent.saturating_sub(watched.chunks_sent);
         let has_stopped_soon = last_chunk_at.since(watched.abandoned_since()) < ABANDONED_NS;
-        if may_have_client || has_stopped_soon || tokens == 0 || chunks < MIN_ABANDONED_CHUNKS {
+        let is_almost_nothing = tokens == 0 || chunks < MIN_ABANDONED_CHUNKS;
+        if may_have_client || has_stopped_soon || is_almost_nothing {
             return None;
         }
         Some(AbandonedRequest {

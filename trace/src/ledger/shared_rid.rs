@@ -41,18 +41,24 @@ impl Predecessor {
 
     /// Whether the chunk may continue the stream (the chunks on one hop) of this previous request.
     fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
+        if self.stream.hop != context.hop {
+            return false;
+        }
+        // A stream that may mix requests already can contain any chunk.
+        self.stream.count.may_mix_requests() || self.is_count_continued_by(context, chunk, epoch)
+    }
+
+    /// Whether the chunk's count continues that of the stream: with new tokens, or as an empty chunk with the same count.
+    fn is_count_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
-        let may_mix_requests = stream.count.may_mix_requests();
         // Nothing shows that no frame was missed before the chunk.
         let watched_frames = None;
         let step = stream.check_chunk(chunk, context.claimed_ids, epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
-        let continues_count = fits && (step.new > 0 || repeats_last_count);
-        // A stream that may mix requests already can contain any chunk.
-        stream.hop == context.hop && (may_mix_requests || continues_count)
+        fits && (step.new > 0 || repeats_last_count)
     }
 }
 

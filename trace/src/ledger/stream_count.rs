@@ -295,11 +295,16 @@ impl StreamCount {
         if may_resume && claim == IdColumn::Undecided {
             return CountStep::new(completion, completion, CountVerdict::JoinedLate);
         }
-        // The chunk lists all its tokens. One with count 0 is not the start if the request was retracted.
+        self.begin_stream_with_all_ids(reported, listed, completion)
+    }
+
+    /// Begins a stream with a chunk that lists all its tokens, and maybe more ids than those.
+    fn begin_stream_with_all_ids(&mut self, reported: ReportedCounts, listed: u32, completion: u32) -> CountStep {
+        // A chunk with count 0 is not the start if the request was retracted.
         self.is_whole = completion > 0 || !reported.retracted;
         let extra = listed - completion;
-        let verdict =
-            if may_list_extra_ids(claim, extra) { CountVerdict::Fits } else { CountVerdict::Surplus { extra } };
+        let is_explained = may_list_extra_ids(reported.claim, extra);
+        let verdict = if is_explained { CountVerdict::Fits } else { CountVerdict::Surplus { extra } };
         CountStep::new(completion, completion, verdict)
     }
 
