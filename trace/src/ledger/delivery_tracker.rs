@@ -308,7 +308,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Judges a cumulative delivery, which covers all in-flight chunks up to `to`.
+    /// Judges a cumulative delivery: it has all tokens up to count `to`, and so covers all in-flight chunks up to there.
     fn deliver_cumulative(&mut self, to: u32, is_finished: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;

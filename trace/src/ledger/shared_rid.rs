@@ -40,21 +40,21 @@ impl Predecessor {
     }
 
     /// Whether the chunk may continue the stream (the chunks on one hop) of this previous request.
-    fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
+    fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
         if self.stream.hop != context.hop {
             return false;
         }
         // A stream that may mix requests already can contain any chunk.
-        self.stream.count.may_mix_requests() || self.is_count_continued_by(context, chunk, epoch)
+        self.stream.count.may_mix_requests() || self.is_count_continued_by(context, chunk)
     }
 
     /// Whether the chunk's count continues that of the stream: with new tokens, or as an empty chunk with the same count.
-    fn is_count_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
+    fn is_count_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
         // Nothing shows that no frame was missed before the chunk.
         let watched_frames = None;
-        let step = stream.check_chunk(chunk, context.claimed_ids, epoch, watched_frames);
+        let step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
@@ -206,7 +206,7 @@ impl Ledger {
         let fits_request = step.verdict == CountVerdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
         self.predecessors_of(ticket).any(|predecessor| {
             let may_own_chunk = !fits_request || predecessor.may_own_fitting_chunk(context);
-            may_own_chunk && predecessor.is_continued_by(context, chunk, context.epoch)
+            may_own_chunk && predecessor.is_continued_by(context, chunk)
         })
     }
 

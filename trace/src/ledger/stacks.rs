@@ -234,6 +234,7 @@ impl StackRole {
     /// that is left out are only counted.
     fn replace_rarest_function(&mut self, at: MonoNs, sample: &StackSample<'_>, new_function: StackFunction) {
         let functions = self.functions.iter_mut().enumerate();
+        // The one in the fewest samples; of equal ones, the one that was innermost in the fewest.
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let left_out = match rarest {
             Some((index, rarest)) if rarest.all.total < new_function.all.total => {
