@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::limits::push_bounded;
 use super::time_use::TimeUse;
 use crate::clock::MonoNs;
-use crate::event::{AwayState, CpuSample};
+use crate::event::{Away, AwayState, CpuSample};
 
 /// Maximum number of stretches kept per thread. Consecutive samples with the same state form one stretch.
 const MAX_ABSENCES: usize = 128;
@@ -67,6 +67,13 @@ struct Absence {
 }
 
 impl Absence {
+    /// Whether a sample that begins at `from` continues this stretch: without a pause, in the same state and at the same place.
+    fn is_continued_by(&self, from: MonoNs, interval_ns: u64, away: Away<'_>) -> bool {
+        // Samples are not exactly as far apart as their intervals are long, so half an interval between them is no pause.
+        let follows_at_once = from.since(self.to) <= interval_ns / 2;
+        follows_at_once && self.state == away.state && *self.place == *away.place
+    }
+
     /// Part of its sleep between `from` and `to`, assumed to be spread evenly over the stretch.
     fn asleep_ns_between(&self, from: MonoNs, to: MonoNs) -> u64 {
         let overlap_ns = self.to.min(to).since(self.from.max(from));
@@ -84,19 +91,17 @@ pub(crate) struct Absences {
 }
 
 impl Absences {
-    /// Adds a sample taken at `at`, if its thread did not run then. It continues the last stretch if the state and the place are the same.
+    /// Adds a sample taken at `at`, if its thread did not run then: to the last stretch if it continues that, otherwise as a new one.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
         let asleep_ns = asleep_ns(sample);
-        if let Some(last) = self.stretches.back_mut() {
-            // Samples are not exactly as far apart as their intervals are long, so half an interval between them is no pause.
-            let follows_last = from.since(last.to) <= sample.interval_ns / 2;
-            if follows_last && last.state == away.state && *last.place == *away.place {
-                last.to = last.to.max(at);
-                last.asleep_ns = last.asleep_ns.saturating_add(asleep_ns);
-                return;
-            }
+        if let Some(last) = self.stretches.back_mut()
+            && last.is_continued_by(from, sample.interval_ns, away)
+        {
+            last.to = last.to.max(at);
+            last.asleep_ns = last.asleep_ns.saturating_add(asleep_ns);
+            return;
         }
         let absence = Absence { from, to: at, asleep_ns, state: away.state, place: away.place.into() };
         push_bounded(&mut self.stretches, absence, MAX_ABSENCES);
@@ -130,7 +135,6 @@ impl Absences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Away;
     use crate::id::ThreadId;
 
     const MS: u64 = 1_000_000;

@@ -48,13 +48,9 @@ impl Ledger {
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
         }
-        // Asked before the response changes the request.
+        // Both are asked before the response changes the request.
         let is_judged_by_chunks = self.is_judged_by_chunks(answer);
-        let had_deliveries = self.request(answer.rid).is_some_and(|request| {
-            // A counted delivery may carry no token: an empty finishing chunk.
-            request.tokens_delivered > 0
-                || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
-        });
+        let had_deliveries = self.has_counted_delivery(answer.rid);
         // Returns whether the claimed count is a sum of counts, which does not matter here.
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
@@ -72,13 +68,16 @@ impl Ledger {
         self.keep_response_end(answer);
         self.record_response_end_for_retries(at, answer.rid);
         self.count_answer(at, answer);
-        // A client that disconnected early did not wait for the rest.
-        if !is_judged_by_chunks
-            && answer.end == AnswerEnd::Whole
-            && let (Some(tokens), Some(claimed)) = (answer.tokens, answer.completion_tokens)
-        {
-            self.judge_by_own_sums(at, answer, tokens, claimed);
+        if !is_judged_by_chunks {
+            self.judge_by_own_sums(at, answer);
         }
+    }
+
+    /// Whether a delivery of the request has been counted. Such a one may carry no token: an empty finishing chunk.
+    fn has_counted_delivery(&self, rid: &str) -> bool {
+        let Some(request) = self.request(rid) else { return false };
+        let has_delivered_chunk = request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0);
+        request.tokens_delivered > 0 || has_delivered_chunk
     }
 
     /// Counts the response's tool calls, if it has some, and marks its request if they are damaged.
@@ -147,15 +146,15 @@ impl Ledger {
         if summary.numbers.response_end.is_some() { None } else { summary.numbers.finish }
     }
 
-    /// Whether the request's deliveries are observed, so that its losses are found chunk by chunk. Also true if the response has no
-    /// counted tokens, because nothing else could judge it either.
+    /// Whether the response's losses are found chunk by chunk, because the deliveries of its request are observed. Also true if its own
+    /// tokens cannot be summed: only its chunks can judge it then.
     fn is_judged_by_chunks(&self, answer: &Answer<'_>) -> bool {
         let Some(request) = self.request(answer.rid) else {
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             return self.totals.chunks.outcomes.delivered > 0;
         };
-        if answer.tokens.unwrap_or(0) == 0 {
-            // No delivery is to be expected, and no tokens can be summed.
+        let has_no_counted_token = answer.tokens.unwrap_or(0) == 0;
+        if has_no_counted_token {
             return true;
         }
         // A delivery that repeats known tokens has a position, but no new token.
@@ -191,14 +190,19 @@ impl Ledger {
         }
     }
 
-    /// Judges a complete response without its chunks: compares the tokens that it carried with the count that its last event claims
-    /// (`claimed`). Too few count as lost, too many as repeated.
-    fn judge_by_own_sums(&mut self, at: MonoNs, answer: &Answer<'_>, tokens: u32, claimed: u32) {
+    /// Judges a whole response without its chunks: compares the tokens that it carried with the count that its last event claims. Too few
+    /// count as lost, too many as repeated. Nothing is judged without both numbers.
+    fn judge_by_own_sums(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        let (Some(carried), Some(claimed)) = (answer.tokens, answer.completion_tokens) else { return };
+        // A client that disconnected early did not wait for the rest.
+        if answer.end != AnswerEnd::Whole {
+            return;
+        }
         let answers = &mut self.totals.answers;
         let is_openai = answer.content.is_some_and(|content| content.form == AnswerForm::OpenAi);
         answers.judged_alone += 1;
-        answers.judged_alone_tokens += u64::from(tokens);
-        let lost = u64::from(claimed.saturating_sub(tokens));
+        answers.judged_alone_tokens += u64::from(carried);
+        let lost = u64::from(claimed.saturating_sub(carried));
         if lost > 0 {
             answers.judged_alone_tokens_lost += lost;
             answers.judged_alone_lost.record_occurrence(at, answer.rid, lost);
@@ -207,7 +211,7 @@ impl Ledger {
             }
         }
         // Other endpoints may list the end of the prompt before the first token, which would look like repeated tokens.
-        let repeated = if is_openai { u64::from(tokens.saturating_sub(claimed)) } else { 0 };
+        let repeated = if is_openai { u64::from(carried.saturating_sub(claimed)) } else { 0 };
         if repeated > 0 {
             answers.judged_alone_tokens_repeated += repeated;
             answers.judged_alone_repeated.record_occurrence(at, answer.rid, repeated);

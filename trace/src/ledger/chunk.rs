@@ -11,9 +11,10 @@ use super::lane::PendingChunk;
 use super::outcome::{JudgedList, UnjudgedCause};
 use super::processing_stage::TimedCount;
 use super::request::Request;
-use super::shared_rid::{self, Predecessor, possibly_live_stream};
+use super::shared_rid;
 use super::stream::Stream;
 use super::stream_count::{CountStep, CountVerdict, Evidence};
+use super::totals::RequestCounts;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
@@ -79,8 +80,8 @@ impl Ledger {
         ticket
     }
 
-    /// Whether this chunk begins another request with the same rid. It does if the known request has finished, and all its chunks took
-    /// another hop (channel between two processes) of the same name. The new request's chunks on earlier hops were then missed.
+    /// Whether this chunk begins another request with the same rid, because the known request has finished, with all its chunks on another
+    /// hop (channel between two processes) of the same name. The new request's chunks on earlier hops were then missed.
     fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         // First, because it decides for nearly every chunk.
@@ -88,11 +89,7 @@ impl Ledger {
             return false;
         }
         let was_seen_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
-        if was_seen_on_hop {
-            return false;
-        }
-        let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
-        streams_of_group.any(|stream| stream.is_finished() && stream.is_whole())
+        !was_seen_on_hop && has_whole_finished_stream(request, context.group)
     }
 
     /// Compares the chunk's counts with its stream, which is created if needed.
@@ -188,46 +185,6 @@ impl Ledger {
             self.mark_concurrent(checked.ticket);
         }
         self.step_without_verdict(checked, chunk)
-    }
-
-    /// Restarts a stream whose count begins again, and returns the record that the rid has from now on. Behind the scheduler, a stream not
-    /// seen from its start began with late chunks of an earlier request, so the stream is reset and the record stays. Otherwise the rid now
-    /// belongs to another request, which gets a new record.
-    fn restart_stream(&mut self, ticket: Ticket, stream_index: usize, context: &FrameContext, rid: &str) -> Ticket {
-        let Some(request) = self.table.get_mut(ticket) else { return ticket };
-        let is_whole = request.streams.get(stream_index).is_some_and(Stream::is_whole);
-        let began_with_late_chunks = !is_whole || self.predecessors.contains_key(&ticket);
-        if stream_index > 0 && !context.is_origin && began_with_late_chunks {
-            request.streams[stream_index] = Stream::new(context.hop, context.group, context.roles, context.at);
-            return ticket;
-        }
-        let Some(request) = self.table.get(ticket) else { return ticket };
-        let is_unfinished = request.finish.is_none();
-        let is_final_in_transit = self.is_final_chunk_in_transit(request);
-        // Set if the old request may send further chunks, which must not count for the new one.
-        let live_stream = possibly_live_stream(request, stream_index, context, is_final_in_transit).cloned();
-        // The old record stays until its receives and deliveries have come, and is found by its ticket. The rid leads to the new one.
-        self.table.unmap(ticket);
-        // A finished record is queued for closing already.
-        if is_unfinished {
-            self.totals.requests.overwritten += 1;
-            self.close_soon(ticket, context.at);
-        }
-        let new_ticket = self.admit_request(rid, context.at);
-        let predecessor = match live_stream {
-            Some(stream) => Some(Predecessor { ticket, stream }),
-            // This request has ended, but the one before it may be live.
-            None => self.predecessors.get(&ticket).cloned(),
-        };
-        if let Some(predecessor) = predecessor {
-            self.predecessors.insert(new_ticket, predecessor);
-        }
-        // Late chunks of the old request could then be taken for those of the new one.
-        let is_predecessor_in_transit = is_final_in_transit && self.predecessors.contains_key(&new_ticket);
-        if is_predecessor_in_transit || self.overlaps_predecessor(new_ticket, context.at) {
-            self.stop_judging_shared(new_ticket);
-        }
-        new_ticket
     }
 
     /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
@@ -506,15 +463,9 @@ impl Ledger {
         }
         request.finish_seen = true;
         totals.finished += 1;
-        // An `AbortReq` message before has counted its outcome.
-        let has_outcome = request.finish.is_some();
-        if !has_outcome && finish == Finish::Abort {
-            totals.aborted += 1;
-        } else if !has_outcome {
-            totals.completed += 1;
-            // Only here: nobody waits for the end of an aborted request.
-            totals.ends_in_transit += 1;
-            request.is_end_in_transit = true;
+        // If its outcome is known already, an `AbortReq` message came before and counted it.
+        if request.finish.is_none() {
+            count_outcome_of_end(request, totals, finish);
         }
         self.finish_request(ticket, at, finish);
     }
@@ -550,6 +501,23 @@ impl Ledger {
             // No chunk of it is on its way to the tokenizer.
             self.close_soon(ticket, at);
         }
+    }
+}
+
+/// Whether all chunks of the request on one hop of this group were seen, the finishing one included.
+fn has_whole_finished_stream(request: &Request, group: usize) -> bool {
+    let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(group));
+    streams_of_group.any(|stream| stream.is_finished() && stream.is_whole())
+}
+
+/// Counts a request as aborted or completed. The client of a completed one waits for its end, which is now on its way to the tokenizer.
+fn count_outcome_of_end(request: &mut Request, totals: &mut RequestCounts, finish: Finish) {
+    if finish == Finish::Abort {
+        totals.aborted += 1;
+    } else {
+        totals.completed += 1;
+        totals.ends_in_transit += 1;
+        request.is_end_in_transit = true;
     }
 }
 

@@ -108,6 +108,17 @@ impl ClientlessRequests {
 }
 
 impl WatchedRequest {
+    /// From when on the scheduler should send nothing more. A request whose client is still there is not abandoned until the scheduler
+    /// receives the abort.
+    fn abandoned_since(&self) -> MonoNs {
+        if !self.has_client_left
+            && let Some(abort_received) = self.abort.and_then(|abort| abort.received)
+        {
+            return self.left_at.max(abort_received);
+        }
+        self.left_at
+    }
+
     /// A request that counts as left from `left_at` on, with its counts until then. The caller adds the cause: a client that left, or an
     /// abort.
     fn new(ticket: Ticket, left_at: MonoNs, request: &Request) -> Self {
@@ -127,14 +138,15 @@ impl Ledger {
     /// Watches a request whose client left.
     pub(super) fn watch_clientless(&mut self, rid: &str, at: MonoNs) {
         let Some((ticket, request)) = self.unfinished_request(rid) else { return };
-        let mut watched = WatchedRequest::new(ticket, at, request);
-        watched.has_client_left = true;
-        let delivered = watched.tokens_delivered;
+        let mut watched = WatchedRequest { has_client_left: true, ..WatchedRequest::new(ticket, at, request) };
         if let Some(earlier_watch) = self.clientless.stop_watching(ticket) {
-            watched.abort = earlier_watch.abort;
-            if earlier_watch.abort.is_some() && earlier_watch.tokens_delivered == delivered {
+            let was_aborted = earlier_watch.abort.is_some();
+            let has_delivery_since = earlier_watch.tokens_delivered != watched.tokens_delivered;
+            if was_aborted && !has_delivery_since {
                 // Nothing was delivered since the abort, so the request counts as left from then on.
                 watched = WatchedRequest { has_client_left: true, ..earlier_watch };
+            } else {
+                watched.abort = earlier_watch.abort;
             }
         }
         self.clientless.watch(watched);
@@ -239,15 +251,9 @@ impl Ledger {
         let may_have_client = request.is_shared() || request.tokens_delivered > watched.tokens_delivered;
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);
         let chunks = request.chunks_sent.saturating_sub(watched.chunks_sent);
-        let mut abandoned_since = watched.left_at;
-        // Until the scheduler receives an abort, a request with a client is not abandoned.
-        if !watched.has_client_left
-            && let Some(received) = watched.abort.and_then(|abort| abort.received)
-        {
-            abandoned_since = abandoned_since.max(received);
-        }
-        let has_stopped_soon = last_chunk_at.since(abandoned_since) < ABANDONED_NS;
-        if may_have_client || has_stopped_soon || tokens == 0 || chunks < MIN_ABANDONED_CHUNKS {
+        let has_stopped_soon = last_chunk_at.since(watched.abandoned_since()) < ABANDONED_NS;
+        let is_almost_nothing = tokens == 0 || chunks < MIN_ABANDONED_CHUNKS;
+        if may_have_client || has_stopped_soon || is_almost_nothing {
             return None;
         }
         Some(AbandonedRequest {

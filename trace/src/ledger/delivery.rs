@@ -26,34 +26,49 @@ fn repeats_all_tokens(delivery: &Delivery<'_>, tokens_before: u64) -> bool {
     delivery.mode == Mode::Incremental && tokens_before > 0 && has_new_tokens && lists_all
 }
 
+/// By how much a delivery increased a count of its request, and the count since then.
+#[derive(Clone, Copy)]
+struct CountGrowth {
+    by_delivery: u64,
+    of_request: u64,
+}
+
+impl CountGrowth {
+    /// Whether the count was 0 before the delivery.
+    fn is_first(self) -> bool {
+        self.of_request == self.by_delivery
+    }
+}
+
 impl Totals {
-    /// Adds the chunks that a delivery shows as dropped or merged (`judged`). `all`: outcomes of the request's chunks so far, with these.
+    /// Adds the tokens that a delivery shows as lost, and the chunks that it shows as merged. `of_request`: outcomes of all chunks of its
+    /// request so far, which include those of this delivery.
     fn record_drops_and_merges(
         &mut self,
         at: MonoNs,
         rid: &str,
         delivery: &Delivery<'_>,
-        judged: OutcomeCounts,
-        all: OutcomeCounts,
+        by_delivery: OutcomeCounts,
+        of_request: OutcomeCounts,
     ) {
-        if judged.tokens_lost > 0 {
+        let lost = CountGrowth { by_delivery: by_delivery.tokens_lost, of_request: of_request.tokens_lost };
+        if lost.by_delivery > 0 {
             if delivery.response == Response::Text {
-                self.tokens.lost_from_text += judged.tokens_lost;
+                self.tokens.lost_from_text += lost.by_delivery;
             }
-            let is_first_loss = all.tokens_lost == judged.tokens_lost;
-            self.drops.record_request(at, rid, all.tokens_lost, is_first_loss);
+            self.drops.record_request(at, rid, lost.of_request, lost.is_first());
         }
-        if judged.merged > 0 {
-            let requests = match delivery.mode {
+        let merged = CountGrowth { by_delivery: by_delivery.merged, of_request: of_request.merged };
+        if merged.by_delivery > 0 {
+            let requests_with_merges = match delivery.mode {
                 Mode::Incremental => &mut self.merges,
-                // The later chunk has all tokens of the ones before, so it replaces them.
+                // The last chunk has all tokens of the ones before, so it replaces them.
                 Mode::Cumulative => {
-                    self.replaced.total += judged.merged;
+                    self.replaced.total += merged.by_delivery;
                     &mut self.replaced.requests
                 }
             };
-            let is_first_merge = all.merged == judged.merged;
-            requests.record_request(at, rid, all.merged, is_first_merge);
+            requests_with_merges.record_request(at, rid, merged.of_request, merged.is_first());
         }
     }
 
@@ -68,36 +83,44 @@ impl Totals {
         tracker: &mut DeliveryTracker,
         new_tokens: u32,
     ) {
-        let delivered_count = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
-        let exceeds_count = tracker.claimed_tokens > delivered_count + TOLERATED_EXTRA_TOKENS;
         // Without a count, or with missed deliveries, it is not known how many tokens the client has.
-        if delivery.completion_tokens.is_none() || tracker.is_incomplete || !exceeds_count {
+        let Some(count) = delivery.completion_tokens else { return };
+        if tracker.is_incomplete {
             return;
         }
-        // The engine generated as many tokens as the highest count on any hop.
-        let mut generated = delivered_count;
-        for stream in streams {
-            generated = generated.max(u64::from(stream.count.highest));
+        let delivered = u64::from(count).max(tracker.delivered_to());
+        // Nearly every delivery ends here.
+        if tracker.claimed_tokens <= delivered + TOLERATED_EXTRA_TOKENS {
+            return;
         }
+        let generated = generated_tokens(streams, delivered);
         // More tokens than the count are no proof alone: the engine may have retracted the request unobserved, and its count began again.
-        let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
-            || streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);
-        if !adds_up_counts || tracker.claimed_tokens <= generated + TOLERATED_EXTRA_TOKENS {
+        if !receives_repeated_tokens(streams, tracker) || tracker.claimed_tokens <= generated + TOLERATED_EXTRA_TOKENS {
             return;
         }
-        let inflation = &mut self.claimed_inflation;
         let is_first = !tracker.is_inflated;
         tracker.is_inflated = true;
-        if is_first {
-            // Earlier deliveries were not known to be inflated.
-            inflation.counted += tracker.claimed_tokens;
-            inflation.made += generated;
-        } else {
-            inflation.counted += u64::from(delivery.tokens);
-            inflation.made += u64::from(new_tokens);
-        }
+        let inflation = &mut self.claimed_inflation;
+        // The first one also adds the tokens of the earlier deliveries, which were not known to be inflated.
+        inflation.counted += if is_first { tracker.claimed_tokens } else { u64::from(delivery.tokens) };
+        inflation.made += if is_first { generated } else { u64::from(new_tokens) };
         inflation.seen.record_request(at, rid, tracker.claimed_tokens, is_first);
     }
+}
+
+/// Tokens that the engine generated for a request: the highest count on any hop, or those delivered if more are.
+fn generated_tokens(streams: &[Stream], delivered: u64) -> u64 {
+    let mut generated = delivered;
+    for stream in streams {
+        generated = generated.max(u64::from(stream.count.highest));
+    }
+    generated
+}
+
+/// Whether the consumer of a request receives tokens repeatedly as new ones: in its deliveries, or in chunks that list all tokens so far.
+fn receives_repeated_tokens(streams: &[Stream], tracker: &DeliveryTracker) -> bool {
+    tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
+        || streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative)
 }
 
 impl Ledger {

@@ -250,9 +250,8 @@ impl DeliveryTracker {
         self.is_uncertain || has_missed_deliveries || is_ambiguous || has_gap
     }
 
-    /// Finds the chunks that a delivery carried, merged or dropped. `is_broken`: something before it may be unobserved, so that it proves
-    /// no loss.
-    fn match_delivery(&mut self, delivery: &Delivery<'_>, is_broken: bool) -> DeliveryResult {
+    /// Finds the chunks that a delivery carried, merged or dropped. It `proves_no_loss` if something before it may be unobserved.
+    fn match_delivery(&mut self, delivery: &Delivery<'_>, proves_no_loss: bool) -> DeliveryResult {
         if delivery.mode == Mode::Cumulative {
             let to = delivery.completion_tokens.unwrap_or(delivery.tokens);
             return self.deliver_cumulative(to, delivery.finished);
@@ -261,16 +260,18 @@ impl DeliveryTracker {
             return self.deliver_without_count(delivery.tokens);
         };
         // Where chunks of a retracted request report lower counts again, the order of counts does not show which ones are covered.
-        if self.entries_behind > 0 {
-            let matched = self.deliver_by_reported_count(delivery, to, is_broken);
+        let counts_are_behind = self.entries_behind > 0;
+        if counts_are_behind {
+            let matched = self.deliver_by_reported_count(delivery, to, proves_no_loss);
             return matched.unwrap_or_else(|| self.unjudge_up_to(to));
         }
         // The last event of a response with text shows which text is missing before it, even without new text.
-        if delivery.tokens > 0 || delivery.response == Response::Text {
-            return self.deliver_incremental(delivery, to, is_broken);
+        let shows_what_is_missing = delivery.tokens > 0 || delivery.response == Response::Text;
+        if shows_what_is_missing {
+            return self.deliver_incremental(delivery, to, proves_no_loss);
         }
         // An empty delivery carries an empty chunk, which reported the same count.
-        let matched = self.deliver_by_reported_count(delivery, to, is_broken);
+        let matched = self.deliver_by_reported_count(delivery, to, proves_no_loss);
         if matched.is_none() {
             // The delivered chunk was not observed, so the next delivery proves no drop either.
             self.is_uncertain = true;
@@ -283,30 +284,31 @@ impl DeliveryTracker {
         let has_missed_deliveries = self.epoch != epoch;
         self.epoch = epoch;
         self.is_incomplete |= has_missed_deliveries;
-        let is_broken = self.may_follow_unobserved(delivery, has_missed_deliveries);
+        let proves_no_loss = self.may_follow_unobserved(delivery, has_missed_deliveries);
         // Its value was for this delivery. `match_delivery` sets it again if the next one is uncertain, too.
         self.is_uncertain = false;
-        let mut result = self.match_delivery(delivery, is_broken);
-        if delivery.response == Response::Whole {
-            // A response that does not stream delivers once by design, so nothing counts as merged.
-            let all_chunks = u64::MAX;
-            result.judged.mark_merged_delivered(all_chunks);
-        } else if delivery.without_text > 0 {
-            // Chunks without text of their own always come with the text of others.
-            result.judged.mark_merged_delivered(delivery.without_text.into());
+        let mut result = self.match_delivery(delivery, proves_no_loss);
+        let together_by_design = chunks_together_by_design(delivery);
+        if together_by_design > 0 {
+            result.judged.mark_merged_delivered(together_by_design);
         }
-        // A cumulative delivery lists all tokens so far.
-        match delivery.mode {
-            Mode::Cumulative => self.claimed_tokens = u64::from(delivery.tokens),
-            Mode::Incremental => self.claimed_tokens += u64::from(delivery.tokens),
-        }
+        self.add_claimed_tokens(delivery);
         result.missed_deliveries |= has_missed_deliveries;
         self.is_finished |= delivery.finished;
         self.outcomes.add_counts(result.judged.count_outcomes());
         result
     }
 
-    /// Judges a cumulative delivery, which covers all in-flight chunks up to `to`.
+    /// Counts the tokens that a consumer claims by adding up the deliveries. A cumulative delivery lists all tokens so far.
+    #[inline]
+    fn add_claimed_tokens(&mut self, delivery: &Delivery<'_>) {
+        match delivery.mode {
+            Mode::Cumulative => self.claimed_tokens = u64::from(delivery.tokens),
+            Mode::Incremental => self.claimed_tokens += u64::from(delivery.tokens),
+        }
+    }
+
+    /// Judges a cumulative delivery: it has all tokens up to count `to`, and so covers all in-flight chunks up to there.
     fn deliver_cumulative(&mut self, to: u32, is_finished: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
@@ -319,27 +321,27 @@ impl DeliveryTracker {
             self.pop_entry();
             entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
-        // Earlier deliveries of a response are unknown if its first chunks were missed, so none of these tokens counts as new.
-        let may_have_missed = self.is_incomplete && !self.has_begun;
-        let max_new_tokens = if may_have_missed { 0 } else { u32::MAX };
+        // If the first chunks were missed, so may be earlier deliveries, with an unknown part of these tokens: none counts as new.
+        let may_have_missed_deliveries = self.is_incomplete && !self.has_begun;
+        let max_new_tokens = if may_have_missed_deliveries { 0 } else { u32::MAX };
         DeliveryResult {
             judged,
             new_tokens: self.advance_to(to, max_new_tokens),
-            missed_deliveries: may_have_missed,
+            missed_deliveries: may_have_missed_deliveries,
             ..DeliveryResult::default()
         }
     }
 
     /// Records an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
-    fn deliver_incremental(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
+    fn deliver_incremental(&mut self, delivery: &Delivery<'_>, to: u32, proves_no_loss: bool) -> DeliveryResult {
         let from = self.start_of_delivery(to, delivery.tokens);
         if self.has_imprecise_gap_before(from, to) {
-            return self.deliver_imprecise(delivery, to, broken);
+            return self.deliver_imprecise(delivery, to, proves_no_loss);
         }
         // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
         // the start of the delivery.
         let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
-        let is_broken = broken || misses_end;
+        let proves_no_loss = proves_no_loss || misses_end;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut carried_tokens = 0_u32;
@@ -360,14 +362,14 @@ impl DeliveryTracker {
             // An entry of several chunks shows how many tokens were lost, but not from which chunks.
             // If the wire also lost tokens among them, it does not show their positions either.
             let positions_unknown = entry.chunks > 1 && entry.missing_tokens > 0;
-            let outcome = if is_broken {
+            let outcome = if proves_no_loss {
                 ChunkOutcome::Unjudged(UnjudgedCause::MissedObservations)
             } else if positions_unknown || (entry.chunks > 1 && entry.end_count > from) {
                 ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)
             } else {
                 ChunkOutcome::Dropped
             };
-            let lost = if is_broken || positions_unknown { 0 } else { undelivered };
+            let lost = if proves_no_loss || positions_unknown { 0 } else { undelivered };
             judged.push_chunks(entry.with_outcome(outcome, lost));
             if lost > 0 {
                 ranges.push(self.lost_range(&entry, start, start + lost));
@@ -394,8 +396,7 @@ impl DeliveryTracker {
         let mut start = to.saturating_sub(tokens);
         for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to) {
             // The entry's missing tokens lie before its own ones. A delivery that begins before its own ones reaches over them.
-            let entry_start = entry.end_count.saturating_sub(entry.tokens);
-            if start < entry_start {
+            if start < entry.start_count() {
                 start = start.saturating_sub(entry.missing_tokens);
             }
         }
@@ -421,21 +422,19 @@ impl DeliveryTracker {
     }
 
     /// Judges a delivery by its reported count `to`: it ends with the chunk that reported the same count. If it contains that chunk alone,
-    /// the earlier ones are dropped. `is_broken`: something before it may be unobserved, so that it proves no loss. `None` if no chunk
-    /// matches.
+    /// the earlier ones are dropped, unless it `proves_no_loss`. `None` if no chunk matches.
     fn deliver_by_reported_count(
         &mut self,
         delivery: &Delivery<'_>,
         to: u32,
-        is_broken: bool,
+        proves_no_loss: bool,
     ) -> Option<DeliveryResult> {
         let last = self.find_last_carrier(delivery, to)?;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut new_tokens = 0_u32;
         let mut lost = Vec::new();
-        // An imprecise chunk may carry fewer tokens than assumed, so it is unknown whether earlier chunks were dropped.
-        let has_imprecise = self.in_flight.iter().take(last.index + 1).any(|entry| entry.is_imprecise);
+        let doubt = self.doubt_of_drops(last, proves_no_loss);
         for index in 0..=last.index {
             let Some(entry) = self.pop_entry() else { break };
             let delivered_before = self.delivered_to;
@@ -445,22 +444,29 @@ impl DeliveryTracker {
             if is_carried {
                 entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
                 new_tokens = entry.tokens.saturating_add(new_tokens);
-            } else if is_broken {
-                judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
-            } else if has_imprecise {
-                judged.push_chunks(entry.as_unjudged(UnjudgedCause::Ambiguous));
+            } else if let Some(cause) = doubt {
+                judged.push_chunks(entry.as_unjudged(cause));
             } else {
                 judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.tokens));
-                let start = entry.end_count.saturating_sub(entry.tokens);
-                lost.push(self.lost_range(&entry, start, entry.end_count));
+                lost.push(self.lost_range(&entry, entry.start_count(), entry.end_count));
             }
         }
         self.has_begun = true;
         Some(DeliveryResult { judged, lost_ranges: lost, new_tokens, ..DeliveryResult::default() })
     }
 
-    /// Makes the chunks unjudged that a delivery up to count `to` may have covered. It is called if a retracted request reports lower
-    /// counts again and the delivery matches none of its chunks: a send was then not observed.
+    /// Why it is unknown whether chunks before `last`, the end of a delivery, were dropped; `None` if it is known.
+    fn doubt_of_drops(&self, last: LastCarrier, proves_no_loss: bool) -> Option<UnjudgedCause> {
+        if proves_no_loss {
+            return Some(UnjudgedCause::MissedObservations);
+        }
+        // An imprecise chunk may carry fewer tokens than assumed, so that the delivery may contain earlier ones.
+        let has_imprecise = self.in_flight.iter().take(last.index + 1).any(|entry| entry.is_imprecise);
+        has_imprecise.then_some(UnjudgedCause::Ambiguous)
+    }
+
+    /// Makes the chunks unjudged that a delivery up to count `to` may have covered. Called if the delivery matches no chunk of a retracted
+    /// request, which reports lower counts again: a send was then not observed.
     fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);
@@ -519,17 +525,27 @@ impl DeliveryTracker {
     /// The lost tokens after count `from` up to count `to` of `entry`, which must be the most recently removed one.
     fn lost_range(&self, entry: &InFlightEntry, from: u32, to: u32) -> LostRange {
         // The entry's ids begin after count `end_count - tokens`. Those up to count `from` are not lost.
-        let kept_ids = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
+        let first_lost_id = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
         let lost_tokens = (to - from) as usize;
-        // No ids if the entry did not keep them.
-        let ids = self.removed_ids.get(kept_ids..kept_ids + lost_tokens);
+        // `None` if the entry did not keep its ids.
+        let lost_ids = self.removed_ids.get(first_lost_id..first_lost_id + lost_tokens);
         LostRange {
             // Positions count from 1.
             tokens: [from + 1, to],
             // In an entry of several chunks, it is unknown which of them are lost.
             chunks: (entry.chunks == 1).then_some([entry.first_number; 2]),
-            ids: ids.unwrap_or_default().to_vec(),
+            ids: lost_ids.unwrap_or_default().to_vec(),
         }
+    }
+}
+
+/// Number of chunks in a delivery that come together with another chunk by design, and so do not count as merged.
+fn chunks_together_by_design(delivery: &Delivery<'_>) -> u64 {
+    match delivery.response {
+        // All: a response that does not stream delivers once.
+        Response::Whole => u64::MAX,
+        // Chunks without text of their own always come with the text of others.
+        Response::Streamed | Response::Text => delivery.without_text.into(),
     }
 }
 

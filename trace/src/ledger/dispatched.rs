@@ -1,6 +1,7 @@
 //! Requests from their dispatch to the scheduler until their first chunk.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -81,7 +82,8 @@ impl WaitingRequest {
         {
             // From the tokenizer's send to the scheduler's receive, over both hops.
             let whole_ns = received.since(self.times.sent);
-            if forwarding.ns > whole_ns / 2 {
+            let was_mostly_on_first_hop = forwarding.ns > whole_ns / 2;
+            if was_mostly_on_first_hop {
                 return forwarding.hop;
             }
         }
@@ -186,8 +188,7 @@ impl DispatchedRequests {
             }
         }
         let received = self.early_receive(frame);
-        let number = self.next_number;
-        self.next_number += 1;
+        let number = self.take_number();
         let rid: Arc<str> = request.rid.into();
         let times = RequestDispatch {
             sent: at,
@@ -247,9 +248,8 @@ impl DispatchedRequests {
         forwarded.overtaken = None;
         forwarded.message = frame;
         forwarded.times.received = received;
-        // It gets a new number, because the requests are in the order in which the scheduler gets them.
-        let number = self.next_number;
-        self.next_number += 1;
+        // It gets a new number, because the scheduler gets it only now.
+        let number = self.take_number();
         self.by_rid.insert(Arc::clone(&forwarded.rid), number);
         self.waiting.insert(number, forwarded);
         if received.is_none() {
@@ -340,17 +340,30 @@ impl DispatchedRequests {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
         answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
-        // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
-        if number > answered_on_hop.overtaken_below {
-            let progress = OutputProgress { busy_ns: self.busy_ns, answered: answered_on_hop.count };
-            for (_, waiting) in self.waiting.range_mut(answered_on_hop.overtaken_below..number) {
-                if waiting.message.hop == hop {
-                    waiting.overtaken.get_or_insert(progress);
-                }
-            }
-            answered_on_hop.overtaken_below = number;
-        }
+        let progress = OutputProgress { busy_ns: self.busy_ns, answered: answered_on_hop.count };
         answered_on_hop.count += 1;
+        // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
+        let marked_below = answered_on_hop.overtaken_below;
+        if number > marked_below {
+            answered_on_hop.overtaken_below = number;
+            self.mark_overtaken(hop, marked_below..number, progress);
+        }
+    }
+
+    /// Marks the waiting requests of the hop with these numbers as overtaken, at this progress of the engine.
+    fn mark_overtaken(&mut self, hop: HopId, numbers: Range<u64>, progress: OutputProgress) {
+        for (_, waiting) in self.waiting.range_mut(numbers) {
+            if waiting.message.hop == hop {
+                waiting.overtaken.get_or_insert(progress);
+            }
+        }
+    }
+
+    /// Number of a request that is sent now. Numbers are in the order in which the scheduler gets the requests.
+    fn take_number(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
     }
 
     /// Removes and returns the request with this id; `None` if none waits.

@@ -247,8 +247,9 @@ impl Ledger {
     /// `forwarded`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
-        // Behind the scheduler, another process may hold frames back.
-        if self.hops.any_origin && !hop.origin {
+        let is_behind_scheduler = self.hops.any_origin && !hop.origin;
+        if is_behind_scheduler {
+            // Another process may hold frames back there.
             return;
         }
         // A relay reads no further frame until it has written this one, so a silence of the engine can only begin then.
@@ -351,10 +352,7 @@ impl Ledger {
             return None;
         }
         let usual_ns = self.usual_chunk_interval_ns(now.since(from))?;
-        // A stream whose last chunk is older than that may have ended unobserved.
-        let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
-        let streaming = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));
-        let streams = streaming.count() as u64;
+        let streams = self.count_open_streams(from, usual_ns);
         if streams < MIN_STREAMS {
             return None;
         }
@@ -370,6 +368,13 @@ impl Ledger {
         };
         let main_thread = self.busiest_main_thread(&silence);
         Some(EngineSilence { main_thread, ..silence })
+    }
+
+    /// Number of requests that streamed when a silence began at `from`.
+    fn count_open_streams(&self, from: MonoNs, usual_ns: u64) -> u64 {
+        // A stream whose last chunk is older than that may have ended unobserved.
+        let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
+        self.table.iter().filter(|request| self.is_streaming_since(request, active_since)).count() as u64
     }
 
     /// Whether the hops of this name are the engine's.

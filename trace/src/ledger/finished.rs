@@ -39,15 +39,13 @@ impl FinishedRequests {
         limits: SummaryLimits,
         is_notable: impl Fn(&RequestSummary) -> bool,
     ) {
-        if limits.summaries == 0 || summary.rid.len() > limits.rid_bytes {
-            // There would be no room for it even without the others.
+        let would_never_fit = limits.summaries == 0 || summary.rid.len() > limits.rid_bytes;
+        if would_never_fit {
             self.evicted += 1;
             return;
         }
         // Each step moves or evicts one summary, so it ends.
-        while self.len() > 0
-            && (self.len() >= limits.summaries || self.rid_bytes + summary.rid.len() > limits.rid_bytes)
-        {
+        while self.len() > 0 && !self.has_room_for(&summary, limits) {
             if let Some(evicted) = self.evict_or_move_oldest(limits.summaries / 2, &is_notable) {
                 self.rid_bytes = self.rid_bytes.saturating_sub(evicted.rid.len());
                 self.evicted += 1;
@@ -57,6 +55,11 @@ impl FinishedRequests {
         self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
         *self.by_rid_hash.entry(self.hasher.hash_one(&*summary.rid)).or_default() += 1;
         self.recent.push_back(summary);
+    }
+
+    /// Whether a further summary keeps both limits.
+    fn has_room_for(&self, summary: &RequestSummary, limits: SummaryLimits) -> bool {
+        self.len() < limits.summaries && self.rid_bytes + summary.rid.len() <= limits.rid_bytes
     }
 
     /// Removes and returns the oldest summary. A notable one moves to the list of notable ones instead, from which the oldest is removed if

@@ -132,16 +132,18 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
         // Without any moment, the start of the way is unknown, too.
         None => add_legs_of_way(&mut legs, crossings, None, whole_way),
         Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), whole_way),
-        // Without a delivery, the time to first token ends here.
-        Some((TtftMoment::FirstReceived, at)) => {
-            if let Some(processed) = numbers.processed_first.filter(|processed| *processed >= at) {
-                let leg = TtftLeg { from: TtftMoment::FirstReceived, to: TtftMoment::Processed };
-                legs.push(FirstTokenLeg::on_ttft(TimedLeg { leg, at, ns: processed.since(at) }));
-            }
-        }
+        // Without a delivery, the time to first token ends here, but its processing may follow.
+        Some((TtftMoment::FirstReceived, received)) => legs.extend(processing_leg(numbers, received)),
         Some(_) => {}
     }
     legs
+}
+
+/// The leg from the first receive to the end of its processing; `None` if that was not observed.
+fn processing_leg(numbers: &RequestNumbers, received: MonoNs) -> Option<FirstTokenLeg> {
+    let processed = numbers.processed_first.filter(|processed| *processed >= received)?;
+    let leg = TtftLeg { from: TtftMoment::FirstReceived, to: TtftMoment::Processed };
+    Some(FirstTokenLeg::on_ttft(TimedLeg { leg, at: received, ns: processed.since(received) }))
 }
 
 /// Adds the legs of the way from the scheduler to the tokenizer. The way begins at `start`, the first send, and is split at each observed
@@ -159,14 +161,18 @@ fn add_legs_of_way(
         from: pair[0].at,
         to: pair[1].at,
     });
-    // A leg between neighbouring positions lies on one hop or in one process.
-    let has_leg_at_one_place = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
-    let is_split = stops.len() > 2 || has_leg_at_one_place;
     match whole {
         // The hops tell no more than the whole leg.
-        Some(whole) if !is_split => legs.push(FirstTokenLeg::on_ttft(whole)),
+        Some(whole) if !show_where_time_passed(&stops) => legs.push(FirstTokenLeg::on_ttft(whole)),
         _ => legs.extend(legs_of_way),
     }
+}
+
+/// Whether the stops show more than begin and end of the way: a moment in between, or that the whole way lies on one hop or in one process.
+fn show_where_time_passed(stops: &[WayStop]) -> bool {
+    // Neighbouring positions are the two ends of one hop, or of one process.
+    let has_leg_at_one_place = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    stops.len() > 2 || has_leg_at_one_place
 }
 
 /// The observed moments on the way, in order: its `start`, the sends and receives of the first chunk, and the end of the way, which is that

@@ -48,6 +48,19 @@ pub(crate) struct WaitBreakdown {
     pub kernel_bytes_max: Option<u64>,
 }
 
+impl WaitBreakdown {
+    /// Sum of both, with the larger of both maxima.
+    fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            gap_ns: self.gap_ns.saturating_add(other.gap_ns),
+            upstream_ns: self.upstream_ns.saturating_add(other.upstream_ns),
+            spent: self.spent.plus(other.spent),
+            kernel_bytes_max: self.kernel_bytes_max.max(other.kernel_bytes_max),
+        }
+    }
+}
+
 /// The wait of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct WorstWait {
@@ -81,7 +94,7 @@ impl FirstTokenWaits {
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
         // Taken out, because a judged wait changes the totals.
         let mut pending = std::mem::take(&mut self.pending);
-        // Each covered wait is judged and removed.
+        // Judges each covered wait, and keeps the others.
         pending.retain(|wait| {
             let is_covered = wait.receiver == receiver && wait.received_at <= sampled_until;
             if is_covered {
@@ -107,14 +120,7 @@ impl FirstTokenWaits {
             spent,
             kernel_bytes_max: group.kernel.max_between(wait.sent_on_last_hop, wait.received_at),
         };
-        let total = &mut self.total;
-        *total = WaitBreakdown {
-            requests: total.requests + 1,
-            gap_ns: total.gap_ns.saturating_add(breakdown.gap_ns),
-            upstream_ns: total.upstream_ns.saturating_add(breakdown.upstream_ns),
-            spent: total.spent.plus(spent),
-            kernel_bytes_max: total.kernel_bytes_max.max(breakdown.kernel_bytes_max),
-        };
+        self.total = self.total.plus(breakdown);
         // Of equally long ones, the latest.
         let is_worst = self.worst.as_ref().is_none_or(|worst| breakdown.gap_ns >= worst.breakdown.gap_ns);
         if is_worst {

@@ -84,20 +84,25 @@ impl Ledger {
             self.limits.count_reached("hops");
             return None;
         };
-        let hop = &mut self.hops.all[hop_index];
-        if let Some(lane) = Hops::evict_lane_if_full(hop, id.lane, self.limits.lanes_per_hop) {
-            // A lane without queued frames is probably closed: nothing is lost with it.
-            if lane.backlog() > 0 {
-                self.limits.count_reached("lanes_per_hop");
-            }
-            self.subtract_lane(hop_index, &lane);
-        }
+        self.make_room_for_lane(hop_index, id.lane);
         let hop = &mut self.hops.all[hop_index];
         let missed = hop.lanes.entry(id.lane).or_default().record_frame(id.seq, at);
         if missed > 0 {
             self.record_missed_frames(at, hop_index, missed);
         }
         Some(hop_index)
+    }
+
+    /// Evicts a lane (connection) of the hop at `hop_index` if this one is new and the hop has as many as allowed.
+    #[inline]
+    fn make_room_for_lane(&mut self, hop_index: usize, new_lane: u32) {
+        let hop = &mut self.hops.all[hop_index];
+        let Some(evicted) = Hops::evict_lane_if_full(hop, new_lane, self.limits.lanes_per_hop) else { return };
+        // A lane without queued frames is probably closed: nothing is lost with it.
+        if evicted.backlog() > 0 {
+            self.limits.count_reached("lanes_per_hop");
+        }
+        self.subtract_lane(hop_index, &evicted);
     }
 
     /// Records that frames crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged
@@ -112,7 +117,12 @@ impl Ledger {
         }
         // The same for deliveries of the hop's chunks.
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
-        // The source may have reported the same loss.
+        self.count_unannounced_frames(at, hop_index, missed);
+    }
+
+    /// Counts missed frames whose loss the source has not reported itself.
+    fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
+        let hop = &mut self.hops.all[hop_index];
         let already_reported = missed.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
         if missed > already_reported {
@@ -133,11 +143,8 @@ impl Ledger {
         self.table.mark_first_receives_missed(lane.chunks.iter().copied());
     }
 
-    /// Records that the engine ended. Queued frames will never be received, and no stream continues.
-    pub(super) fn record_engine_end(&mut self, at: MonoNs) {
-        self.totals.engine_ends += 1;
-        self.totals.engine_end_times.record(at);
-        self.silences.forget_current_silence();
+    /// Removes all lanes (connections) of the hops with their queued frames. With other epochs, later chunks continue no stream.
+    fn close_all_lanes(&mut self) {
         for hop_index in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[hop_index];
             hop.epoch += 1;
@@ -147,6 +154,14 @@ impl Ledger {
                 self.subtract_lane(hop_index, lane);
             }
         }
+    }
+
+    /// Records that the engine ended. Queued frames will never be received, and no stream continues.
+    pub(super) fn record_engine_end(&mut self, at: MonoNs) {
+        self.totals.engine_ends += 1;
+        self.totals.engine_end_times.record(at);
+        self.silences.forget_current_silence();
+        self.close_all_lanes();
         // A later first token with the same rid belongs to a request of the next engine.
         for request in self.table.iter_mut().filter(|request| request.received_first.is_none()) {
             request.is_after_engine_end = true;

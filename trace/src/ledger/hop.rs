@@ -93,7 +93,8 @@ impl Burst {
     pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
         // Bursts are numbered from 1.
         let is_first = self.number == 0;
-        if is_first || has_waited || wakeup != self.wakeup {
+        let begins_burst = is_first || has_waited || wakeup != self.wakeup;
+        if begins_burst {
             self.wakeup = wakeup;
             self.number += 1;
             self.frames = 0;
@@ -324,11 +325,12 @@ impl Hop {
         let BurstPosition { receiver, burst, .. } = position;
         let mut frames = 1;
         let mut frames_of_ended = None;
-        if let Some(current) = self.wakeup {
-            if current.receiver == receiver && current.burst == burst {
-                frames = current.frames + 1;
+        if let Some(previous) = self.wakeup {
+            let is_same_wakeup = previous.receiver == receiver && previous.burst == burst;
+            if is_same_wakeup {
+                frames = previous.frames + 1;
             } else {
-                frames_of_ended = Some(current.frames);
+                frames_of_ended = Some(previous.frames);
             }
         }
         self.wakeup = Some(CurrentWakeup { receiver, burst, frames });

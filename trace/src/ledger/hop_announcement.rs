@@ -6,7 +6,7 @@ use super::lane::PendingChunk;
 use super::outcome::UnjudgedCause;
 use super::stream_count::Evidence;
 use super::{Hop, Ledger};
-use crate::event;
+use crate::event::{self, Capabilities};
 use crate::id::{HopId, Ticket};
 
 /// What a hop's chunks are expected to show before an announcement.
@@ -19,6 +19,13 @@ impl DeliveryTracking {
     fn of_hop(hop: &Hop) -> Self {
         Self { tracks_deliveries: hop.tracks_deliveries, may_lead_to_tokenizer: hop.last || hop.may_be_last }
     }
+}
+
+/// Number of the first chunk of this request in `queued`, which is sorted by request and number; `None` if it has none there.
+fn first_queued_number(queued: &[PendingChunk], ticket: Ticket) -> Option<u32> {
+    let index = queued.partition_point(|chunk| chunk.ticket < ticket);
+    let first = queued.get(index).filter(|chunk| chunk.ticket == ticket)?;
+    Some(first.number)
 }
 
 impl Ledger {
@@ -39,13 +46,7 @@ impl Ledger {
             if previous_group.is_some_and(|group| group != self.hops.all[hop_index].group) {
                 self.move_streams_to_group_of(hop_index);
             }
-            self.hops.all[hop_index].update_observation_ends(self.now, previous_stages);
-            if previous_stages.received && !announced.capabilities.received {
-                self.stop_observing_receives(hop_index);
-            }
-            if !previous_stages.delivered && announced.capabilities.delivered {
-                self.unjudge_carried_chunks(hop_index);
-            }
+            self.apply_observed_stages(hop_index, previous_stages, announced.capabilities);
         }
         // A hop that begins to track deliveries also tracks the chunks that it carried before.
         for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
@@ -65,6 +66,17 @@ impl Ledger {
         }
     }
 
+    /// Applies which stages of the frames on the hop at `hop_index` are observed from now on, and which were until now.
+    fn apply_observed_stages(&mut self, hop_index: usize, previous: Capabilities, announced: Capabilities) {
+        self.hops.all[hop_index].update_observation_ends(self.now, previous);
+        if previous.received && !announced.received {
+            self.stop_observing_receives(hop_index);
+        }
+        if !previous.delivered && announced.delivered {
+            self.unjudge_carried_chunks(hop_index);
+        }
+    }
+
     /// Marks the receives from the hop (channel) at `hop_index` as unobserved from now on. Nothing queued on it waits for its receive any
     /// more.
     fn stop_observing_receives(&mut self, hop_index: usize) {
@@ -78,15 +90,19 @@ impl Ledger {
         self.hops.groups[hop.group].backlog -= hop.counts.backlog;
         hop.counts.backlog = 0;
         self.pending_chunks -= chunks.len();
-        let at = self.now;
         for chunk in chunks {
-            let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
-            request.first_receive_missed |= chunk.is_first;
-            if chunk.is_last {
-                // Otherwise the request would wait for this receive until its timeout.
-                request.final_received = true;
-                self.settle_if_finished(chunk.ticket, at);
-            }
+            self.stop_waiting_for_receive(chunk);
+        }
+    }
+
+    /// Marks the receive of a chunk as one that will not be observed. Otherwise a request that has ended would wait for it until its
+    /// timeout.
+    fn stop_waiting_for_receive(&mut self, chunk: PendingChunk) {
+        let Some(request) = self.table.get_mut(chunk.ticket) else { return };
+        request.first_receive_missed |= chunk.is_first;
+        if chunk.is_last {
+            request.final_received = true;
+            self.settle_if_finished(chunk.ticket, self.now);
         }
     }
 
@@ -106,13 +122,11 @@ impl Ledger {
                 continue;
             }
             let Some(tracker) = &mut request.tracker else { continue };
-            // Sorted by request and number: at this index begin the chunks of this request, if any is still queued.
-            let first_of_request = queued.partition_point(|chunk| chunk.ticket < ticket);
-            let first_queued = queued.get(first_of_request).filter(|chunk| chunk.ticket == ticket);
+            let first_queued = first_queued_number(&queued, ticket);
             // Added again below, with what is left of it.
             tracker.subtract_from_memory_use(&mut self.loss_memory);
             let is_still_queued = |entry: &InFlightEntry| {
-                entry.hop == id && first_queued.is_some_and(|queued| queued.number <= entry.first_number)
+                entry.hop == id && first_queued.is_some_and(|first_queued| first_queued <= entry.first_number)
             };
             let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, is_still_queued);
             tracker.add_to_memory_use(&mut self.loss_memory);

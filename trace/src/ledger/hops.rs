@@ -251,8 +251,10 @@ impl Hops {
         }
         for hop in self.all.iter_mut().filter(|hop| hop.carries_requests) {
             let leads_to_no_scheduler = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
-            hop.forwards_requests = leads_to_no_scheduler || senders.contains(&hop.ends.to);
-            hop.repeats_requests = receivers.contains(&hop.ends.from);
+            let does_receiver_send_requests = senders.contains(&hop.ends.to);
+            hop.forwards_requests = leads_to_no_scheduler || does_receiver_send_requests;
+            let does_sender_receive_requests = receivers.contains(&hop.ends.from);
+            hop.repeats_requests = does_sender_receive_requests;
         }
     }
 

@@ -30,6 +30,12 @@ pub(crate) struct InFlightEntry {
 }
 
 impl InFlightEntry {
+    /// Count before its first own token.
+    #[inline]
+    pub(super) fn start_count(&self) -> u32 {
+        self.end_count.saturating_sub(self.tokens)
+    }
+
     /// Minimum and maximum number of tokens that the entry's delivery may have carried. They differ if the entry is imprecise: only the
     /// growth of its count is known.
     pub(super) fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
@@ -65,7 +71,7 @@ impl InFlightEntry {
     pub(super) fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
         let has_first_chunk = !*has_carrier;
         *has_carrier = true;
-        let is_partly_delivered = self.end_count.saturating_sub(self.tokens) < delivered_to;
+        let is_partly_delivered = self.start_count() < delivered_to;
         if self.chunks > 1 && is_partly_delivered {
             // It is unknown which of them the earlier deliveries carried.
             judged.push_chunks(self.as_unjudged(UnjudgedCause::Ambiguous));

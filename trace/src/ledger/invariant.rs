@@ -21,6 +21,15 @@ impl Ledger {
     /// # Errors
     /// The first sum that does not hold, with its terms.
     pub fn check_balance(&self) -> Result<(), String> {
+        self.check_tracked_chunks()?;
+        self.check_live_requests()?;
+        let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
+        let by_group = self.hops.groups.iter().map(|group| group.backlog).sum();
+        check_equal("frames that wait, by hop and by line", waiting, by_group)
+    }
+
+    /// Checks that each chunk with an expected delivery has an outcome, is in flight, or belongs to a closed request.
+    fn check_tracked_chunks(&self) -> Result<(), String> {
         let chunks = self.totals.chunks;
         let on_hops: u64 = self.hops.all.iter().map(|hop| hop.tracked_chunks).sum();
         check_equal("chunks expected, by hop and in total", on_hops, chunks.tracked)?;
@@ -37,14 +46,15 @@ impl Ledger {
         }
         // Those of closed requests stay undelivered.
         let settled = chunks.outcomes.chunks() + in_flight + chunks.undelivered;
-        check_equal("chunks expected and their outcomes", chunks.tracked, settled)?;
+        check_equal("chunks expected and their outcomes", chunks.tracked, settled)
+    }
+
+    /// Checks that the number of live requests is that of the records.
+    fn check_live_requests(&self) -> Result<(), String> {
         let live = self.table.iter().filter(|request| request.is_mapped && request.finish.is_none()).count() as u64;
         let ending = self.table.iter().filter(|request| request.is_end_in_transit).count() as u64;
         // A finished request counts as live until its end has reached the tokenizer.
-        check_equal("live requests, one by one and counted", live + ending, self.live_count())?;
-        let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
-        let by_group = self.hops.groups.iter().map(|group| group.backlog).sum();
-        check_equal("frames that wait, by hop and by line", waiting, by_group)
+        check_equal("live requests, one by one and counted", live + ending, self.live_count())
     }
 }
 

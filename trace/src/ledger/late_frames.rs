@@ -36,6 +36,12 @@ struct LateReceive {
 }
 
 impl LateFrames {
+    /// Adds the time between two late receives, and how much of it the receiver spent on processing.
+    fn add_processing_share(&mut self, between_ns: u64, processed_ns: u64) {
+        self.measured_ns = self.measured_ns.saturating_add(between_ns);
+        self.processed_ns = self.processed_ns.saturating_add(processed_ns);
+    }
+
     /// Records the receive of a frame that waited `wait_ns`. `busy_ns`: total processing time of its receiver so far.
     pub(crate) fn record_received(&mut self, at: MonoNs, wait_ns: u64, busy_ns: u64) {
         if wait_ns < LATE_NS {
@@ -53,9 +59,7 @@ impl LateFrames {
             && at.since(last.at) < MAX_PAUSE_NS
         {
             stretch_start = last.first_at;
-            // How much of the time between these two receives the receiver spent on processing.
-            self.measured_ns = self.measured_ns.saturating_add(at.since(last.at));
-            self.processed_ns = self.processed_ns.saturating_add(busy_ns.saturating_sub(last.busy_ns));
+            self.add_processing_share(at.since(last.at), busy_ns.saturating_sub(last.busy_ns));
         }
         self.longest_stretch_ns = self.longest_stretch_ns.max(at.since(stretch_start));
         self.last_late = Some(LateReceive { at, first_at: stretch_start, busy_ns });

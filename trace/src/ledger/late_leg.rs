@@ -197,27 +197,34 @@ impl LateLeg {
         self.window.add_time(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
-        // How long its new connection waited to be accepted.
-        if let Some(ns) = late.accept_wait_ns
-            && ns >= GAP_WARNING_NS
-        {
-            self.accepted_late += 1;
-            self.accept_wait_max_ns = self.accept_wait_max_ns.max(ns);
+        if let Some(accept_wait_ns) = late.accept_wait_ns {
+            self.add_accept_wait(accept_wait_ns);
         }
-        // The engine sent output of other requests meanwhile.
         if late.is_beside_others() {
             self.beside_others_ns += u128::from(late.ns);
         }
         if let Some(receiver_use) = receiver_use {
             self.receiver_use = self.receiver_use.plus(receiver_use);
         }
-        // The load of the engine with the most waiting requests; of equal ones, the latest.
+        // Of equal loads, the latest.
         if let Some(wait) = &late.wait
             && wait.load.waiting >= self.most_waiting.waiting
         {
             self.most_waiting = wait.load;
         }
-        // Of equal times, the latest.
+        self.keep_if_worst(late);
+    }
+
+    /// Counts a new connection that waited this long to be accepted, if that is long.
+    fn add_accept_wait(&mut self, wait_ns: u64) {
+        if wait_ns >= GAP_WARNING_NS {
+            self.accepted_late += 1;
+            self.accept_wait_max_ns = self.accept_wait_max_ns.max(wait_ns);
+        }
+    }
+
+    /// Keeps the request that was longest on the leg; of equal ones, the latest.
+    fn keep_if_worst(&mut self, late: &LateRequest) {
         if self.worst.as_ref().is_none_or(|worst| worst.ns <= late.ns) {
             self.worst = Some(WorstGap { ns: late.ns, rid: late.rid.clone(), at: late.to() });
             self.worst_hop = late.wait.map(|wait| wait.hop);

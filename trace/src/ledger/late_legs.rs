@@ -130,17 +130,19 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     let is_single_part = leg.parts().len() == 1;
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
     let is_queue = is_single_part && leg.from == Queued;
-    // Such a request may wait for the other server of its pair.
-    if is_in_scheduler && !is_queue && is_of_pair(request) {
+    let may_wait_for_other_server = is_in_scheduler && !is_queue && is_of_pair(request);
+    if may_wait_for_other_server {
         return None;
     }
     let has_prefill = is_in_scheduler && leg.to >= FirstSent;
     if !has_prefill {
         return Some(GAP_WARNING_NS);
     }
-    // A prefill alone is compared with other prefills instead. A leg that goes on behind the first send has parts outside the scheduler,
-    // for which the allowance below is not meant.
-    if is_single_part || leg.to > FirstSent {
+    // A prefill alone is compared with other prefills instead.
+    let is_prefill_alone = is_single_part;
+    // The parts behind the first send are outside the scheduler, where a prompt needs no time.
+    let goes_on_behind_scheduler = leg.to > FirstSent;
+    if is_prefill_alone || goes_on_behind_scheduler {
         return None;
     }
     // The rest of the leg may take a second, besides the time that a prompt of this length needs.
@@ -226,18 +228,23 @@ impl LateLegs {
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
-            // Otherwise the window in between was empty, and no sum of it is kept.
-            let follows_last_window = window_number == self.window_number + 1;
-            // The shares in the last two windows, before their sums are replaced.
-            for late in &mut self.legs {
-                late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
-                late.window.begin_window(follows_last_window);
-            }
-            self.window.begin_window(follows_last_window);
-            self.window_number = window_number;
+            self.begin_window(window_number);
         }
         self.ttft_ns += u128::from(ttft_ns);
         self.window.add_time(ttft_ns);
+    }
+
+    /// Begins a later window, and keeps the greatest share of each leg in the last two.
+    fn begin_window(&mut self, window_number: u64) {
+        // Otherwise the window in between was empty, and no sum of it is kept.
+        let follows_last_window = window_number == self.window_number + 1;
+        for late in &mut self.legs {
+            // Before the sums of both are replaced.
+            late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
+            late.window.begin_window(follows_last_window);
+        }
+        self.window.begin_window(follows_last_window);
+        self.window_number = window_number;
     }
 
     /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].

@@ -23,28 +23,9 @@ impl Ledger {
         let now = self.now;
         self.forget_closed();
         self.apply_missed_receives();
-        // Finished requests of which everything has arrived.
-        while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
-            self.close_request(ticket, CloseReason::Ended);
-        }
-        // Finished requests whose last receives or deliveries did not come in time. Entries of closed records are removed, too.
-        while let Some(&(due, ticket)) = self.settling.front() {
-            if due > now && self.table.get(ticket).is_some() {
-                break;
-            }
-            self.settling.pop_front();
-            self.close_request(ticket, CloseReason::Ended);
-        }
+        self.close_finished_requests(now);
         self.close_silent_requests(now);
-        // Receives whose sends did not follow.
-        for hop in &mut self.hops.all {
-            while let Some(oldest) = hop.early_receives.front() {
-                if now.since(oldest.at) <= EARLY_RECEIVE_TIMEOUT_NS {
-                    break;
-                }
-                hop.early_receives.pop_front();
-            }
-        }
+        self.drop_early_receives(now);
         self.waits.drop_overdue(now);
         self.dispatched.drop_older_than(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
         // Before the judgements below, which a silence of the engine may explain.
@@ -56,6 +37,33 @@ impl Ledger {
         for group in &mut self.hops.groups {
             group.trend.record_level(now, group.backlog);
             group.course.record_tick(now, group.backlog, &group.trend);
+        }
+    }
+
+    /// Closes finished requests: those of which everything has arrived, and those whose last receives or deliveries did not come in time.
+    fn close_finished_requests(&mut self, now: MonoNs) {
+        while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
+            self.close_request(ticket, CloseReason::Ended);
+        }
+        while let Some(&(due, ticket)) = self.settling.front() {
+            let is_closed = self.table.get(ticket).is_none();
+            if due > now && !is_closed {
+                break;
+            }
+            self.settling.pop_front();
+            self.close_request(ticket, CloseReason::Ended);
+        }
+    }
+
+    /// Forgets receives whose sends did not follow in time.
+    fn drop_early_receives(&mut self, now: MonoNs) {
+        for hop in &mut self.hops.all {
+            while let Some(oldest) = hop.early_receives.front() {
+                if now.since(oldest.at) <= EARLY_RECEIVE_TIMEOUT_NS {
+                    break;
+                }
+                hop.early_receives.pop_front();
+            }
         }
     }
 
@@ -79,20 +87,7 @@ impl Ledger {
 
     /// Creates a record for an unknown request. At a limit, evicts others until there is room for it, or none is left.
     pub(super) fn admit_request(&mut self, rid: &str, at: MonoNs) -> Ticket {
-        while self.table.len() >= self.limits.live_rids.max(1) {
-            let was_evicted = self.evict_one_request("live_rids");
-            if !was_evicted {
-                break;
-            }
-        }
-        // The other half is for summaries: see `Limits::rid_bytes`.
-        let limit = self.limits.rid_bytes / 2;
-        while self.table.rid_bytes + rid.len() > limit {
-            let was_evicted = self.evict_one_request("rid_bytes");
-            if !was_evicted {
-                break;
-            }
-        }
+        self.make_room_for_rid(rid);
         self.totals.requests.seen += 1;
         // The load that this request meets, without itself.
         self.dispatched.running = self.table.live_count() as u64;
@@ -108,6 +103,24 @@ impl Ledger {
         ticket
     }
 
+    /// Evicts requests until a further one with this rid keeps both limits of the table, or none is left.
+    fn make_room_for_rid(&mut self, rid: &str) {
+        while self.table.len() >= self.limits.live_rids.max(1) {
+            let was_evicted = self.evict_one_request("live_rids");
+            if !was_evicted {
+                break;
+            }
+        }
+        // The other half is for summaries: see `Limits::rid_bytes`.
+        let max_rid_bytes = self.limits.rid_bytes / 2;
+        while self.table.rid_bytes + rid.len() > max_rid_bytes {
+            let was_evicted = self.evict_one_request("rid_bytes");
+            if !was_evicted {
+                break;
+            }
+        }
+    }
+
     /// Evicts one request at the limit with this name. Returns false if there is none.
     fn evict_one_request(&mut self, limit: &'static str) -> bool {
         // Finished requests are evicted first, since that loses no information.
@@ -116,17 +129,8 @@ impl Ledger {
                 return true;
             }
         }
-        // Next are requests whose first receive is in the engine's log. Evicting one that is silent for the settle time loses no
-        // information either.
-        while let Some(ticket) = self.stages.with_logged_receive.pop_front() {
-            if let Some(request) = self.table.get(ticket)
-                && self.now.since(request.last_at) < self.limits.settle_ns
-            {
-                self.limits.count_reached(limit);
-            }
-            if self.evict_request(ticket, CloseReason::Ended) {
-                return true;
-            }
+        if self.evict_one_with_logged_receive(limit) {
+            return true;
         }
         // From here on, an eviction loses information: first that of finished requests whose last receives or deliveries may still come.
         self.limits.count_reached(limit);
@@ -168,6 +172,22 @@ impl Ledger {
         self.last_eviction_at.is_some_and(|evicted_at| at.since(evicted_at) <= self.limits.orphan_after_ns)
     }
 
+    /// Evicts one request whose first receive is in the engine's log. Returns false if there is none. Only the eviction of one that is not
+    /// silent for the settle time yet loses information, and counts as such at the limit with this name.
+    fn evict_one_with_logged_receive(&mut self, limit: &'static str) -> bool {
+        while let Some(ticket) = self.stages.with_logged_receive.pop_front() {
+            if let Some(request) = self.table.get(ticket)
+                && self.now.since(request.last_at) < self.limits.settle_ns
+            {
+                self.limits.count_reached(limit);
+            }
+            if self.evict_request(ticket, CloseReason::Ended) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Marks the request as finished. Its last receives and deliveries may be in flight.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let was_unfinished = self.table.mark_finished(ticket, finish);
@@ -182,6 +202,11 @@ impl Ledger {
             }
         }
         self.totals.requests.settling += 1;
+        self.close_after_settle_time(ticket, at);
+    }
+
+    /// Queues a request that finished at `at` for closing, in case that its last receives or deliveries do not come.
+    fn close_after_settle_time(&mut self, ticket: Ticket, at: MonoNs) {
         // The queue also has entries of requests that are closed, so the limit of the table does not limit it.
         if self.settling.len() >= self.limits.live_rids.max(1)
             && let Some((_, oldest)) = self.settling.pop_front()
@@ -282,14 +307,7 @@ impl Ledger {
     /// Removes a request's record and keeps its summary. Returns false if it is not in the table.
     fn close_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
         let Some(mut request) = self.table.remove(ticket) else { return false };
-        self.totals.requests.settling -= u64::from(request.finish.is_some());
-        self.totals.requests.ends_in_transit -= u64::from(request.is_end_in_transit);
-        self.totals.requests.closed += 1;
-        if reason == CloseReason::Evicted {
-            self.totals.requests.evicted += 1;
-        } else if reason == CloseReason::Orphaned && request.finish.is_none() {
-            self.totals.requests.orphaned += 1;
-        }
+        self.count_closed(&request, reason);
         let is_abandoned = self.close_clientless(ticket, &request);
         self.hops.processing_stages.subtract_closed(&request.in_process);
         self.predecessors.remove(&ticket);
@@ -312,13 +330,32 @@ impl Ledger {
         if let Some(timelines) = &mut self.timelines {
             timelines.close_timeline(ticket, summary.clone());
         }
+        self.keep_summary(summary);
+        true
+    }
+
+    /// Counts a request whose record is closed, and subtracts it from the counts of those that are on their way to their end.
+    fn count_closed(&mut self, request: &Request, reason: CloseReason) {
+        let totals = &mut self.totals.requests;
+        totals.settling -= u64::from(request.finish.is_some());
+        totals.ends_in_transit -= u64::from(request.is_end_in_transit);
+        totals.closed += 1;
+        match reason {
+            CloseReason::Evicted => totals.evicted += 1,
+            // A finished request had its end, even if it was silent for long after it.
+            CloseReason::Orphaned if request.finish.is_none() => totals.orphaned += 1,
+            CloseReason::Orphaned | CloseReason::Ended => {}
+        }
+    }
+
+    /// Keeps the summary of a closed request for a while.
+    fn keep_summary(&mut self, summary: RequestSummary) {
         // Half of the bytes of rids are for live requests: see `Limits::rid_bytes`.
         let limits = SummaryLimits { summaries: self.limits.finished_kept, rid_bytes: self.limits.rid_bytes / 2 };
         // Taken out, because `is_notable` borrows the ledger.
         let mut finished = std::mem::take(&mut self.finished);
         finished.add_summary(summary, limits, |summary| self.is_notable(summary));
         self.finished = finished;
-        true
     }
 }
 

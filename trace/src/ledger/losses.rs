@@ -114,6 +114,14 @@ pub(crate) struct LossMemory {
 }
 
 impl LossMemory {
+    /// Removes the token ids of a range for which there is no room. The positions of its tokens stay.
+    fn drop_ids_at_limit(&self, range: &mut LostRange, limits: &mut CountedLimits) {
+        if self.ids + range.ids.len() > limits.token_ids {
+            range.ids.clear();
+            limits.count_reached("token_ids");
+        }
+    }
+
     /// Adds a range found at `at` to a request's losses. At a limit, it is added without its token ids, or only to the sums.
     pub(crate) fn keep_range(
         &mut self,
@@ -124,11 +132,7 @@ impl LossMemory {
     ) {
         losses.since.get_or_insert(at);
         losses.last_at = Some(at);
-        if self.ids + range.ids.len() > limits.token_ids {
-            // The positions of the tokens are kept without their ids.
-            range.ids.clear();
-            limits.count_reached("token_ids");
-        }
+        self.drop_ids_at_limit(&mut range, limits);
         let id_count = range.ids.len();
         let unlisted_before = losses.unlisted;
         let is_total_full = self.ranges >= limits.lost_ranges;

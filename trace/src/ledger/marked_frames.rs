@@ -49,6 +49,24 @@ struct MarkedLane {
     frames: VecDeque<MarkedFrame>,
 }
 
+impl MarkedLane {
+    /// Removes the frames up to `seq`, except those whose processing is still to be reported: the oldest ones at the limit.
+    fn keep_unprocessed_until(&mut self, seq: u64, expects_processed: bool) {
+        let mut index = 0;
+        while let Some(frame) = self.frames.get(index) {
+            if frame.seq > seq {
+                break;
+            }
+            let awaits_processed = expects_processed && frame.is_received;
+            if awaits_processed && index < MAX_UNPROCESSED_FRAMES {
+                index += 1;
+            } else {
+                self.frames.remove(index);
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct MarkedFrames {
     lanes: HashMap<(HopId, u32), MarkedLane>,
@@ -100,16 +118,7 @@ impl MarkedFrames {
         if let Ok(index) = lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
             lane.frames[index].is_received = true;
         }
-        // Keeps of the frames up to this one only those that are still to be processed, the oldest ones at the limit.
-        let mut index = 0;
-        while lane.frames.get(index).is_some_and(|frame| frame.seq <= id.seq) {
-            let awaits_processed = expects_processed && lane.frames[index].is_received;
-            if awaits_processed && index < MAX_UNPROCESSED_FRAMES {
-                index += 1;
-            } else {
-                lane.frames.remove(index);
-            }
-        }
+        lane.keep_unprocessed_until(id.seq, expects_processed);
     }
 
     /// Marks a frame as processed: no more events follow for it or for earlier frames.

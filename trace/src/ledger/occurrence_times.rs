@@ -58,20 +58,13 @@ impl OccurrenceTimes {
     /// Records an occurrence from `start` to `end`, which joins the episodes less than [`WINDOW_NS`] away. Occurrences may be reported in
     /// any order.
     pub(crate) fn record_span(&mut self, start: MonoNs, end: MonoNs) {
-        let mut new = Episode { first: start, last: end.max(start) };
+        let new = Episode { first: start, last: end.max(start) };
         // Episodes are sorted by time: those before this index ended too long before the new one.
         let index = self.episodes().partition_point(|episode| new.first.since(episode.last) >= WINDOW_NS);
         let later = &self.episodes()[index..];
         let near_count = later.iter().take_while(|episode| episode.first.since(new.last) < WINDOW_NS).count();
         if near_count > 0 {
-            // All near ones become one episode.
-            for near in &self.episodes[index..index + near_count] {
-                new.first = new.first.min(near.first);
-                new.last = new.last.max(near.last);
-            }
-            self.episodes[index] = new;
-            self.episodes.copy_within(index + near_count..self.count, index + 1);
-            self.count -= near_count - 1;
+            self.join_near_episodes(index, near_count, new);
         } else if self.count == MAX_EPISODES {
             self.insert_into_full(index, new);
         } else {
@@ -79,6 +72,19 @@ impl OccurrenceTimes {
             self.episodes[index] = new;
             self.count += 1;
         }
+    }
+
+    /// Joins the new episode and the `near_count` ones from this index on into one.
+    fn join_near_episodes(&mut self, index: usize, near_count: usize, new: Episode) {
+        let mut joined = new;
+        for near in &self.episodes[index..index + near_count] {
+            joined.first = joined.first.min(near.first);
+            joined.last = joined.last.max(near.last);
+        }
+        self.episodes[index] = joined;
+        // The later ones close the gap in the list.
+        self.episodes.copy_within(index + near_count..self.count, index + 1);
+        self.count -= near_count - 1;
     }
 
     /// Inserts an episode at this index of the full list, and makes room by joining the two episodes with the shortest pause between them.

@@ -43,16 +43,8 @@ impl PairMessages {
     /// Records the time of a message in those of its room, the number under which both servers of a pair know a request. Returns whether
     /// the oldest room was evicted because `max` are kept.
     fn record_message(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
-        let is_new = !self.by_room.contains_key(&message.room);
-        // A maximum of 0 counts as 1, so that the room of this message is kept.
-        let is_full = is_new && self.oldest_first.len() >= max.max(1);
-        if is_full && let Some(oldest) = self.oldest_first.pop_front() {
-            self.by_room.remove(&oldest);
-            self.has_evicted = true;
-        }
-        if is_new {
-            self.oldest_first.push_back(message.room);
-        }
+        let is_new_room = !self.by_room.contains_key(&message.room);
+        let has_evicted_room = if is_new_room { self.add_room(message.room, max) } else { false };
         let times = self.by_room.entry(message.room).or_default();
         // Of several messages of one kind, the last counts. `None` is less than any time.
         match message.kind {
@@ -69,6 +61,18 @@ impl PairMessages {
                 self.counts.failed += 1;
             }
         }
+        has_evicted_room
+    }
+
+    /// Adds a new room as the last one. Returns whether the oldest was evicted because `max` are kept.
+    fn add_room(&mut self, room: u64, max: usize) -> bool {
+        // A maximum of 0 counts as 1, so that the room itself is kept.
+        let is_full = self.oldest_first.len() >= max.max(1);
+        if is_full && let Some(oldest) = self.oldest_first.pop_front() {
+            self.by_room.remove(&oldest);
+            self.has_evicted = true;
+        }
+        self.oldest_first.push_back(room);
         is_full
     }
 }

@@ -92,6 +92,14 @@ struct PrefillWork {
     own_in_proportion: u64,
 }
 
+impl PrefillWork {
+    /// Whether at least half of it was that of the prefill's own connection.
+    fn is_mainly_own(&self) -> bool {
+        let of_others = self.in_proportion - self.own_in_proportion;
+        self.own_in_proportion >= of_others
+    }
+}
+
 /// Class of this number of tokens, by doublings.
 fn class_of(tokens: u64) -> usize {
     // The number of bits grows by one with each doubling.
@@ -174,6 +182,14 @@ impl Prefills {
         self.known_since = self.known_since.max(at);
     }
 
+    /// Sets the number of messages missed so far. If it has grown, prefills may have run that are not known.
+    fn update_missed(&mut self, now: MonoNs, missed_messages: u64) {
+        if self.missed_before != missed_messages {
+            self.missed_before = missed_messages;
+            self.mark_unknown_until(now);
+        }
+    }
+
     /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `request_hop`. Returns whether the
     /// oldest of `max` was evicted.
     pub(super) fn add_unjudged(
@@ -207,9 +223,7 @@ impl Prefills {
         let usual_ns = self.usual_ns(class_of(work.at_most));
         // The work of others may have been that of another scheduler, beside which this one was quick because it had little to do. Its
         // length would make much work look quick.
-        let work_of_others = work.in_proportion - work.own_in_proportion;
-        let is_mainly_own_work = work.own_in_proportion >= work_of_others;
-        if is_mainly_own_work {
+        if work.is_mainly_own() {
             self.lengths[class_of(work.in_proportion)].record(length_ns, 1);
         }
         let usual_ns = usual_ns?;
@@ -257,25 +271,25 @@ fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) 
     sampled_long.min_by(|one, other| wanted_share(one).total_cmp(&wanted_share(other)))
 }
 
+/// The prefill of a request, with the tokens of its prompt that were not cached. `None` if a time of it, or that number, is unknown.
+fn prefill_of(request: &Request) -> Option<Prefill> {
+    let times = request.engine_times().unwrap_or_default();
+    let prompt_tokens = request.prompt_tokens.or(request.dispatch().and_then(|dispatch| dispatch.prompt_tokens))?;
+    let tokens = prompt_tokens.saturating_sub(request.cached_tokens?);
+    // With more tokens than one, it had been decoding before its first chunk.
+    let ends_at_first_send = request.starts_with_one_token;
+    let first_send = if ends_at_first_send { request.sent_first } else { None };
+    let span = PrefillSpan { from: times.batch_entered?, to: times.prefill_finished.or(first_send)? };
+    Some(Prefill { span, tokens, connection: SchedulerConnection::of_request(request) })
+}
+
 impl Ledger {
     /// Keeps the prefill of a request whose first chunk was observed, to compare others with it. If its length or work is unknown, nothing
     /// that ran beside it is judged.
     pub(super) fn record_prefill(&mut self, rid: &str) {
         let prefills = &mut self.ttft.late_legs.prefills;
         let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get(ticket)) else { return };
-        let times = request.engine_times().unwrap_or_default();
-        let prompt_tokens = request.prompt_tokens.or(request.dispatch().and_then(|dispatch| dispatch.prompt_tokens));
-        let tokens = prompt_tokens.zip(request.cached_tokens).map(|(prompt, cached)| prompt.saturating_sub(cached));
-        // With more tokens, it had been decoding before its first chunk.
-        let ends_at_first_send = request.starts_with_one_token;
-        let first_send = if ends_at_first_send { request.sent_first } else { None };
-        let end = times.prefill_finished.or(first_send);
-        if let Some(from) = times.batch_entered
-            && let Some(to) = end
-            && let Some(tokens) = tokens
-        {
-            let connection = SchedulerConnection::of_request(request);
-            let prefill = Prefill { span: PrefillSpan { from, to }, tokens, connection };
+        if let Some(prefill) = prefill_of(request) {
             let is_evicted_needed = prefills.add_known(prefill, self.limits.prefills);
             if is_evicted_needed {
                 self.limits.count_reached("prefills");
@@ -289,12 +303,8 @@ impl Ledger {
     /// Judges the prefills that ended before the oldest request without an answer was sent. Every prefill that can have run beside them is
     /// then known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
-        // If messages were missed, prefills may have run that are not known.
-        let missed = self.hops.missed_messages();
-        if self.ttft.late_legs.prefills.missed_before != missed {
-            self.ttft.late_legs.prefills.missed_before = missed;
-            self.ttft.late_legs.prefills.mark_unknown_until(now);
-        }
+        let missed_messages = self.hops.missed_messages();
+        self.ttft.late_legs.prefills.update_missed(now, missed_messages);
         // A silence that may still be confirmed would explain a slow prefill.
         if self.silences.is_undecided(now) {
             return;
@@ -303,16 +313,24 @@ impl Ledger {
         // A request that waits for longer has not begun its prefill, so it need not be waited for.
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
-            let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier(prefill) else { continue };
-            if self.silences.explains(slow.span.from, slow.span.to) {
-                self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
-                continue;
+            if let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier(prefill) {
+                self.judge_slow_prefill(&slow);
             }
-            let scheduler_use = self.scheduler_use(&slow);
-            // A stopped scheduler computes nothing, and a prefill server has no streams whose silence would show it.
-            if scheduler_use.is_none_or(|used| used.share(used.wanted_ns()) >= MIN_WANTED_SHARE) {
-                self.ttft.late_legs.record_slow_prefill(&slow, scheduler_use);
-            }
+        }
+    }
+
+    /// Records a slow prefill: as one that a silence of the engine explains, or else as slow beside others. Not if its scheduler was
+    /// stopped meanwhile.
+    fn judge_slow_prefill(&mut self, slow: &SlowPrefill) {
+        if self.silences.explains(slow.span.from, slow.span.to) {
+            self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
+            return;
+        }
+        let scheduler_use = self.scheduler_use(slow);
+        // A stopped scheduler computes nothing, and a prefill server has no streams whose silence would show it.
+        let was_stopped = scheduler_use.is_some_and(|used| used.share(used.wanted_ns()) < MIN_WANTED_SHARE);
+        if !was_stopped {
+            self.ttft.late_legs.record_slow_prefill(slow, scheduler_use);
         }
     }
 

@@ -118,15 +118,19 @@ fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     }
 }
 
-/// Waits for the process that receives from the scheduler and for the one that receives from the last hop. With more hops (channels) than
-/// two, only the last one is known.
-fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
+/// Whether a request has streams on two hops of one group, which lead to different receivers.
+fn has_changed_receiver(streams: &[Stream]) -> bool {
     let mut groups: Vec<u32> = streams.iter().map(|stream| stream.group).collect();
     groups.sort_unstable();
     groups.dedup();
-    // Two streams on hops of one group: the request changed its receiver, so it is unknown for which one it waited.
-    let has_changed_receiver = groups.len() < streams.len();
-    if has_changed_receiver || !streams.iter().all(Stream::is_whole) {
+    groups.len() < streams.len()
+}
+
+/// Waits for the process that receives from the scheduler and for the one that receives from the last hop. With more hops (channels) than
+/// two, only the last one is known.
+fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
+    // After a change of the receiver, it is unknown for which one the request waited.
+    if has_changed_receiver(streams) || !streams.iter().all(Stream::is_whole) {
         return [None, None];
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };

@@ -48,6 +48,14 @@ impl ProcessingStage {
         }
     }
 
+    /// Records the time of a request's first chunk through the process, which ended at `until`.
+    fn record_through(&mut self, until: MonoNs, ns: u64) {
+        let times = 1;
+        self.through.record(ns);
+        self.through_sum.record_n(until, ns, times);
+        self.long_through.record(ns);
+    }
+
     /// Records the time of a chunk inside the process, which ended at `until`.
     fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
         let times = 1;
@@ -93,18 +101,23 @@ impl InProcess {
         self.waiting.front().map(|oldest| oldest.at)
     }
 
+    /// Removes and returns the waiting chunk with this count. Chunks keep their order, so the other times of those before it were missed:
+    /// they are removed, too.
+    fn remove_waiting(&mut self, count: u32) -> Option<TimedCount> {
+        while let Some(oldest) = self.waiting.front() {
+            if oldest.count >= count {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        self.waiting.pop_front_if(|waiting| waiting.count == count)
+    }
+
     /// Returns when the chunk passed the other side of the process, if that is known. Otherwise keeps the chunk until it does.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         // All waiting chunks have passed the side `self.side` only.
         if self.side != side {
-            // Chunks keep their order, so the other times of these were missed.
-            while let Some(oldest) = self.waiting.front() {
-                if oldest.count >= chunk.count {
-                    break;
-                }
-                self.waiting.pop_front();
-            }
-            if let Some(matched) = self.waiting.pop_front_if(|waiting| waiting.count == chunk.count) {
+            if let Some(matched) = self.remove_waiting(chunk.count) {
                 return Some(matched.at);
             }
             if !self.waiting.is_empty() {
@@ -171,11 +184,7 @@ impl ProcessingStages {
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             // The time through the process begins with the send to it, which is observed even without its receives.
-            let ns = chunk.at.since(incoming.first_at);
-            processing_stage.through.record(ns);
-            let times = 1;
-            processing_stage.through_sum.record_n(chunk.at, ns, times);
-            processing_stage.long_through.record(ns);
+            processing_stage.record_through(chunk.at, chunk.at.since(incoming.first_at));
         }
         if processing_stage.shows_receives {
             let received = match_other_side(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
@@ -210,6 +219,16 @@ impl ProcessingStages {
     }
 }
 
+/// Chunks of a request at this role, without any if it is new there. `side`: the side of the first of them.
+fn chunks_in_process(in_process: &mut Vec<InProcess>, role: u16, side: StageSide) -> &mut InProcess {
+    let known_index = in_process.iter().position(|known| known.role == role);
+    if known_index.is_none() {
+        in_process.push(InProcess { role, side, waiting: VecDeque::new() });
+    }
+    let index = known_index.unwrap_or(in_process.len() - 1);
+    &mut in_process[index]
+}
+
 /// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the
 /// other side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
 fn match_other_side(
@@ -220,12 +239,7 @@ fn match_other_side(
     chunk: TimedCount,
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
-    let known_index = in_process.iter().position(|known| known.role == role);
-    if known_index.is_none() {
-        in_process.push(InProcess { role, side, waiting: VecDeque::new() });
-    }
-    let index = known_index.unwrap_or(in_process.len() - 1);
-    let chunks_of_role = &mut in_process[index];
+    let chunks_of_role = chunks_in_process(in_process, role, side);
     let waiting_before = chunks_of_role.waiting.len();
     let other_side = chunks_of_role.take_other_side(side, chunk);
     let waiting = chunks_of_role.waiting.len();

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine_silence::is_streamed;
+use super::stream::Stream;
 use super::{
     GAP_WARNING_NS, Hop, HopGroup, HopWait, JudgedChunks, Ledger, Lossy, ProcessingStage, ReachedLimit, Request,
     RequestHistory, RequestNumbers, RequestSummary, SentFrame, ToolCallResponses, Totals, WorstGap,
@@ -70,19 +71,23 @@ impl Ledger {
         was_observed && !self.scheduler_may_hold_tokens_back(request)
     }
 
-    /// Whether the scheduler may be generating tokens of a silent request. Tokens of a request that is not streamed are sent together,
-    /// every few steps of the scheduler. Until it has made that many steps since the last chunk, no chunk is due.
+    /// Whether the scheduler may be generating tokens of a silent request and not have sent them yet. Of a request that is not streamed, it
+    /// sends a number of tokens together.
     fn scheduler_may_hold_tokens_back(&self, request: &Request) -> bool {
-        let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
         // Without such a number, the engine sends each token as soon as it is generated.
-        let Some(steps_per_chunk) = unstreamed_tokens else { return false };
+        let Some(tokens_per_chunk) = self.engine.facts().unstreamed_tokens() else { return false };
         request.streams.iter().any(|stream| {
-            let is_streamed = is_streamed(stream.chunks, stream.count.highest, unstreamed_tokens);
-            // The scheduler sends a frame in each step, with chunks of other requests.
-            let steps = self.hops.sends_since(stream);
-            // Without a step since the last chunk, the whole scheduler is silent.
-            !is_streamed && steps > 0 && steps < steps_per_chunk as usize
+            let is_streamed = is_streamed(stream.chunks, stream.count.highest, Some(tokens_per_chunk));
+            !is_streamed && self.is_before_next_chunk(stream, tokens_per_chunk)
         })
+    }
+
+    /// Whether the scheduler goes on, but has made too few steps since the stream's last chunk for the next one. A step generates at least
+    /// one token of each request.
+    fn is_before_next_chunk(&self, stream: &Stream, tokens_per_chunk: u32) -> bool {
+        // In each step, the scheduler sends a frame with chunks of other requests. Without any, the whole scheduler is silent.
+        let steps = self.hops.sends_since(stream);
+        steps > 0 && steps < tokens_per_chunk as usize
     }
 
     /// Numbers of a live request.

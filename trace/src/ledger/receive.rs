@@ -10,7 +10,7 @@ use super::receiver::ReceiveTimes;
 use super::request::{ReceivedChunk, Request};
 use super::request_table::PREFETCHED_RECORDS;
 use super::stream::Stream;
-use super::{BURST_FRAMES, GAP_WARNING_NS, LATE_NS, Ledger, Totals};
+use super::{BURST_FRAMES, GAP_WARNING_NS, Hop, LATE_NS, Ledger, Totals};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
@@ -25,6 +25,50 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
     is_same_burst && engine.is_waiter_pending_after(frames_since_wakeup)
 }
 
+/// Keeps when a request's first chunk was received, and returns whether this is the observed receive of it. If it is another receive, and
+/// that of the first chunk is unknown, that one was missed.
+#[inline]
+fn keep_first_receive(request: &mut Request, receive: FrameReceive, chunk: PendingChunk) -> bool {
+    if request.received_first.is_some() {
+        return false;
+    }
+    let is_first_receive = chunk.is_first && receive.is_observed;
+    if is_first_receive {
+        request.received_first = Some(receive.at);
+    } else {
+        request.first_receive_missed = true;
+    }
+    is_first_receive
+}
+
+/// Wait of a request's first token, sent by the scheduler at `sent_at`, for the receiver of the last hop. `None` if that thread, or the
+/// send on the last hop, was not observed.
+#[inline]
+fn first_token_wait(request: &Request, sent_at: MonoNs, hop: &Hop, receive: FrameReceive) -> Option<FirstTokenWait> {
+    let receiver = hop.last_receiver?;
+    let sent_on_last_hop = receive.sent_at?;
+    Some(FirstTokenWait {
+        rid: request.rid.clone(),
+        sent_at,
+        sent_on_last_hop,
+        received_at: receive.at,
+        group: hop.group,
+        receiver,
+    })
+}
+
+/// Whether a chunk received at `position` may replace the one before, which the request's waiter has not read yet. False if wakeups are
+/// not observed.
+#[inline]
+fn may_replace_last_chunk(request: &Request, position: Option<BurstPosition>, engine: &EngineState) -> bool {
+    let (Some(now), Some(woken)) = (position, request.last_wakeup) else { return false };
+    // The deliveries of a lossless request contain the tokens of skipped chunks. Of a shared rid, it is not known whose chunk was last.
+    if request.is_lossless || request.is_shared() {
+        return false;
+    }
+    is_waiter_pending(woken, now, engine)
+}
+
 impl Totals {
     /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because the next chunk is received at `at` before the
     /// task that waits for the request's chunks (its waiter) has run.
@@ -36,18 +80,12 @@ impl Totals {
         loss_memory: &mut LossMemory,
         limits: &mut CountedLimits,
     ) {
-        // Chunks received since the waiter was woken.
+        // Its burst: the chunks received since the waiter was woken.
         request.burst += 1;
         let predicted = &mut self.predicted;
         predicted.burst_max = predicted.burst_max.max(request.burst);
         match (engine.waiter, engine.mode) {
-            (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
-                predicted.dropped += 1;
-                let is_first_drop = request.predicted.is_none();
-                request.predict_drop(at, loss_memory, limits);
-                let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
-                self.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
-            }
+            (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => self.predict_drop(at, request, loss_memory, limits),
             // The last chunk has the tokens of those that it replaces.
             (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
                 predicted.merged += 1;
@@ -60,6 +98,21 @@ impl Totals {
         let is_first_burst = !request.burst_seen;
         request.burst_seen = true;
         self.bursts.record_request(at, &request.rid, u64::from(request.burst), is_first_burst);
+    }
+
+    /// Adds the request's previous chunk to its predicted losses.
+    fn predict_drop(
+        &mut self,
+        at: MonoNs,
+        request: &mut Request,
+        loss_memory: &mut LossMemory,
+        limits: &mut CountedLimits,
+    ) {
+        self.predicted.dropped += 1;
+        let is_first_drop = request.predicted.is_none();
+        request.predict_drop(at, loss_memory, limits);
+        let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
+        self.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
     }
 }
 
@@ -151,19 +204,27 @@ impl Ledger {
         let received_at = hop.take_unprocessed(id);
         let processing_ns = received_at.map_or(0, |received_at| at.since(received_at));
         if let Some(received_at) = received_at {
-            while let Some(ticket) = hop.take_unprocessed_request(received_at) {
-                let Some(request) = self.table.get_mut(ticket) else { continue };
-                // For a request without details, only timelines show this time, so it is kept only for those.
-                if self.timelines.is_some() || request.details.is_some() {
-                    request.details.get_or_insert_default().processed = Some(at);
-                }
-            }
+            self.record_processed_requests(at, hop_index, received_at);
+            let hop = &mut self.hops.all[hop_index];
             hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(processing_ns);
             self.hops.groups[hop.group].processing.record(processing_ns);
         }
         if let Some(thread) = receiver.and_then(|id| self.threads.get_mut(id)) {
             thread.requested_at = Some(at);
             thread.sums.processing_ns = thread.sums.processing_ns.saturating_add(processing_ns);
+        }
+    }
+
+    /// Keeps when the first chunks in the frame received at `received_at` were processed.
+    #[inline]
+    fn record_processed_requests(&mut self, at: MonoNs, hop_index: usize, received_at: MonoNs) {
+        let hop = &mut self.hops.all[hop_index];
+        while let Some(ticket) = hop.take_unprocessed_request(received_at) {
+            let Some(request) = self.table.get_mut(ticket) else { continue };
+            // For a request without details, only timelines show this time, so it is kept only for those.
+            if self.timelines.is_some() || request.details.is_some() {
+                request.details.get_or_insert_default().processed = Some(at);
+            }
         }
     }
 
@@ -319,7 +380,8 @@ impl Ledger {
                 self.table.prefetch_record(chunk.ticket);
             }
             for chunk in block {
-                if chunk.number == 1 && receive.is_observed {
+                let is_first = chunk.number == 1;
+                if is_first && receive.is_observed {
                     self.record_first_chunk_wait(receive, *chunk);
                 }
                 if leads_to_tokenizer {
@@ -365,27 +427,16 @@ impl Ledger {
         }
     }
 
-    /// Records the receive of a chunk by the tokenizer. If the task that waits for the request's chunks has not run since the chunk
-    /// before, the outcome of that one is predicted.
+    /// Records the receive of a chunk by the tokenizer. It may replace the chunk before, if the request's waiter (the task that waits for
+    /// its chunks) has not run since. The outcome of that one is then predicted.
     fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
         self.totals.tokens.received += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
-        let is_first_receive = chunk.is_first && receive.is_observed && request.received_first.is_none();
-        if is_first_receive {
-            request.received_first = Some(at);
-        } else if request.received_first.is_none() {
-            // This is not the observed receive of the first chunk, so that one was missed.
-            request.first_receive_missed = true;
-        }
-        // The deliveries of a lossless request contain the tokens of skipped chunks.
-        if let (Some(now), Some(woken)) = (position, request.last_wakeup)
-            && !request.is_lossless
-            && !request.is_shared()
-            && is_waiter_pending(woken, now, &self.engine)
-        {
+        let is_first_receive = keep_first_receive(request, receive, chunk);
+        if may_replace_last_chunk(request, position, &self.engine) {
             self.totals.predict_outcome(at, request, &self.engine, &mut self.loss_memory, &mut self.limits);
         } else {
             // The waiter has run, or loses nothing if it has not. This chunk wakes it, and is the first of a burst.
@@ -415,7 +466,8 @@ impl Ledger {
             self.ttft.record_request(request, &mut self.limits);
         }
         // A send before the end of an engine and a receive after it belong to different requests.
-        let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) else { return };
+        let sent_by_this_engine = if request.is_after_engine_end { None } else { request.sent_first };
+        let Some(sent) = sent_by_this_engine else { return };
         let gap_ns = at.since(sent);
         request.gap_ns = Some(gap_ns);
         // As in the time slots, an observation that arrives late counts in the second in which it arrives.
@@ -427,17 +479,10 @@ impl Ledger {
             self.late_gap_rids.add_rid(&request.rid);
         }
         let hop = &self.hops.all[receive.hop_index];
-        if let (Some(receiver), Some(sent_on_last_hop)) = (hop.last_receiver, receive.sent_at)
-            && gap_ns >= MIN_WAIT_NS
+        if gap_ns >= MIN_WAIT_NS
+            && let Some(wait) = first_token_wait(request, sent, hop, receive)
         {
-            self.waits.add_wait(FirstTokenWait {
-                rid: request.rid.clone(),
-                sent_at: sent,
-                sent_on_last_hop,
-                received_at: at,
-                group: hop.group,
-                receiver,
-            });
+            self.waits.add_wait(wait);
         }
     }
 

@@ -1,7 +1,8 @@
 //! State of the receivers' threads and sockets.
 
 use super::hop::{BurstPosition, BurstReceiver};
-use super::{Hop, Ledger, Thread};
+use super::threads::Threads;
+use super::{Hop, Ledger, ProcessingStage, Thread};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
@@ -35,6 +36,15 @@ impl ReceiveTimes {
     }
 }
 
+/// The thread that receives from a hop. Until a receive is observed, it is presumed to be the main thread of the only process with the
+/// role to which the hop leads.
+fn known_or_presumed_receiver(hop: &Hop, stages: &[ProcessingStage], threads: &Threads) -> Option<ThreadId> {
+    hop.last_receiver.or_else(|| {
+        let stage = stages.get(usize::from(hop.ends.to))?;
+        threads.only_main_thread(&stage.role)
+    })
+}
+
 impl Ledger {
     /// Records a sample of a thread's CPU time. If frames waited for the thread in the whole interval, it also counts for the hop
     /// (channel) on which they waited.
@@ -52,11 +62,7 @@ impl Ledger {
         let interval_start = MonoNs(at.0.saturating_sub(sample.interval_ns));
         let stages = &self.hops.processing_stages.all;
         for hop in &mut self.hops.all {
-            let receiver = hop.last_receiver.or_else(|| {
-                // Presumed, until a receive is observed: see `Self::only_receiver`.
-                let stage = stages.get(usize::from(hop.ends.to))?;
-                self.threads.only_main_thread(&stage.role)
-            });
+            let receiver = known_or_presumed_receiver(hop, stages, &self.threads);
             let has_waiting_frame = hop.oldest_waiting().is_some_and(|sent| sent <= interval_start);
             if has_waiting_frame && receiver == Some(sample.thread) {
                 hop.while_waiting = hop.while_waiting.plus(sample.into());

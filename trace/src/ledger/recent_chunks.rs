@@ -282,30 +282,21 @@ impl RecentChunks {
     /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not
     /// received waits until `now`.
     pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
-        let mut received_at: HashMap<FrameId, MonoNs> = HashMap::new();
-        // Highest number of a received frame.
-        let mut last_received: HashMap<LaneId, u64> = HashMap::new();
+        let mut receives = FrameReceives::default();
         for moment in &self.moments {
             if matches!(moment.kind, MomentKind::Received(_)) && wait.hops.contains(&moment.hop) {
-                received_at.insert(moment.frame_id(), moment.at);
-                let last = last_received.entry(moment.lane_id()).or_default();
-                *last = moment.seq.max(*last);
+                receives.add_receive(moment);
             }
         }
         let mut rids = HashSet::new();
-        for moment in &self.moments {
-            if moment.kind != MomentKind::Sent || !wait.hops.contains(&moment.hop) {
+        for sent in &self.moments {
+            if sent.kind != MomentKind::Sent || !wait.hops.contains(&sent.hop) {
                 continue;
             }
-            // A connection keeps the order: if a later frame was received, this one was too, at an unknown time.
-            let is_waiting = last_received.get(&moment.lane_id()).is_none_or(|last| *last < moment.seq);
-            let wait_end = match received_at.get(&moment.frame_id()) {
-                Some(received) => *received,
-                None if is_waiting => now,
-                None => continue,
-            };
-            if wait.includes(moment.at, wait_end) {
-                rids.insert(moment.rid_hash);
+            if let Some(wait_end) = receives.end_of_wait(sent, now)
+                && wait.includes(sent.at, wait_end)
+            {
+                rids.insert(sent.rid_hash);
             }
         }
         rids
@@ -317,6 +308,32 @@ impl RecentChunks {
 struct LaneId {
     hop: HopId,
     lane: u32,
+}
+
+/// Receives of frames.
+#[derive(Default)]
+struct FrameReceives {
+    at: HashMap<FrameId, MonoNs>,
+    /// Highest number of a received frame on each connection.
+    last: HashMap<LaneId, u64>,
+}
+
+impl FrameReceives {
+    fn add_receive(&mut self, received: &Moment) {
+        self.at.insert(received.frame_id(), received.at);
+        let last = self.last.entry(received.lane_id()).or_default();
+        *last = received.seq.max(*last);
+    }
+
+    /// When the wait of a sent frame ended: at its receive, or `now` if it still waits. `None` if it was received at an unknown time: a
+    /// connection keeps the order, so every frame before a received one was received, too.
+    fn end_of_wait(&self, sent: &Moment, now: MonoNs) -> Option<MonoNs> {
+        if let Some(received) = self.at.get(&sent.frame_id()) {
+            return Some(*received);
+        }
+        let still_waits = self.last.get(&sent.lane_id()).is_none_or(|last| *last < sent.seq);
+        still_waits.then_some(now)
+    }
 }
 
 impl Moment {

@@ -241,15 +241,20 @@ fn find_continuation<'c>(
     let same_index = chunks.get(index);
     // A chunk without a token count continues in the one with the same number.
     let Some(end) = chunk.end else { return same_index };
-    while chunks.get(*search_from).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
-        *search_from += 1;
-    }
+    skip_lower_counts(chunks, search_from, end);
     let first_not_below = chunks.get(*search_from);
     if first_not_below.is_some_and(|seen| seen.end.is_some()) {
         return first_not_below;
     }
     // Without token counts, only the order of the chunks relates them.
     same_index.filter(|seen| seen.end.is_none())
+}
+
+/// Moves `index` to the first chunk from there on whose token count is not lower than `end`, or that has none.
+fn skip_lower_counts(chunks: &[ChunkRecord], index: &mut usize, end: u32) {
+    while chunks.get(*index).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
+        *index += 1;
+    }
 }
 
 /// State of the chunk `first` of the first leg. It is the outcome of `judged`, the chunk on a later leg that carries it on, if one has an

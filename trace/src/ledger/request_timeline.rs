@@ -309,14 +309,12 @@ impl Timelines {
 
     /// Records the chunks of a frame. Returns the requests whose first or finishing chunks are among them.
     fn record_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
-        let mut marks = Vec::new();
         if frame.kind == Kind::Abort {
             // An abort has no chunk to mark, but its request has a timeline.
-            for ticket in frame.chunks.iter().filter_map(|chunk| ledger.table.ticket_of(chunk.rid)) {
-                self.get_or_open(ticket, ledger);
-            }
-            return marks;
+            self.open_timelines(frame, ledger);
+            return Vec::new();
         }
+        let mut marks = Vec::new();
         // `touched` has the request of each chunk, in the same order.
         for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
             let request = ledger.table.get(ticket);
@@ -329,6 +327,13 @@ impl Timelines {
             }
         }
         marks
+    }
+
+    /// Creates the timelines of the requests that the frame names, as far as they have records.
+    fn open_timelines(&mut self, frame: &Frame<'_>, ledger: &Ledger) {
+        for ticket in frame.chunks.iter().filter_map(|chunk| ledger.table.ticket_of(chunk.rid)) {
+            self.get_or_open(ticket, ledger);
+        }
     }
 
     /// Records a later stage of a frame: applies `stamp` to the kept times of each first and finishing chunk in it.
@@ -365,14 +370,8 @@ impl Timelines {
             timeline.add_note(at, NoteKind::FirstReceived);
         }
         timeline.last_delivered = Some(at);
-        let mut chunks = 0;
-        let mut tokens = 0;
-        for (_, judged) in ledger.judged_chunks().filter(|(_, judged)| judged.outcome == ChunkOutcome::Dropped) {
-            chunks += u64::from(judged.count);
-            tokens += u64::from(judged.tokens_lost);
-        }
-        if chunks > 0 {
-            timeline.add_note(at, NoteKind::Dropped { chunks, tokens });
+        if let Some(dropped) = note_of_dropped_chunks(ledger) {
+            timeline.add_note(at, dropped);
         }
     }
 
@@ -382,6 +381,17 @@ impl Timelines {
             timeline.add_note(at, kind());
         }
     }
+}
+
+/// Note of the chunks that the last delivery shows as dropped; `None` if it shows none.
+fn note_of_dropped_chunks(ledger: &Ledger) -> Option<NoteKind> {
+    let mut chunks = 0;
+    let mut tokens = 0;
+    for (_, judged) in ledger.judged_chunks().filter(|(_, judged)| judged.outcome == ChunkOutcome::Dropped) {
+        chunks += u64::from(judged.count);
+        tokens += u64::from(judged.tokens_lost);
+    }
+    (chunks > 0).then_some(NoteKind::Dropped { chunks, tokens })
 }
 
 fn capabilities_of(ledger: &Ledger, hop: HopId) -> Capabilities {

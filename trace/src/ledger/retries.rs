@@ -39,6 +39,14 @@ impl AttemptEnd {
         since_first_ns + MAX_EARLY_NS >= delay_ns && !self.is_abort_past(abort_at, delay_ns)
     }
 
+    /// Whether the abort that the engine sends `delay_ns` after the end is still to come, and when is known.
+    fn awaits_abort(self, now: MonoNs, delay_ns: u64) -> bool {
+        let is_abort_to_come = self.last_at <= now && !self.is_abort_past(now, delay_ns);
+        // If the signs of the end came far apart, it is not known from which one the engine counts.
+        let has_certain_end = self.last_at.since(self.first_at) <= MAX_LATE_NS;
+        is_abort_to_come && has_certain_end
+    }
+
     /// Whether the abort that the engine sends `delay_ns` after the end was sent before `now`.
     fn is_abort_past(self, now: MonoNs, delay_ns: u64) -> bool {
         now.since(self.last_at) > delay_ns + MAX_LATE_NS
@@ -55,7 +63,15 @@ struct Retry {
     aborted: Option<MonoNs>,
     /// Something of its response was written, so that a client that leaves is seen to leave.
     has_response: bool,
+    /// It ended by an abort.
     has_ended: bool,
+}
+
+impl Retry {
+    /// A retry that has been dispatched only, after this end of an earlier attempt.
+    fn new(rid: &str, dispatched: MonoNs, earlier: AttemptEnd) -> Self {
+        Self { rid: rid.into(), dispatched, earlier, aborted: None, has_response: false, has_ended: false }
+    }
 }
 
 /// A retry that the abort of an earlier attempt ended.
@@ -123,38 +139,23 @@ impl Retries {
             return;
         }
         let Some(earlier) = self.ended.remove(&hash_rid(rid)) else { return };
-        let is_recent = earlier.last_at <= at && at.since(earlier.last_at) <= delay_ns + MAX_LATE_NS;
-        // If the signs of its end came far apart, it is not known when the abort is due.
-        let has_certain_end = earlier.last_at.since(earlier.first_at) <= MAX_LATE_NS;
-        if is_recent && has_certain_end {
-            push_bounded(
-                &mut self.followed,
-                Retry {
-                    rid: rid.into(),
-                    dispatched: at,
-                    earlier,
-                    aborted: None,
-                    has_response: false,
-                    has_ended: false,
-                },
-                MAX_FOLLOWED,
-            );
+        if earlier.awaits_abort(at, delay_ns) {
+            push_bounded(&mut self.followed, Retry::new(rid, at, earlier), MAX_FOLLOWED);
         }
     }
 
     /// Records an abort with this rid. One that is sent when the abort of the earlier attempt is due is taken for that one: it ends the
     /// followed retry, which stays followed. Any other one is an abort of the retry itself, which is not followed any more.
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        let retry = self.remove_followed(rid);
-        // The dispatch of the retry has removed the end of the earlier attempt, so this is an end since then.
-        let has_ended_since_dispatch = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
-        // Of a second abort it is not known which one has an effect. An abort at another time is one of the retry itself.
-        if let Some(retry) = retry
-            && retry.aborted.is_none()
-            && !has_ended_since_dispatch
-            && retry.earlier.is_followed_by(at, delay_ns)
-        {
-            push_bounded(&mut self.followed, Retry { aborted: Some(at), ..retry }, MAX_FOLLOWED);
+        if let Some(retry) = self.remove_followed(rid) {
+            let is_abort_of_earlier = retry.earlier.is_followed_by(at, delay_ns);
+            // The dispatch of the retry has removed the end of the earlier attempt, so this is an end since then.
+            let has_ended_since_dispatch = self.ended.contains_key(&hash_rid(rid));
+            // Of a second abort it is not known which one has an effect.
+            let is_first_abort = retry.aborted.is_none();
+            if is_abort_of_earlier && is_first_abort && !has_ended_since_dispatch {
+                push_bounded(&mut self.followed, Retry { aborted: Some(at), ..retry }, MAX_FOLLOWED);
+            }
         }
         self.record_end(at, rid, delay_ns);
     }
@@ -180,7 +181,7 @@ impl Retries {
             return;
         }
         self.followed[index].has_ended = true;
-        self.count_if_aborted_for_client(index);
+        self.count_if_client_waited(index);
     }
 
     /// Records that something of a response was written. Until then, the abort of a retry may come from a client that has left.
@@ -192,14 +193,17 @@ impl Retries {
         let is_of_retry = |retry: &Retry| *retry.rid == *rid && retry.dispatched <= at;
         if let Some(index) = self.followed.iter().position(is_of_retry) {
             self.followed[index].has_response = true;
-            self.count_if_aborted_for_client(index);
+            self.count_if_client_waited(index);
         }
     }
 
-    /// Counts a retry that has ended by the abort of an earlier attempt while its client waited.
-    fn count_if_aborted_for_client(&mut self, index: usize) {
+    /// Counts the followed retry at this index if the abort of an earlier attempt has ended it, and its own client waited for it. It is not
+    /// followed any more then.
+    fn count_if_client_waited(&mut self, index: usize) {
         let Some(retry) = self.followed.get(index) else { return };
-        if !retry.has_response || !retry.has_ended {
+        // Until its response begins, a client that leaves is not seen to leave, and may have caused the abort.
+        let is_known_to_have_client = retry.has_response;
+        if !retry.has_ended || !is_known_to_have_client {
             return;
         }
         let Some(aborted_at) = retry.aborted else { return };

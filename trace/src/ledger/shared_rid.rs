@@ -32,20 +32,33 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
+    /// Whether a chunk that fits the newer request may belong to this one instead: only if this one is recent, and the ids of the chunk do
+    /// not show which of its tokens are new.
+    fn may_own_fitting_chunk(&self, context: &FrameContext) -> bool {
+        let is_recent = context.at.since(self.stream.last_at) < MAX_LATE_NS;
+        is_recent && !self.stream.shows_tokens(context.claimed_ids)
+    }
+
     /// Whether the chunk may continue the stream (the chunks on one hop) of this previous request.
-    fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
+    fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
+        if self.stream.hop != context.hop {
+            return false;
+        }
+        // A stream that may mix requests already can contain any chunk.
+        self.stream.count.may_mix_requests() || self.is_count_continued_by(context, chunk)
+    }
+
+    /// Whether the chunk's count continues that of the stream: with new tokens, or as an empty chunk with the same count.
+    fn is_count_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
-        let may_mix_requests = stream.count.may_mix_requests();
         // Nothing shows that no frame was missed before the chunk.
         let watched_frames = None;
-        let step = stream.check_chunk(chunk, context.claimed_ids, epoch, watched_frames);
+        let step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
-        let continues_count = fits && (step.new > 0 || repeats_last_count);
-        // A stream that may mix requests already can contain any chunk.
-        stream.hop == context.hop && (may_mix_requests || continues_count)
+        fits && (step.new > 0 || repeats_last_count)
     }
 }
 
@@ -55,9 +68,18 @@ pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>
     last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(MAX_LATE_NS)))
 }
 
+/// Makes the next delivery prove no loss if it comes so early that it may be a late one of the previous request with the rid.
+fn doubt_late_delivery(request: &mut Request, at: MonoNs) {
+    if let Some(tracker) = &mut request.tracker
+        && at < tracker.previous_until
+    {
+        tracker.mark_uncertain();
+    }
+}
+
 /// Stream of a request whose rid a chunk has used again, if the request may still be live. `None` if it has certainly ended.
 /// `is_final_in_transit`: its final chunk may not have reached its client.
-pub(super) fn possibly_live_stream<'r>(
+fn possibly_live_stream<'r>(
     request: &'r Request,
     stream_index: usize,
     context: &FrameContext,
@@ -72,19 +94,94 @@ pub(super) fn possibly_live_stream<'r>(
 }
 
 impl Ledger {
+    /// Applies the first chunk of a count that begins again in a stream, and returns the record that the rid has from now on: a new one,
+    /// because the rid belongs to another request. Only a stream that began with late chunks of an earlier request keeps its record.
+    pub(super) fn restart_stream(
+        &mut self,
+        ticket: Ticket,
+        stream_index: usize,
+        context: &FrameContext,
+        rid: &str,
+    ) -> Ticket {
+        let began_with_late_chunks = self.began_with_late_chunks(ticket, stream_index, context);
+        let Some(request) = self.table.get_mut(ticket) else { return ticket };
+        if began_with_late_chunks {
+            // The record's own request begins in the stream only now.
+            request.streams[stream_index] = Stream::new(context.hop, context.group, context.roles, context.at);
+            return ticket;
+        }
+        self.give_rid_to_new_request(ticket, stream_index, context, rid)
+    }
+
+    /// Whether a stream began with late chunks of an earlier request with the rid. These come only behind the scheduler, and such a stream
+    /// was not seen from its first token on.
+    fn began_with_late_chunks(&self, ticket: Ticket, stream_index: usize, context: &FrameContext) -> bool {
+        if stream_index == 0 || context.is_origin {
+            return false;
+        }
+        let stream = self.table.get(ticket).and_then(|request| request.streams.get(stream_index));
+        let is_whole = stream.is_some_and(Stream::is_whole);
+        !is_whole || self.predecessors.contains_key(&ticket)
+    }
+
+    /// Creates a record for another request with this rid, and returns its ticket. The old record stays until its receives and deliveries
+    /// have come, but only its ticket leads to it.
+    fn give_rid_to_new_request(
+        &mut self,
+        old_ticket: Ticket,
+        stream_index: usize,
+        context: &FrameContext,
+        rid: &str,
+    ) -> Ticket {
+        let Some(old) = self.table.get(old_ticket) else { return old_ticket };
+        let is_old_unfinished = old.finish.is_none();
+        let is_old_final_in_transit = self.is_final_chunk_in_transit(old);
+        let live_stream = possibly_live_stream(old, stream_index, context, is_old_final_in_transit).cloned();
+        self.table.unmap(old_ticket);
+        // A finished record is queued for closing already.
+        if is_old_unfinished {
+            self.totals.requests.overwritten += 1;
+            self.close_soon(old_ticket, context.at);
+        }
+        let new_ticket = self.admit_request(rid, context.at);
+        self.keep_predecessor(new_ticket, old_ticket, live_stream);
+        // Late chunks of the old request could then be taken for those of the new one.
+        let is_predecessor_in_transit = is_old_final_in_transit && self.predecessors.contains_key(&new_ticket);
+        if is_predecessor_in_transit || self.overlaps_predecessor(new_ticket, context.at) {
+            self.stop_judging_shared(new_ticket);
+        }
+        new_ticket
+    }
+
+    /// Remembers the previous request with the rid of `new_ticket`, whose further chunks must not count for the new request. It is the old
+    /// one with its `live_stream`, or, if that has ended (`None`), the one before it.
+    fn keep_predecessor(&mut self, new_ticket: Ticket, old_ticket: Ticket, live_stream: Option<Stream>) {
+        let predecessor = match live_stream {
+            Some(stream) => Some(Predecessor { ticket: old_ticket, stream }),
+            None => self.predecessors.get(&old_ticket).cloned(),
+        };
+        if let Some(predecessor) = predecessor {
+            self.predecessors.insert(new_ticket, predecessor);
+        }
+    }
+
     /// Whether the final chunk of a request may not have reached the tokenizer or the client. Until it has, the rid is not free to be
     /// reused.
     pub(super) fn is_final_chunk_in_transit(&self, request: &Request) -> bool {
+        let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
+        let is_before_last_hop = self.hops.any_last && !self.has_final_chunk_on_last_hop(request);
+        !request.final_received && (is_undelivered || is_before_last_hop)
+    }
+
+    /// Whether the final chunk of a request was sent on a hop into the tokenizer. That of an unfinished request is the last one that the
+    /// scheduler has sent so far.
+    fn has_final_chunk_on_last_hop(&self, request: &Request) -> bool {
         let is_unfinished = request.finish.is_none();
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
-        let has_reached_last_hop = request.streams.iter().any(|stream| {
-            // The final chunk of an unfinished request is the last one that was sent.
+        request.streams.iter().any(|stream| {
             let has_all_tokens = is_unfinished && stream.count.highest >= sent_tokens;
             (stream.is_finished() || has_all_tokens) && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
-        });
-        let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
-        let is_before_last_hop = self.hops.any_last && !has_reached_last_hop;
-        !request.final_received && (is_undelivered || is_before_last_hop)
+        })
     }
 
     /// Previous requests with the rid of `ticket` that are not known to have ended, latest first.
@@ -108,12 +205,8 @@ impl Ledger {
         }
         let fits_request = step.verdict == CountVerdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
         self.predecessors_of(ticket).any(|predecessor| {
-            let stream = &predecessor.stream;
-            let is_recent = context.at.since(stream.last_at) < MAX_LATE_NS;
-            let fits_both = !stream.shows_tokens(context.claimed_ids);
-            // A chunk that fits its own request belongs to the previous one only if both are possible and the previous one is recent.
-            let may_own_chunk = !fits_request || (fits_both && is_recent);
-            may_own_chunk && predecessor.is_continued_by(context, chunk, context.epoch)
+            let may_own_chunk = !fits_request || predecessor.may_own_fitting_chunk(context);
+            may_own_chunk && predecessor.is_continued_by(context, chunk)
         })
     }
 
@@ -149,16 +242,22 @@ impl Ledger {
         self.stop_judging_shared(ticket);
     }
 
+    /// Marks the record as one of several requests: its own, and this many previous ones with the rid.
+    fn mark_shared(&mut self, ticket: Ticket, predecessors: usize) {
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        // At least two, even if the record of the other one is closed.
+        request.sharing_requests = u8::try_from(predecessors + 1).unwrap_or(u8::MAX).max(2);
+        self.totals.requests.shared += 1;
+        let rid = request.rid.clone();
+        self.add_shared_rid(rid);
+    }
+
     /// Stops judging the request and the previous ones with its rid: they may be live at the same time.
     pub(super) fn stop_judging_shared(&mut self, ticket: Ticket) {
         let predecessors: Vec<Ticket> = self.predecessors_of(ticket).map(|predecessor| predecessor.ticket).collect();
-        let Some(request) = self.table.get_mut(ticket) else { return };
+        let Some(request) = self.table.get(ticket) else { return };
         if !request.is_shared() {
-            // At least two, even if the record of the other one is closed.
-            request.sharing_requests = u8::try_from(predecessors.len() + 1).unwrap_or(u8::MAX).max(2);
-            self.totals.requests.shared += 1;
-            let rid = request.rid.clone();
-            self.add_shared_rid(rid);
+            self.mark_shared(ticket, predecessors.len());
         }
         for sharing in predecessors.into_iter().chain([ticket]) {
             self.predecessors.remove(&sharing);
@@ -196,12 +295,7 @@ impl Ledger {
     pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else { return false };
         if !request.is_shared() {
-            if let Some(tracker) = &mut request.tracker
-                // It may be a late delivery of the previous request with the rid.
-                && at < tracker.previous_until
-            {
-                tracker.mark_uncertain();
-            }
+            doubt_late_delivery(request, at);
             return false;
         }
         request.last_at = request.last_at.max(at);

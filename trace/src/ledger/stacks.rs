@@ -47,6 +47,13 @@ pub struct StackHits {
     pub gil: u64,
 }
 
+impl StackHits {
+    /// Samples of the function of `sample`.
+    fn of_sample(sample: &StackSample<'_>) -> Self {
+        Self { own: u64::from(sample.own), total: u64::from(sample.total), gil: u64::from(sample.gil.unwrap_or(0)) }
+    }
+}
+
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFunction {
@@ -60,6 +67,19 @@ pub struct StackFunction {
     pub growing: StackHits,
     /// As the innermost function while requests waited that were late there.
     late: LateSamples,
+}
+
+impl StackFunction {
+    /// The innermost function of a sample, without any samples so far.
+    fn new(sample: &StackSample<'_>) -> Self {
+        Self {
+            function: sample.function.into(),
+            file: sample.file.into(),
+            all: StackHits::default(),
+            growing: StackHits::default(),
+            late: LateSamples::default(),
+        }
+    }
 }
 
 /// Stack samples of a running thread while requests waited that were late.
@@ -190,11 +210,7 @@ impl StackRole {
     /// Adds the samples of a function, which is added if unknown. `is_growing`: the backlog grew meanwhile. Returns `false` if this or
     /// another function was left out at the limit.
     fn add_function(&mut self, at: MonoNs, sample: &StackSample<'_>, is_growing: bool, limit: usize) -> bool {
-        let hits = StackHits {
-            own: u64::from(sample.own),
-            total: u64::from(sample.total),
-            gil: u64::from(sample.gil.unwrap_or(0)),
-        };
+        let hits = StackHits::of_sample(sample);
         let mut functions = self.functions.iter();
         let known_index =
             functions.position(|known| *known.function == *sample.function && *known.file == *sample.file);
@@ -203,13 +219,7 @@ impl StackRole {
             self.keep_recent_samples(at, sample, index);
             return true;
         }
-        let mut new_function = StackFunction {
-            function: sample.function.into(),
-            file: sample.file.into(),
-            all: StackHits::default(),
-            growing: StackHits::default(),
-            late: LateSamples::default(),
-        };
+        let mut new_function = StackFunction::new(sample);
         new_function.add_hits(hits, is_growing);
         if self.functions.len() < limit {
             self.functions.push(new_function);
@@ -224,6 +234,7 @@ impl StackRole {
     /// that is left out are only counted.
     fn replace_rarest_function(&mut self, at: MonoNs, sample: &StackSample<'_>, new_function: StackFunction) {
         let functions = self.functions.iter_mut().enumerate();
+        // The one in the fewest samples; of equal ones, the one that was innermost in the fewest.
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let left_out = match rarest {
             Some((index, rarest)) if rarest.all.total < new_function.all.total => {

@@ -51,10 +51,7 @@ impl Stream {
         epoch: u32,
         watched_frames: Option<u64>,
     ) -> CountStep {
-        // Capped, so the cast keeps the number.
-        let retractions = chunk.retractions.map_or(self.retractions, |count| count.min(u32::from(u16::MAX)) as u16);
-        let retracted = retractions > self.retractions;
-        self.retractions = retractions;
+        let retracted = self.update_retractions(chunk);
         self.epoch = epoch;
         // In a format without counts, only a stream's first chunk has the prompt's length: nothing before it was missed.
         let is_certainly_first = claim == IdColumn::Uncounted && chunk.prompt_tokens.is_some();
@@ -68,6 +65,16 @@ impl Stream {
             watched_frames: if is_certainly_first { Some(u64::MAX) } else { watched_frames },
         };
         self.count.check_chunk(reported, epoch)
+    }
+
+    /// Keeps the number of retractions that the chunk reports, if it has one. Returns whether the number has grown.
+    #[inline]
+    fn update_retractions(&mut self, chunk: &Chunk<'_>) -> bool {
+        // Capped, so the cast keeps the number.
+        let retractions = chunk.retractions.map_or(self.retractions, |count| count.min(u32::from(u16::MAX)) as u16);
+        let has_grown = retractions > self.retractions;
+        self.retractions = retractions;
+        has_grown
     }
 
     /// Whether it belongs to the group at that index.

@@ -39,6 +39,12 @@ impl ReportedCounts {
     fn was_watched_long(&self) -> bool {
         self.watched_frames.is_some_and(|frames| frames >= LONG_WATCHED_FRAMES)
     }
+
+    /// Whether the chunk, with count `completion`, may continue an evicted request: with a later token than the first, or with a finish
+    /// without a token.
+    fn may_resume_evicted(&self, completion: u32) -> bool {
+        self.watched_frames.is_none() && (completion > 1 || self.finish.is_some())
+    }
 }
 
 /// Conclusion from a chunk's counts.
@@ -84,6 +90,11 @@ impl CountStep {
 
     fn without_tokens(verdict: CountVerdict) -> Self {
         Self::new(0, 0, verdict)
+    }
+
+    /// Step of a chunk after the finish of its stream. Unless it `repeats_finish`, it belongs to another request that has the rid now.
+    fn after_finish(repeats_finish: bool) -> Self {
+        Self::without_tokens(if repeats_finish { CountVerdict::Repeat } else { CountVerdict::Restart })
     }
 }
 
@@ -132,9 +143,9 @@ impl StreamCount {
     pub(crate) fn check_chunk(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
         let Some(completion) = reported.completion_tokens else {
             return if reported.claim == IdColumn::Uncounted {
-                self.sum_listed_ids(reported, epoch)
+                self.check_chunk_of_uncounted_format(reported, epoch)
             } else {
-                self.check_without_count(reported)
+                self.check_chunk_without_count(reported)
             };
         };
         if self.is_finished {
@@ -175,8 +186,8 @@ impl StreamCount {
         let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
         // A retracted request that recomputes ends with a count below its highest.
         let has_known_count = completion == self.highest || completion == self.last_count;
-        let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
-        CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
+        let repeats_finish = reported.finish.is_some() && has_known_count && !has_new_tokens;
+        CountStep::after_finish(repeats_finish)
     }
 
     /// Counts a later chunk of the stream with count `completion` by the number of ids that it lists: either the new ones or all so far.
@@ -207,39 +218,42 @@ impl StreamCount {
         }
     }
 
-    /// Records a chunk of a format without counts. Positions are only known in a stream that is whole: its connection was observed for long
-    /// before its first chunk, and no observation was missed since.
-    fn sum_listed_ids(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
-        let listed = reported.listed.unwrap_or(0);
+    /// Records a chunk of a format that never has counts. It lists its new ids, so the count of the stream is their sum.
+    fn check_chunk_of_uncounted_format(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
+        let new = reported.listed.unwrap_or(0);
         if self.is_finished {
-            let is_repeat = reported.finish.is_some() && listed == 0;
-            return CountStep::without_tokens(if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
+            let repeats_finish = reported.finish.is_some() && new == 0;
+            return CountStep::after_finish(repeats_finish);
         }
-        let is_first = !self.has_begun;
-        let has_missed = !is_first && self.epoch != epoch;
+        let verdict = self.continuity_without_counts(reported, epoch);
         self.has_begun = true;
         self.epoch = epoch;
-        if is_first {
-            self.is_whole = reported.was_watched_long();
-        } else if has_missed {
-            self.is_whole = false;
-        }
-        self.highest = self.highest.saturating_add(listed);
+        self.highest = self.highest.saturating_add(new);
         self.last_count = self.highest;
         self.is_finished = reported.finish.is_some();
-        let verdict = if is_first && !self.is_whole {
-            CountVerdict::JoinedLate
-        } else if has_missed {
-            // The count goes on from here.
-            CountVerdict::Rebased
-        } else {
-            CountVerdict::Fits
-        };
-        CountStep::new(listed, listed, verdict)
+        // No count can show that tokens are missing before it, so it carries all new ones.
+        let carried = new;
+        CountStep::new(new, carried, verdict)
     }
 
-    /// Records a chunk that reports no count.
-    fn check_without_count(&mut self, reported: ReportedCounts) -> CountStep {
+    /// Whether a chunk without a count follows the last observed one of its stream. If chunks before it may have been missed, the stream is
+    /// not whole, and positions in it are unknown. Called before the chunk is counted.
+    #[inline]
+    fn continuity_without_counts(&mut self, reported: ReportedCounts, epoch: u32) -> CountVerdict {
+        if !self.has_begun {
+            self.is_whole = reported.was_watched_long();
+            return if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
+        }
+        let has_missed_chunks = self.epoch != epoch;
+        if has_missed_chunks {
+            self.is_whole = false;
+            return CountVerdict::Rebased;
+        }
+        CountVerdict::Fits
+    }
+
+    /// Records a chunk that has no count, although those of its format may have one.
+    fn check_chunk_without_count(&mut self, reported: ReportedCounts) -> CountStep {
         self.has_begun = true;
         self.is_finished |= reported.finish.is_some();
         let Some(listed) = reported.listed else { return CountStep::fits(0) };
@@ -266,8 +280,7 @@ impl StreamCount {
         let claim = reported.claim;
         self.epoch = epoch;
         self.highest = completion;
-        // An evicted request resumes with a later chunk, or with a finish without a token.
-        let may_resume = reported.watched_frames.is_none() && (completion > 1 || reported.finish.is_some());
+        let may_resume = reported.may_resume_evicted(completion);
         // A list of all ids so far does not show whether chunks before it were missed.
         let ids_showing_start = if claim == IdColumn::Cumulative { None } else { listed };
         let Some(listed) = ids_showing_start else {
@@ -282,15 +295,15 @@ impl StreamCount {
         if may_resume && claim == IdColumn::Undecided {
             return CountStep::new(completion, completion, CountVerdict::JoinedLate);
         }
-        // The chunk lists all its tokens. One with count 0 is not the start if the request was retracted.
+        self.begin_stream_with_all_ids(reported, listed, completion)
+    }
+
+    /// Begins a stream with a chunk that lists all its tokens, and maybe more ids than those.
+    fn begin_stream_with_all_ids(&mut self, reported: ReportedCounts, listed: u32, completion: u32) -> CountStep {
+        // A chunk with count 0 is not the start if the request was retracted.
         self.is_whole = completion > 0 || !reported.retracted;
         let extra = listed - completion;
-        let is_explained = match claim {
-            IdColumn::Delta => extra == 0,
-            IdColumn::DeltaAfterPromptTail => extra <= MAX_PROMPT_TAIL_TOKENS,
-            // It is not known which ids the others list.
-            _ => true,
-        };
+        let is_explained = may_list_extra_ids(reported.claim, extra);
         let verdict = if is_explained { CountVerdict::Fits } else { CountVerdict::Surplus { extra } };
         CountStep::new(completion, completion, verdict)
     }
@@ -316,13 +329,15 @@ impl StreamCount {
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
-        if may_send_all_ids && listed == completion && completion < self.highest {
+        let lists_all = listed == completion;
+        if may_send_all_ids && lists_all && completion < self.highest {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
         let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
         let step = self.advance_to(completion);
-        // If all its tokens are new, it shows nothing.
-        if listed == completion && listed != step.new {
+        // If all its tokens are new, a list of new ids would be the same.
+        let lists_new_only = listed == step.new;
+        if lists_all && !lists_new_only {
             self.evidence = Evidence::Cumulative;
         }
         if has_rejected_claim && listed > step.new {
@@ -340,22 +355,35 @@ impl StreamCount {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
         let new = completion.saturating_sub(self.highest);
+        let carried = new.min(listed);
         if epoch != self.epoch {
-            // With ids, a lower count belongs to another request, whose start was missed. Without, a retracted request may be recomputing.
-            self.epoch = epoch;
-            self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
-            return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
+            self.rebase_count(listed, completion, epoch);
+            return CountStep::new(new, carried, CountVerdict::Rebased);
         }
-        // If all tokens are new, both readings list the same ids.
-        if new > 0 && new != completion {
-            if listed == new {
-                self.evidence = Evidence::Delta;
-            } else if listed == completion {
-                self.evidence = Evidence::Cumulative;
-            }
-        }
+        self.decide_meaning_of_ids(listed, new, completion);
         self.highest = self.highest.max(completion);
-        CountStep::new(new, new.min(listed), CountVerdict::Fits)
+        CountStep::new(new, carried, CountVerdict::Fits)
+    }
+
+    /// Continues the count after missed observations. With ids, the count is the new base, even a lower one: another request may have the
+    /// rid. Without ids, a retracted request may be recomputing, with lower counts that do not count.
+    fn rebase_count(&mut self, listed: u32, completion: u32, epoch: u32) {
+        self.epoch = epoch;
+        self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
+    }
+
+    /// Decides whether the stream lists new ids or all so far, if the chunk allows only one of them.
+    #[inline]
+    fn decide_meaning_of_ids(&mut self, listed: u32, new: u32, completion: u32) {
+        // If all its tokens are new, both lists are the same.
+        if new == 0 || new == completion {
+            return;
+        }
+        if listed == new {
+            self.evidence = Evidence::Delta;
+        } else if listed == completion {
+            self.evidence = Evidence::Cumulative;
+        }
     }
 
     /// Records a chunk of a column that lists only new ids, and compares their number with the growth of the count.
@@ -366,11 +394,9 @@ impl StreamCount {
         }
         let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
-            self.epoch = epoch;
             self.contradicting_chunks = 0;
             self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
-            // With ids, the count is the new base. Without, a retracted request may be recomputing, with lower counts.
-            self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
+            self.rebase_count(listed, completion, epoch);
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }
         if self.catch_up != CatchUpState::No {
@@ -437,6 +463,16 @@ impl StreamCount {
             self.highest = self.highest.max(completion);
             CountStep::new(new_tokens, 0, CountVerdict::Fits)
         }
+    }
+}
+
+/// Whether a first chunk may list this many ids more than its count, by what the release is known to list.
+fn may_list_extra_ids(claim: IdColumn, extra: u32) -> bool {
+    match claim {
+        IdColumn::Delta => extra == 0,
+        IdColumn::DeltaAfterPromptTail => extra <= MAX_PROMPT_TAIL_TOKENS,
+        // It is not known which ids the others list.
+        _ => true,
     }
 }
 

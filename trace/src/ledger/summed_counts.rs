@@ -3,19 +3,21 @@
 
 use super::hops::Hops;
 use super::request::Request;
+use super::stream::Stream;
 use super::{Ledger, Totals};
 use crate::clock::MonoNs;
 
 /// Minimum number of chunks for a sum of counts to be significant; sums of fewer may match by coincidence.
 const MIN_CHUNKS: u32 = 4;
 
+/// Whether `claimed` is the sum of all counts that the chunks of the stream had, if those are enough for it to be no coincidence.
+fn is_sum_of_counts(stream: &Stream, claimed: u32) -> bool {
+    stream.chunks >= MIN_CHUNKS && stream.sum_of_counts == u64::from(claimed)
+}
+
 impl Totals {
-    /// Records a process that adds up cumulative counts, if `claimed`, its count of a request's tokens, shows that: it is then the sum of
-    /// all counts on one of the request's first `hops_before` hops, which precede the process. Returns whether it is such a sum.
-    ///
-    /// A claim that does not exceed the count of some hop is a plain count. If a request changes its worker, the sum of its counts at the
-    /// first one can equal a later count at the second. Hops with missed observations are ignored, because a matching sum there may be a
-    /// coincidence.
+    /// Records a process that adds up cumulative counts, and returns true, if `claimed`, its count of a request's tokens, shows that. It is
+    /// then the sum of all counts on one of the request's first `hops_before` hops, which precede the process.
     pub(super) fn record_summed_counts(
         &mut self,
         at: MonoNs,
@@ -28,13 +30,15 @@ impl Totals {
         let Some(generated) = earlier.iter().map(|stream| stream.count.highest).max() else {
             return false;
         };
+        // If a request changes its worker, the sum of its counts at the first one can equal a later count at the second.
+        let is_plain_count = claimed <= generated;
         // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
         let claiming_group = request.streams.get(hops_before).map(|stream| stream.group);
         let is_sum = earlier.iter().any(|stream| {
-            let has_same_sum = stream.chunks >= MIN_CHUNKS && stream.sum_of_counts == u64::from(claimed);
-            has_same_sum && claiming_group != Some(stream.group) && hops.observed_all_since(stream)
+            // With missed observations, a matching sum may be a coincidence.
+            is_sum_of_counts(stream, claimed) && claiming_group != Some(stream.group) && hops.observed_all_since(stream)
         });
-        if claimed <= generated || !is_sum {
+        if is_plain_count || !is_sum {
             return false;
         }
         let is_first_sum = !request.has_summed_counts;

@@ -90,6 +90,16 @@ impl Thread {
         if part == ThreadPart::Main { KEPT_MAIN_SAMPLES_NS } else { KEPT_SAMPLES_NS }
     }
 
+    /// Sets the thread's role and name. They hardly ever change, so they are compared before new ones are allocated.
+    fn update_names(&mut self, sample: &CpuSample<'_>) {
+        if *self.role != *sample.role {
+            self.role = sample.role.into();
+        }
+        if *self.name != *sample.name {
+            self.name = sample.name.into();
+        }
+    }
+
     /// Adds a sample of the thread. At most `max_samples` are kept.
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
         let kept_ns = self.kept_ns(sample.part);
@@ -98,13 +108,7 @@ impl Thread {
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }
-        // Compared first, because names hardly ever change and a new one is allocated.
-        if *self.role != *sample.role {
-            self.role = sample.role.into();
-        }
-        if *self.name != *sample.name {
-            self.name = sample.name.into();
-        }
+        self.update_names(sample);
         self.part = Some(sample.part);
         self.last_at = at;
         self.sums = self.sums.plus(sample.into());

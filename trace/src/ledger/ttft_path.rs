@@ -187,10 +187,15 @@ impl TtftPath {
     /// The observed moments of a request before its first token reached the client. One that contradicts the order of the others is left
     /// out.
     pub fn new(numbers: &RequestNumbers) -> Self {
+        Self::with_all_moments(numbers).without_contradictions()
+    }
+
+    /// All observed moments, even if some contradict others.
+    fn with_all_moments(numbers: &RequestNumbers) -> Self {
         let dispatch = numbers.dispatch;
         let arrival = numbers.arrival.and_then(Result::ok);
         let engine = numbers.engine_times.unwrap_or_default();
-        let path = Self {
+        Self {
             // In the order of `TtftMoment::ALL`.
             times: [
                 arrival.map(|arrival| arrival.arrived),
@@ -205,15 +210,19 @@ impl TtftPath {
                 numbers.processed_first.filter(|_| numbers.delivered_first.is_some()),
                 numbers.delivered_first,
             ],
-        };
+        }
+    }
+
+    /// This path with only the moments that are in order. Of two that contradict each other, the more certain one stays.
+    fn without_contradictions(self) -> Self {
         // Messages and deliveries are observed, so they come first; the rest is related to them by a connection, the next call, or the
         // engine's own clock.
-        let observed = [Dispatched, SchedulerReceived, FirstSent, FirstReceived, FirstDelivered];
-        let related = [Arrived, Read, Queued, BatchEntered, Processed];
+        let certain = [Dispatched, SchedulerReceived, FirstSent, FirstReceived, FirstDelivered];
+        let less_certain = [Arrived, Read, Queued, BatchEntered, Processed];
         let mut checked = Self::default();
-        for moment in observed.into_iter().chain(related) {
+        for moment in certain.into_iter().chain(less_certain) {
             let index = moment.index();
-            checked.times[index] = path.times[index].filter(|at| checked.allows(index, *at));
+            checked.times[index] = self.times[index].filter(|at| checked.allows(index, *at));
         }
         checked
     }

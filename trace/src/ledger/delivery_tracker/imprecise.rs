@@ -2,6 +2,7 @@
 
 use super::{DeliveryResult, DeliveryTracker};
 use crate::event::Delivery;
+use crate::ledger::in_flight_entry::InFlightEntry;
 use crate::ledger::outcome::{ChunkOutcome, JudgedList, UnjudgedCause};
 
 /// How many of the last covered chunks a delivery can contain.
@@ -18,9 +19,9 @@ impl DeliveryTracker {
         let mut has_imprecise = false;
         let mut has_gap = false;
         for entry in self.in_flight.iter().take_while(|entry| entry.end_count <= to) {
-            let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
+            let first_undelivered = entry.start_count().max(self.delivered_to);
             has_imprecise |= entry.is_imprecise;
-            has_gap |= entry.tokens > 0 && start < from;
+            has_gap |= entry.tokens > 0 && first_undelivered < from;
         }
         has_imprecise && has_gap
     }
@@ -38,19 +39,37 @@ impl DeliveryTracker {
     }
 
     /// Judges an incremental delivery up to count `to` that has fewer tokens than the chunks before `to`, some of which are imprecise. How
-    /// many of the last chunks can carry its tokens decides: those are merged, the ones before are dropped. `is_broken`: something before
-    /// the delivery may be unobserved, so that it proves no loss.
-    pub(super) fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, is_broken: bool) -> DeliveryResult {
+    /// many of the last chunks can carry its tokens decides: those are merged, the ones before are dropped, unless it `proves_no_loss`.
+    pub(super) fn deliver_imprecise(
+        &mut self,
+        delivery: &Delivery<'_>,
+        to: u32,
+        proves_no_loss: bool,
+    ) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
         let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
-        let is_broken = is_broken || misses_end;
+        let proves_no_loss = proves_no_loss || misses_end;
         let covered = self.covered_entries(to, delivery.finished);
-        // How many of the last covered chunks carried the delivery. Without a proof, it may be any number of them.
-        let unproven = CarrierCounts { min: 1, max: covered };
-        let proven = if is_broken { None } else { self.carrier_count_bounds(covered, delivery) };
-        let carriers = proven.unwrap_or(unproven);
-        let cause = if is_broken { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
+        let any_number = CarrierCounts { min: 1, max: covered };
+        let proven = if proves_no_loss { None } else { self.carrier_count_bounds(covered, delivery) };
+        let carriers = proven.unwrap_or(any_number);
+        let cause = if proves_no_loss { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
+        let mut result = self.judge_covered_entries(covered, carriers, cause);
+        // The match is uncertain, so the next delivery may follow unobserved chunks.
+        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
+        result.new_tokens = self.advance_to(to, delivery.tokens);
+        result
+    }
+
+    /// Removes the `covered` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or, if they
+    /// may be either, as unjudged for this `cause`.
+    fn judge_covered_entries(
+        &mut self,
+        covered: usize,
+        carriers: CarrierCounts,
+        cause: UnjudgedCause,
+    ) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut lost = Vec::new();
@@ -65,25 +84,23 @@ impl DeliveryTracker {
             } else if may_be_carried || has_no_undelivered_token {
                 judged.push_chunks(entry.as_unjudged(cause));
             } else {
-                // Of an imprecise chunk, only the last token is proven lost.
-                let proven_tokens = if entry.is_imprecise { 1 } else { entry.tokens };
-                let start = entry.end_count.saturating_sub(proven_tokens).max(self.delivered_to);
-                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - start));
-                lost.push(self.lost_range(&entry, start, entry.end_count));
+                let lost_from = self.start_of_proven_loss(&entry);
+                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - lost_from));
+                lost.push(self.lost_range(&entry, lost_from, entry.end_count));
             }
         }
-        // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
-        DeliveryResult {
-            judged,
-            lost_ranges: lost,
-            new_tokens: self.advance_to(to, delivery.tokens),
-            ..DeliveryResult::default()
-        }
+        DeliveryResult { judged, lost_ranges: lost, ..DeliveryResult::default() }
     }
 
-    /// Minimum and maximum number of consecutive chunks that can carry exactly the delivered tokens. The last of them is the last of the
-    /// first `covered` entries. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
+    /// Count after which the tokens of a dropped entry are certainly lost: those not delivered before. Of an imprecise chunk, only the last
+    /// token is.
+    fn start_of_proven_loss(&self, entry: &InFlightEntry) -> u32 {
+        let lost_tokens = if entry.is_imprecise { 1 } else { entry.tokens };
+        entry.end_count.saturating_sub(lost_tokens).max(self.delivered_to)
+    }
+
+    /// How many chunks in a row can carry exactly the delivered tokens, if the last of the `covered` entries is their last. `None` if no
+    /// number can, or if it is unknown with which chunk of an entry they begin.
     fn carrier_count_bounds(&self, covered: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
         let mut min_tokens = 0_u32;
         let mut max_tokens = 0_u32;

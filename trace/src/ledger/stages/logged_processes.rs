@@ -115,18 +115,23 @@ impl StateSeries {
             self.step_ns = FIRST_STEP_NS;
             self.from = at;
         }
+        let index = self.step_index(at);
+        if self.steps.len() <= index {
+            self.steps.resize(index + 1, None);
+        }
+        // `None` is less than any number.
+        self.steps[index] = self.steps[index].max(Some(states));
+    }
+
+    /// Index of the step of this time, within the limit of steps: their length is doubled until it is.
+    fn step_index(&mut self, at: MonoNs) -> usize {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
             self.double_step_length();
             index = at.since(self.from) / self.step_ns;
         }
-        let index = index as usize;
-        if self.steps.len() <= index {
-            self.steps.resize(index + 1, None);
-        }
-        // `None` is less than any number.
-        self.steps[index] = self.steps[index].max(Some(states));
+        index as usize
     }
 
     /// Joins every two steps into one of twice the length, with the larger maximum of both.
@@ -138,6 +143,26 @@ impl StateSeries {
 }
 
 impl LoggedProcess {
+    /// Records the number of requests with state in the process.
+    fn record_states(&mut self, at: MonoNs, states: u32) {
+        self.states.record_states(at, states);
+        // Timestamps of log lines may go back slightly.
+        if self.last_states.is_none_or(|last| last.at <= at) {
+            self.last_states = Some(LoggedValue { at, value: states });
+        }
+    }
+
+    /// Records the logged share of one core that the process used, and keeps the highest and the last one.
+    fn record_cpu(&mut self, at: MonoNs, cpu: f64) {
+        self.cpu_logged += 1;
+        if self.cpu_max.is_none_or(|max| cpu > max.value) {
+            self.cpu_max = Some(LoggedValue { at, value: cpu });
+        }
+        if self.cpu.is_none_or(|last| last.at <= at) {
+            self.cpu = Some(LoggedValue { at, value: cpu });
+        }
+    }
+
     /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has
     /// waited for a message, if it says that.
     fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
@@ -178,14 +203,15 @@ pub(super) struct LoggedProcesses {
 impl LoggedProcesses {
     /// The process with this name, which is added if unknown; `None` at the limit of processes.
     fn process_or_add(&mut self, by: &str) -> Option<&mut LoggedProcess> {
-        let index = self.list.iter().position(|process| *process.by == *by).unwrap_or(self.list.len());
-        // The list is never longer than the limit, so only a new process can have this index.
-        if index == MAX_PROCESSES {
-            return None;
-        }
-        if index == self.list.len() {
+        let known_index = self.list.iter().position(|process| *process.by == *by);
+        if known_index.is_none() {
+            if self.list.len() >= MAX_PROCESSES {
+                return None;
+            }
             self.list.push(LoggedProcess { by: by.into(), ..LoggedProcess::default() });
         }
+        // A new one is the last.
+        let index = known_index.unwrap_or(self.list.len() - 1);
         self.list.get_mut(index)
     }
 
@@ -193,10 +219,9 @@ impl LoggedProcesses {
     pub(super) fn record_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
         let Some(process) = self.process_or_add(logged.by) else { return };
         process.messages += u64::from(logged.rids.is_some());
-        // Whether more messages were ready behind the last one.
-        if let Some(ready) = logged.more {
+        if let Some(are_more_messages_ready) = logged.more {
             process.more_logged += 1;
-            process.more_ready += u64::from(ready);
+            process.more_ready += u64::from(are_more_messages_ready);
         }
         if let Some(since) = logged.unanswered_since {
             process.record_silence(at, since, logged.recv_wait_ns);
@@ -205,21 +230,11 @@ impl LoggedProcesses {
             process.recv_wait.record(ns);
         }
         if let Some(states) = logged.states {
-            process.states.record_states(at, states);
-            // Timestamps of log lines may go back slightly.
-            if process.last_states.is_none_or(|last| last.at <= at) {
-                process.last_states = Some(LoggedValue { at, value: states });
-            }
+            process.record_states(at, states);
         }
         // A log may contain any text that parses as a number.
         if let Some(cpu) = logged.cpu.filter(|cpu| cpu.is_finite()) {
-            process.cpu_logged += 1;
-            if process.cpu_max.is_none_or(|max| cpu > max.value) {
-                process.cpu_max = Some(LoggedValue { at, value: cpu });
-            }
-            if process.cpu.is_none_or(|last| last.at <= at) {
-                process.cpu = Some(LoggedValue { at, value: cpu });
-            }
+            process.record_cpu(at, cpu);
         }
     }
 

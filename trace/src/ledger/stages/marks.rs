@@ -71,10 +71,7 @@ impl StageMarks {
 
     /// Inserts a stage in the order of time, unless it is a repetition or there are too many.
     pub(super) fn insert_mark(&mut self, mark: StageMark) -> MarkPlacement {
-        let mut of_same_name = self.list.iter().filter(|known| known.name == mark.name);
-        // A process logs a stage once, and two processes may log the same moment.
-        let is_repeat = of_same_name.any(|known| known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS);
-        if is_repeat {
+        if self.is_repetition(&mark) {
             return MarkPlacement::Repeat;
         }
         if self.list.len() == MAX_STAGES {
@@ -93,12 +90,23 @@ impl StageMarks {
         MarkPlacement::Earlier
     }
 
+    /// Whether the stage is listed already: a process logs a stage once, and two processes may log the same moment.
+    fn is_repetition(&self, mark: &StageMark) -> bool {
+        let mut of_same_name = self.list.iter().filter(|known| known.name == mark.name);
+        of_same_name.any(|known| known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS)
+    }
+
     /// Updates `gaps_taken`, which has a bit for each stage, after a stage was inserted at `index`: the bits of later stages move up.
     fn move_taken_gaps_up(&mut self, index: usize) {
         let earlier_stages = (1_u32 << index) - 1;
         let earlier_bits = self.gaps_taken & earlier_stages;
         let later_bits = self.gaps_taken & !earlier_stages;
         self.gaps_taken = earlier_bits | (later_bits << 1);
+    }
+
+    /// Whether the gap that ends with the stage at `index` was returned. `gaps_taken` has a bit for each stage.
+    fn is_gap_taken(&self, index: usize) -> bool {
+        (self.gaps_taken & (1 << index)) != 0
     }
 
     /// Returns the gaps whose receive no earlier call has returned, and marks them as returned. `sent` and `received` are the numbers of
@@ -108,11 +116,9 @@ impl StageMarks {
         let mut gaps = SmallVec::new();
         let mut begin = None;
         for (index, mark) in self.list.iter().enumerate() {
-            // Each stage has a bit.
-            let is_taken = (self.gaps_taken & (1 << index)) != 0;
             if mark.name == sent {
                 begin = Some(*mark);
-            } else if mark.name == received && !is_taken {
+            } else if mark.name == received && !self.is_gap_taken(index) {
                 // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
                 let first_send = || self.list.iter().find(|known| known.name == sent).copied();
                 if let Some(begin) = begin.or_else(first_send) {

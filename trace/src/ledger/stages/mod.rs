@@ -22,7 +22,7 @@ use self::correlation::GapStatePairs;
 use self::logged_processes::LoggedProcesses;
 use super::{Ledger, OccurrenceTimes};
 use crate::clock::MonoNs;
-use crate::engine::Facts;
+use crate::engine::{Facts, StageNames};
 use crate::id::Ticket;
 use crate::stats::Distribution;
 
@@ -104,22 +104,29 @@ enum GapPosition {
     Other,
 }
 
+impl GapPosition {
+    /// Position of the stage with this name, relative to the gap from the first send to the first receive.
+    fn of_stage(stage: &str, names: &StageNames) -> Self {
+        // An unknown stage has no index, and `None` is less than any.
+        let is_after_gap = names.index_of(stage) > names.index_of(names.first_received);
+        if stage == names.first_sent {
+            Self::Begin
+        } else if stage == names.first_received {
+            Self::End
+        } else if is_after_gap {
+            Self::After
+        } else {
+            Self::Other
+        }
+    }
+}
+
 impl StageMeaning {
     /// Meaning of the stage with this name, as the engine's facts say it.
     fn from_facts(stage: &str, facts: &dyn Facts) -> Self {
         let names = facts.stages();
-        let position = if stage == names.first_sent {
-            GapPosition::Begin
-        } else if stage == names.first_received {
-            GapPosition::End
-        // An unknown stage has no index, and `None` is less than any.
-        } else if names.index_of(stage) > names.index_of(names.first_received) {
-            GapPosition::After
-        } else {
-            GapPosition::Other
-        };
         Self {
-            position,
+            position: GapPosition::of_stage(stage, names),
             is_discarded: stage == names.discarded,
             is_end: names.ends.contains(&stage),
             // A chain lists the stages that one process passes in order.
