@@ -158,6 +158,11 @@ pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verd
         .advice("clients take a cut text for a complete one, or retry a complete one: look at the last event of the worst response, and at what rewrites events between the engine and its clients");
 }
 
+/// Whether clients get text from a detokenizer. It cuts each piece from the full text, so only clients that read token ids miss tokens.
+fn delivers_text(context: &DetectContext<'_>) -> bool {
+    context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"))
+}
+
 /// Reports chunks that were probably dropped, by the bursts in which they were received. Does so only where deliveries are not observed.
 pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
@@ -167,14 +172,12 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     }
     // The turnaround says how soon the engine's code that waits for a request's chunks runs again. If it is unknown, that code is assumed
     // to wait for the whole wakeup of the event loop, so the number is an upper limit.
-    let up_to = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
-    // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
-    let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));
-    let severity = if delivers_text { Severity::Info } else { Severity::Warning };
-    let explanation = if delivers_text {
-        "for clients that read token ids; text and chat lose none"
+    let is_upper_limit = context.ledger.engine().turnaround.is_none();
+    let up_to = if is_upper_limit { "up to " } else { "" };
+    let (severity, explanation) = if delivers_text(context) {
+        (Severity::Info, "for clients that read token ids; text and chat lose none")
     } else {
-        "each was received before its request's waiter had processed an earlier one"
+        (Severity::Warning, "each was received before its request's waiter had processed an earlier one")
     };
     let summary = format!(
         "{up_to}{} of {} dropped (predicted): {explanation}",

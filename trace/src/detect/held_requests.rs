@@ -110,10 +110,9 @@ impl HeldRequests {
         self.spans.push(span);
     }
 
-    /// Adds the wait of a request, if the problem explains it.
-    fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
-        let wait = named.wait;
-        let is_of_process = match wait.leg_from {
+    /// Whether a request waited for the process or the hop of the finding.
+    fn is_about_wait(&self, context: &DetectContext<'_>, named: &NamedWait<'_>) -> bool {
+        match named.wait.leg_from {
             Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
             // The process that receives the last frames also reads the sockets, on the same thread.
             Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
@@ -121,8 +120,14 @@ impl HeldRequests {
             Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
             // No process waits are recorded for the other legs.
             _ => false,
-        };
-        if !is_of_process || !self.spans.iter().any(|span| span.explains(wait, named.pid)) {
+        }
+    }
+
+    /// Adds the wait of a request, if the problem explains it.
+    fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
+        let wait = named.wait;
+        let is_in_span = self.spans.iter().any(|span| span.explains(wait, named.pid));
+        if !is_in_span || !self.is_about_wait(context, named) {
             return;
         }
         // Waits of one request follow each other.

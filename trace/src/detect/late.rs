@@ -6,7 +6,7 @@ use super::explained_ttft::{describe_share, is_behind_receive};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
-use crate::ledger::{LateLeg, Ledger};
+use crate::ledger::{LateLeg, Ledger, TimeUse};
 use crate::stats::Distribution;
 use crate::words::{duration, percent, plural};
 
@@ -179,18 +179,8 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
 /// Adds to a verdict which thread of the server was busiest in the last `wait_ns` before the check, because it may delay the others. The
 /// verdict is unchanged unless the server runs inside the process that generates tokens and its threads are sampled.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
-    // Prefixes of the names of the server's threads.
-    let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
-    let threads = context.ledger.threads().iter();
-    let server_threads = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
-    let sampled_threads = server_threads.filter_map(|thread| {
-        let spent = thread.use_between(from, context.now)?;
-        Some((&*thread.name, spent))
-    });
-    let busiest = sampled_threads.max_by_key(|(_, spent)| spent.wanted_ns());
-    // None of its threads is sampled, or the server has a process of its own.
-    let Some((name, spent)) = busiest else { return };
+    let Some(ServerThread { name, spent }) = busiest_server_thread(context, from) else { return };
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));
     let mentioned_wait = waiting.filter(|share| *share >= MIN_MENTIONED_SHARE);
@@ -200,6 +190,26 @@ pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectC
         .with("busiest_thread", name)
         .with("busiest_thread_running", running)
         .with("busiest_thread_waiting", waiting);
+}
+
+/// A thread of the server, with its time use in an interval.
+struct ServerThread<'a> {
+    name: &'a str,
+    spent: TimeUse,
+}
+
+/// Finds the thread of the server that ran, or waited for a CPU, for most of the time since `from`. `None` if none is sampled, or if the
+/// server has a process of its own.
+fn busiest_server_thread<'a>(context: &DetectContext<'a>, from: MonoNs) -> Option<ServerThread<'a>> {
+    let name_prefixes = context.facts().server_threads();
+    let mut server_threads: Vec<ServerThread<'a>> = Vec::new();
+    for thread in context.ledger.threads() {
+        let is_of_server = name_prefixes.iter().any(|prefix| thread.name.starts_with(prefix));
+        if is_of_server && let Some(spent) = thread.use_between(from, context.now) {
+            server_threads.push(ServerThread { name: &thread.name, spent });
+        }
+    }
+    server_threads.into_iter().max_by_key(|thread| thread.spent.wanted_ns())
 }
 
 /// Describes how the busiest thread of the server used its time: its share on a CPU and, if it is worth a mention, waiting for one.

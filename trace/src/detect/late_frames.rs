@@ -21,10 +21,6 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }
-        // In a stretch, every received frame is late.
-        let is_long = late.longest_stretch_ns >= LONG_STRETCH_NS;
-        let severity_of_stretch = if is_long { Severity::Warning } else { Severity::Info };
-        let severity = gap_severity(late.longest_ns).unwrap_or(severity_of_stretch);
         // The part of the path that is the wait on these hops. It has the state of their receiver's thread.
         let legs = &context.attribution.legs;
         let leg = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == group.name);
@@ -35,7 +31,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         // Without samples of its thread, the time between its receives shows that it kept processing.
         let observed = processing.filter(|share| *share >= CPU_BOUND_SHARE).map(|_| ThreadState::Busy);
         let advice = advice::hop_advice_by_state(context.facts(), &context.attribution, &group.name, observed);
-        out.add_verdict(severity, summary)
+        out.add_verdict(severity_of_late_frames(&late), summary)
             .hop(&group.name)
             .times(late.times)
             .occurrences(late.frames)
@@ -44,6 +40,13 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
             .with_known("processing", processing.map(round_share))
             .advice(advice);
     }
+}
+
+/// Severity of late frames, by the longest wait of one. If no wait was long, by the longest stretch in which every received frame was late.
+fn severity_of_late_frames(late: &LateFrames) -> Severity {
+    let is_long_stretch = late.longest_stretch_ns >= LONG_STRETCH_NS;
+    let severity_of_stretch = if is_long_stretch { Severity::Warning } else { Severity::Info };
+    gap_severity(late.longest_ns).unwrap_or(severity_of_stretch)
 }
 
 /// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
