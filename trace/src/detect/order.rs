@@ -159,7 +159,7 @@ impl Findings {
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 
-    /// Time to first token that a finding explains by the requests that it held up, or that one of its consequences explains, if that is more.
+    /// Time to first token of the requests that a finding held up, or the time that one of its consequences explains, if that is longer.
     fn explained_with_consequences_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();

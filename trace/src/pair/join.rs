@@ -318,12 +318,17 @@ impl<'a> Pair<'a> {
             return sum_ns..=sum_ns;
         }
         // An error of the clocks moves time between the legs across them, so no leg can be longer than all of them together.
-        let across = self.legs.iter().filter(|other| other.leg.is_across_clocks());
-        let all_ns: u128 = across.map(|other| other.sum_ns).sum();
+        let all_ns = self.sum_across_clocks_ns();
         let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
         let error_of_sum_ns = u128::from(error_ns) * u128::from(lengths.requests);
         let max_ns = (sum_ns + error_of_sum_ns).min(all_ns.max(sum_ns));
         sum_ns.saturating_sub(error_of_sum_ns)..=max_ns
+    }
+
+    /// Time that all requests together spent on the legs that begin on one clock and end on another.
+    fn sum_across_clocks_ns(&self) -> u128 {
+        let across = self.legs.iter().filter(|lengths| lengths.leg.is_across_clocks());
+        across.map(|lengths| lengths.sum_ns).sum()
     }
 
     /// Maximum error of the times of all prefill servers whose times are compared with those of the decode server; `None` if it is unknown.
