@@ -138,10 +138,8 @@ const MIN_PLAIN_BYTES: usize = 5;
 impl<'l> LoggedRid<'l> {
     /// Parses a rid: bare, quoted, or truncated with `...`. `None` if the word is empty, too long, or `None`.
     pub fn parse(word: &'l str) -> Option<Self> {
-        // Almost all rids are like this. A check of all bytes without an early exit is vectorised.
-        let is_plain =
-            word.bytes().fold(true, |are_plain, byte| are_plain & (byte.is_ascii_alphanumeric() || byte == b'-'));
-        if is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len()) {
+        // Almost all rids are like this.
+        if is_plain_rid(word) {
             return Some(Self { text: word, is_truncated: false });
         }
         // A rid may be quoted, in a list, or followed by punctuation.
@@ -156,6 +154,14 @@ impl<'l> LoggedRid<'l> {
             && !text.contains(char::is_whitespace);
         is_rid.then_some(Self { text, is_truncated })
     }
+}
+
+/// Whether the word is a rid of letters, digits and hyphens only.
+fn is_plain_rid(word: &str) -> bool {
+    // A check of all bytes without an early exit is vectorised.
+    let is_plain =
+        word.bytes().fold(true, |are_plain, byte| are_plain & (byte.is_ascii_alphanumeric() || byte == b'-'));
+    is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len())
 }
 
 /// Engine and form of a record.

@@ -17,15 +17,20 @@ pub(super) fn plain_text(line: &[u8]) -> Cow<'_, str> {
     let mut rest = line;
     while let Some(escape) = rest.iter().position(|&byte| byte == ESCAPE) {
         plain.extend_from_slice(&rest[..escape]);
-        rest = &rest[escape + 1..];
-        if let Some(sequence) = rest.strip_prefix(b"[") {
-            // Parameters, then one character from this range. Without it, the line was cut within the sequence.
-            let final_byte = sequence.iter().position(|byte| (b'@'..=b'~').contains(byte));
-            rest = final_byte.map_or(&[], |index| &sequence[index + 1..]);
-        }
+        rest = text_behind_sequence(&rest[escape + 1..]);
     }
     plain.extend_from_slice(rest);
     Cow::Owned(String::from_utf8_lossy(&plain).into_owned())
+}
+
+/// The text behind an escape sequence, such as the `[32m` of a colour; empty if the line was cut within the sequence.
+fn text_behind_sequence(after_escape: &[u8]) -> &[u8] {
+    let Some(sequence) = after_escape.strip_prefix(b"[") else { return after_escape };
+    // Parameters, then one character from this range.
+    match sequence.iter().position(|byte| (b'@'..=b'~').contains(byte)) {
+        Some(last) => &sequence[last + 1..],
+        None => &[],
+    }
 }
 
 /// The text without the ASCII characters at both ends for which `is_match` is true.
