@@ -294,6 +294,30 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     }
 }
 
+/// Waits of chunks on the hops of a group.
+struct WaitTimes {
+    chunk: [LegTime; 2],
+    first_token: [LegTime; 2],
+    long_first_tokens: LongDurations,
+}
+
+impl WaitTimes {
+    /// Sums the waits on these hops, over the run and over the last ten seconds.
+    fn on_hops(members: &[&Hop], now: MonoNs) -> Self {
+        let mut chunk = [LegTime::default(); 2];
+        let mut first_token = [LegTime::default(); 2];
+        let mut long_first_tokens = LongDurations::default();
+        for hop in members {
+            long_first_tokens.add(&hop.long_first_waits);
+            chunk[RUN].sum.add(hop.chunk_waits.whole());
+            chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
+            first_token[RUN].sum.add(hop.first_waits.whole());
+            first_token[RECENT].sum.add(hop.first_waits.recent(now));
+        }
+        Self { chunk, first_token, long_first_tokens }
+    }
+}
+
 /// Computes the part of the path (leg) that is the wait on the hops of a group. `members` are these hops; they lead to the processes of
 /// `role`, which were busy for the share `busy` of the run of length `window_ns`. `None` if no chunk was received from them, and none waits
 /// there.
@@ -305,21 +329,10 @@ fn wait_leg<'l>(
     busy: Option<f64>,
     window_ns: u64,
 ) -> Option<Leg<'l>> {
-    let now = ledger.now();
-    // Times of both windows, with the indices `RUN` and `RECENT`.
-    let mut chunk = [LegTime::default(); 2];
-    let mut first_token = [LegTime::default(); 2];
-    let mut long_first_tokens = LongDurations::default();
-    for hop in members {
-        long_first_tokens.add(&hop.long_first_waits);
-        chunk[RUN].sum.add(hop.chunk_waits.whole());
-        chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
-        first_token[RUN].sum.add(hop.first_waits.whole());
-        first_token[RECENT].sum.add(hop.first_waits.recent(now));
-    }
+    let times = WaitTimes::on_hops(members, ledger.now());
     // A leg without any received chunk is needed if frames wait: `add_open_waits` adds their time to it.
     let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
-    if chunk[RUN].sum.count == 0 && !has_waiting {
+    if times.chunk[RUN].sum.count == 0 && !has_waiting {
         return None;
     }
     let receiver = HopReceiver::of_hops(ledger, members, busy, window_ns);
@@ -328,9 +341,9 @@ fn wait_leg<'l>(
         role,
         kind: LegKind::Wait,
         spread: &group.queue_wait,
-        chunk,
-        first_token,
-        long_first_tokens,
+        chunk: times.chunk,
+        first_token: times.first_token,
+        long_first_tokens: times.long_first_tokens,
         busy: receiver.busy,
         thread: receiver.thread,
         receivers: count_receivers(members),
