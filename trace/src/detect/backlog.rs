@@ -7,12 +7,17 @@ use crate::ledger::{Hop, HopGroup};
 use crate::stats::Distribution;
 use crate::words::{count, duration, percent, plural};
 
+/// Time for which the oldest frame on the hops of a group has waited; 0 if none waits.
+fn wait_of_oldest_frame_ns(context: &DetectContext<'_>, group_index: usize) -> u64 {
+    let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
+    oldest.map_or(0, |sent_at| context.now.since(sent_at))
+}
+
 /// Reports frames that pile up between send and receive, for each group of hops (connections of one name). The problem lasts until few of
 /// them wait, even if their number grows no more.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
-        let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
-        let waited_ns = oldest.map_or(0, |at| context.now.since(at));
+        let waited_ns = wait_of_oldest_frame_ns(context, group_index);
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;

@@ -140,18 +140,23 @@ impl LateConsumer<'_> {
             .with("on_cpu", round_share(spent.share(spent.on_ns)))
             .with("waiting_frames", self.frames)
             .with_weight("oldest_waiting_ns", self.waited_ns)
-            .with_known("run_wait", spent.starved_ns().map(|ns| round_share(spent.share(ns))))
-            .with_known("throttled", spent.throttled_ns().map(|ns| round_share(spent.share(ns))))
-            .with_known("blocked", spent.blocked_ns().map(|ns| round_share(spent.share(ns))))
+            .with_known("run_wait", known_share(spent, spent.starved_ns()))
+            .with_known("throttled", known_share(spent, spent.throttled_ns()))
+            .with_known("blocked", known_share(spent, spent.blocked_ns()))
             .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
+        self.add_away_states(verdict);
+        verdict
+    }
+
+    /// Adds the share of each state in which the thread was off the CPU, if it was in that state.
+    fn add_away_states(&self, verdict: &mut Verdict) {
         for &state in AwayState::ALL {
-            let share = round_share(spent.share(self.away.time_in(state)));
-            // `blocked` above is all time off the CPU without waiting for one.
+            let share = round_share(self.spent.share(self.away.time_in(state)));
+            // The evidence `blocked` is another number: all time off the CPU without waiting for one.
             if share > 0.0 && state != AwayState::Blocked {
                 verdict.with(state.as_str(), share);
             }
         }
-        verdict
     }
 }
 
@@ -231,6 +236,11 @@ fn report_waiting_consumers(
 /// Rounds a share for the evidence: samples justify no more than three digits.
 pub(super) fn round_share(share: f64) -> f64 {
     (share * 1_000.0).round() / 1_000.0
+}
+
+/// Rounded share of a part of a thread's time; `None` if the part is not observed.
+fn known_share(spent: &TimeUse, part_ns: Option<u64>) -> Option<f64> {
+    part_ns.map(|ns| round_share(spent.share(ns)))
 }
 
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.

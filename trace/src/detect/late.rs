@@ -6,7 +6,7 @@ use super::explained_ttft::{describe_share, is_behind_receive};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
-use crate::ledger::{LateLeg, Ledger, TimeUse};
+use crate::ledger::{FrontendWaits, LateLeg, Ledger, TimeUse};
 use crate::stats::Distribution;
 use crate::words::{duration, percent, plural};
 
@@ -139,14 +139,10 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
     legs.max_by_key(|late| late.ns)
 }
 
-/// Reports tokens that wait in a frontend after the engine's server wrote them to it.
-pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let waits = context.ledger.frontend();
-    let Some(severity) = gap_severity(waits.worst.ns) else { return };
-    let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
+/// Describes the long waits of first and of last tokens in a frontend. Those without a long wait are not named.
+fn describe_late_parts(waits: &FrontendWaits) -> String {
     let mut late_parts = Vec::new();
-    for (which, part_waits) in parts {
-        // A part without a long wait is not named.
+    for (which, part_waits) in [("first", &waits.first_token), ("last", &waits.last_token)] {
         if longest_wait_ns(part_waits) >= GAP_WARNING_NS {
             late_parts.push(format!(
                 "{which} tokens waited up to {} (median {}, {})",
@@ -156,12 +152,21 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
             ));
         }
     }
-    let summary = format!("in the frontend, {} after the worker wrote them", late_parts.join(" and "));
+    late_parts.join(" and ")
+}
+
+/// Reports tokens that wait in a frontend after the engine's server wrote them to it.
+pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let waits = context.ledger.frontend();
+    let Some(severity) = gap_severity(waits.worst.ns) else { return };
+    let late_first_tokens = waits.first_token.count_above(GAP_WARNING_NS);
+    let late_last_tokens = waits.last_token.count_above(GAP_WARNING_NS);
+    let summary = format!("in the frontend, {} after the worker wrote them", describe_late_parts(waits));
     out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .times(waits.late)
             .requests(&waits.late_rids)
-            .occurrences(parts.iter().map(|(_, part_waits)| part_waits.count_above(GAP_WARNING_NS)).sum())
+            .occurrences(late_first_tokens + late_last_tokens)
             .weight(waits.worst.ns)
             .with("responses", waits.responses)
             .with("responses_late", waits.late_rids.counted())
