@@ -70,6 +70,16 @@ struct CalendarMinute {
     offset_s: Option<i32>,
 }
 
+impl CalendarMinute {
+    /// Its start, in the zone of the timestamp; `None` if the calendar has no such minute.
+    fn local_time(self) -> Option<DateTime> {
+        let CalendarDay { year, month, day } = self.day;
+        let date = Date::new(year as i16, month as i8, day as i8).ok()?;
+        let time = jiff::civil::Time::new(self.hour as i8, self.minute as i8, 0, 0).ok()?;
+        Some(DateTime::from_parts(date, time))
+    }
+}
+
 /// A minute and its start since the epoch.
 #[derive(Clone, Copy, Debug)]
 struct StartedMinute {
@@ -199,10 +209,7 @@ impl TimestampParser {
         if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
             return Some(last.start_ns);
         }
-        let CalendarDay { year, month, day } = minute.day;
-        let date = Date::new(year as i16, month as i8, day as i8).ok()?;
-        let time = jiff::civil::Time::new(minute.hour as i8, minute.minute as i8, 0, 0).ok()?;
-        let local = DateTime::from_parts(date, time);
+        let local = minute.local_time()?;
         let start = match minute.offset_s {
             Some(offset_s) => Offset::from_seconds(offset_s).ok()?.to_timestamp(local).ok()?,
             None => self.zone.to_timestamp(local).ok()?,

@@ -231,13 +231,11 @@ impl SlotStart {
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
         for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
             let count_off_path = self.threads.len() - count_on_path;
-            let is_on_path = is_on_path(thread);
-            let has_room = if is_on_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
+            let is_of_path = is_on_path(thread);
+            let has_room = if is_of_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
             let is_known = self.threads.iter().any(|known| known.id == thread.id);
             if has_room && !is_known {
-                if is_on_path {
-                    count_on_path += 1;
-                }
+                count_on_path += usize::from(is_of_path);
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }

@@ -221,15 +221,21 @@ impl Leg<'_> {
     fn describe_first_tokens(&self) -> String {
         let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
-        let running = percent(self.spent.share(self.spent.on_ns));
-        let thread = match (self.thread, self.busy) {
-            (ThreadState::Unknown, _) | (ThreadState::Busy, None) => String::new(),
-            (ThreadState::Busy, Some(busy)) => format!(" (the {} was busy {} of the run)", self.role, percent(busy)),
-            (ThreadState::PartlyRunning, _) => format!(" (the {} ran {running} of that time)", self.role),
-            (ThreadState::Blocked, _) => format!(" (the {} was blocked in a system call)", self.role),
-            (state, _) => format!(" (the {} was {})", self.role, state.as_str()),
-        };
+        let thread = self.describe_thread().map_or_else(String::new, |state| format!(" (the {} {state})", self.role));
         format!("{share} of that time was spent {}{of_worker}{thread}", self.describe())
+    }
+
+    /// Describes what the receiving thread did while frames waited for it: `was blocked in a system call`. `None` if that is not observed.
+    fn describe_thread(&self) -> Option<String> {
+        match self.thread {
+            ThreadState::Unknown => None,
+            ThreadState::Busy => self.busy.map(|busy| format!("was busy {} of the run", percent(busy))),
+            ThreadState::PartlyRunning => {
+                Some(format!("ran {} of that time", percent(self.spent.share(self.spent.on_ns))))
+            }
+            ThreadState::Blocked => Some(String::from("was blocked in a system call")),
+            state => Some(format!("was {}", state.as_str())),
+        }
     }
 
     /// Describes how much the receiving thread ran while frames waited for it: `runs 75 % of that time`.

@@ -52,16 +52,18 @@ fn severity_of_late_frames(late: &LateFrames) -> Severity {
 /// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
 /// does not show it, `processing` does, the share of that time in which it processed frames.
 fn describe_receiver(role: &str, thread: Option<ThreadState>, processing: Option<f64>) -> String {
-    match (thread.unwrap_or(ThreadState::Unknown), processing) {
-        (ThreadState::Asleep, _) => format!("the {role} was asleep"),
-        (ThreadState::PartlyRunning, _) => format!("the {role} ran for a part of that time"),
-        (ThreadState::Busy | ThreadState::Unknown, Some(share)) if share >= CPU_BOUND_SHARE => {
-            format!("the {role} processed frames {} of that time; its use of a CPU is not observed", percent(share))
-        }
-        (ThreadState::Busy | ThreadState::Unknown, Some(share)) => {
-            format!("the {role} processed frames {} of that time; what else it did is not observed", percent(share))
-        }
-        (ThreadState::Busy | ThreadState::Unknown, None) => format!("what the {role} did meanwhile is not observed"),
-        (state, _) => format!("the {role} was {} meanwhile", state.as_str()),
+    match thread.unwrap_or(ThreadState::Unknown) {
+        ThreadState::Asleep => format!("the {role} was asleep"),
+        ThreadState::PartlyRunning => format!("the {role} ran for a part of that time"),
+        ThreadState::Busy | ThreadState::Unknown => describe_processing(role, processing),
+        state => format!("the {role} was {} meanwhile", state.as_str()),
     }
+}
+
+/// Describes a receiver by the share of the time in which it processed frames, and what is not observed.
+fn describe_processing(role: &str, processing: Option<f64>) -> String {
+    let Some(share) = processing else { return format!("what the {role} did meanwhile is not observed") };
+    let processed_nearly_always = share >= CPU_BOUND_SHARE;
+    let unobserved = if processed_nearly_always { "its use of a CPU" } else { "what else it did" };
+    format!("the {role} processed frames {} of that time; {unobserved} is not observed", percent(share))
 }
