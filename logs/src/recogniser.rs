@@ -199,6 +199,18 @@ struct EngineMark {
     has_free_text: bool,
 }
 
+impl EngineMark {
+    /// The mark of lines of this form.
+    fn of_lines(engine: &'static dyn LogLines, form: LineForm) -> Self {
+        Self { engine, form: Some(form), has_free_text: engine.has_free_text(form.name) }
+    }
+
+    /// A mark of the engine's JSON records, of which the rest may be a prompt.
+    fn of_json_records(engine: &'static dyn LogLines) -> Self {
+        Self { engine, form: None, has_free_text: true }
+    }
+}
+
 /// Finds the records of all engines, and reads those in JSON.
 pub(super) struct Recogniser {
     pub(super) engines: &'static [&'static dyn LogLines],
@@ -222,19 +234,14 @@ impl Recogniser {
                 // Several lines are searched at once.
                 debug_assert!(!form.mark.contains(['\r', '\n']), "a mark is in one line");
                 marks.push(form.mark);
-                engine_marks.push(EngineMark {
-                    engine,
-                    form: Some(form),
-                    has_free_text: engine.has_free_text(form.name),
-                });
+                engine_marks.push(EngineMark::of_lines(engine, form));
             }
             for &mark in engine.record_marks() {
                 // Searched without its quotes, because they are escaped in a record inside a string.
                 let bare = mark.trim_matches('"');
                 marks.push(bare);
                 record_marks.push(bare);
-                // The rest of a JSON record may be a prompt.
-                engine_marks.push(EngineMark { engine, form: None, has_free_text: true });
+                engine_marks.push(EngineMark::of_json_records(engine));
             }
         }
         Self { engines, marks: build_searcher(marks), engine_marks, record_marks: build_searcher(record_marks) }

@@ -283,6 +283,13 @@ impl LogRecordReader {
         self.recogniser.find_mark(text_behind.as_bytes())
     }
 
+    /// Shared text of a statement's rid, which is empty for a statement about a process. Remembers complete rids only, because truncated
+    /// ones are later completed from these.
+    fn shared_rid(&mut self, rid: &str, is_truncated: bool) -> Rc<str> {
+        let is_complete = !rid.is_empty() && !is_truncated;
+        if is_complete { self.rids.add_rid(rid, &mut self.stats) } else { rid.into() }
+    }
+
     /// Adds a derived UTC offset to those that the statistics list. `None` adds none.
     fn list_offset(&mut self, offset_s: Option<i32>) {
         // Almost all lines have the offset of the line before, which is in the statistics.
@@ -455,11 +462,8 @@ impl<'s, 't> RecordSink<'s, 't> {
         self.is_dated = true;
         let reader = &mut *self.reader;
         // A statement about a process has no rid.
-        let has_rid = !rid.is_empty();
-        let is_rid_truncated = has_rid && statement.is_rid_truncated;
-        // Only complete rids are remembered, as truncated ones are later completed from these.
-        let is_complete = has_rid && !is_rid_truncated;
-        let rid = if is_complete { reader.rids.add_rid(rid, &mut reader.stats) } else { rid.into() };
+        let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
+        let rid = reader.shared_rid(rid, is_rid_truncated);
         let source = &mut *self.target.source;
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
