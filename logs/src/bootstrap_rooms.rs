@@ -18,6 +18,12 @@ impl RoomHalves {
     fn rid_slot(&mut self, half: &RequestHalf<'_>) -> &mut Option<Box<str>> {
         if half.is_decode { &mut self.decode } else { &mut self.prefill }
     }
+
+    /// Whether the half's server has given the room another rid before. The room is then used again, by a later request.
+    fn are_of_earlier_request(&self, half: &RequestHalf<'_>) -> bool {
+        let known_rid = if half.is_decode { &self.decode } else { &self.prefill };
+        known_rid.as_ref().is_some_and(|known| **known != *half.rid)
+    }
 }
 
 /// The rooms of a log, and the pairs of rids that follow from them.
@@ -41,21 +47,16 @@ impl BootstrapRooms {
         Self { limit, ..Self::default() }
     }
 
-    /// Remembers what one server logged of a request: its rid, and the request's room, a number that the prefill and the decode server both
-    /// log. Once the rids of both servers are known for a room, pairs them. A room that is used again belongs to the later request.
+    /// Remembers the rid of a request on one server, by the request's room, a number that the prefill and the decode server both log. Once
+    /// the rids of both servers are known for a room, pairs them.
     pub(super) fn add_half(&mut self, half: &RequestHalf<'_>) {
         // No room may be kept, so the halves of a request cannot be joined.
         if self.limit == 0 {
             return;
         }
-        if !self.halves.contains_key(&half.room) {
-            self.evict_room_at_limit();
-            self.order.push_back(half.room);
-        }
+        self.make_place_for_room(half.room);
         let halves = self.halves.entry(half.room).or_default();
-        // The same server gave this room another rid before, so the room now belongs to a later request.
-        let has_other_rid = halves.rid_slot(half).as_ref().is_some_and(|known| **known != *half.rid);
-        if has_other_rid {
+        if halves.are_of_earlier_request(half) {
             *halves = RoomHalves::default();
         }
         *halves.rid_slot(half) = Some(half.rid.into());
@@ -70,13 +71,17 @@ impl BootstrapRooms {
         self.pair_rids(prefill, decode);
     }
 
-    /// Forgets the oldest room and its rids if as many rooms as the limit are kept.
-    fn evict_room_at_limit(&mut self) {
+    /// Makes this room the newest, unless it is kept already. At the limit, forgets the oldest room and its rids first.
+    fn make_place_for_room(&mut self, room: u64) {
+        if self.halves.contains_key(&room) {
+            return;
+        }
         if self.order.len() >= self.limit
             && let Some(oldest) = self.order.pop_front()
         {
             self.halves.remove(&oldest);
         }
+        self.order.push_back(room);
     }
 
     /// Remembers that these two rids (request ids) are of one request. At the limit, the pair of the oldest request is removed first.

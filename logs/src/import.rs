@@ -3,7 +3,6 @@
 //! Always reads the file that is furthest behind. Its statements are queued until every file is `window` ahead, so that late lines can be
 //! sorted. Files are opened when their first timestamp is near.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,7 @@ use super::ImportError;
 use super::ImportOptions;
 use super::import_stats::ImportStats;
 use super::line_reader::LineReader;
-use super::log_files;
+use super::log_files::{self, LogFile};
 use super::log_source::{LogSource, PROBED_LINES};
 use super::recogniser::LogLines;
 use super::record_reader::LogRecordReader;
@@ -29,26 +28,34 @@ const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 /// Finds the UTC offset of each file, which its parser applies to timestamps without a zone. A file whose lines do not show the offset gets
 /// that of the others, if they agree.
 fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
-    // Only timestamps are of interest, so this reader keeps no rids and no rejections.
-    let probing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
-    // Only names of processes and rejections depend on this, and neither is used here.
-    let has_several_logs = false;
-    let mut reader = LogRecordReader::new(engines, ImportStats::default(), &probing, has_several_logs);
-    let mut offsets = BTreeSet::new();
+    let mut reader = reader_of_timestamps(engines);
     for source in &mut *sources {
         derive_offset(source, &mut reader, options);
-        if let Some(offset_s) = source.parser.derived_offset_s() {
-            offsets.insert(offset_s);
-        }
     }
-    // A zone that the user states, or offsets that differ, leave nothing to assume.
-    if options.zone.is_some() || offsets.len() != 1 {
+    // A zone that the user states is used instead of the offset of other files.
+    if options.zone.is_some() {
         return;
     }
-    let Some(only_offset_s) = offsets.first() else { return };
+    let Some(agreed_offset_s) = agreed_offset_s(sources) else { return };
     for source in sources.iter_mut().filter(|source| source.parser.derived_offset_s().is_none()) {
-        source.parser.set_offset_s(*only_offset_s);
+        source.parser.set_offset_s(agreed_offset_s);
     }
+}
+
+/// Creates a reader for lines of which only the timestamps are of interest. It keeps no rids and no rejections.
+fn reader_of_timestamps(engines: &'static [&'static dyn LogLines]) -> LogRecordReader {
+    let keeps_nothing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
+    // Only names of processes and rejections depend on this, and neither is used.
+    let has_several_logs = false;
+    LogRecordReader::new(engines, ImportStats::default(), &keeps_nothing, has_several_logs)
+}
+
+/// The UTC offset that the lines of some files have shown, in seconds. `None` if no file has shown one, or if they differ.
+fn agreed_offset_s(sources: &[LogSource]) -> Option<i32> {
+    let mut offsets = sources.iter().filter_map(|source| source.parser.derived_offset_s());
+    let first_offset_s = offsets.next()?;
+    let agree = offsets.all(|offset_s| offset_s == first_offset_s);
+    agree.then_some(first_offset_s)
 }
 
 /// Reads lines of a file until one shows the UTC offset of its timestamps, which the file's parser then knows. Leaves a pipe alone, because
@@ -60,6 +67,15 @@ fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: 
     // These bytes do not count as the import's progress. An error is reported when the import opens the file again.
     let Ok(lines) = source.open_uncounted(options) else { return };
     source.lines = Some(lines);
+    read_until_offset_is_known(source, reader, options);
+    // The import reads the file from its start, so everything but the offset is reset.
+    source.lines = None;
+    source.frontier_ns = 0;
+    source.writers.clear();
+}
+
+/// Reads lines of an open file until its parser knows the UTC offset, the file ends, or the limit of searched text is reached.
+fn read_until_offset_is_known(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
     // The statements themselves are read again by the import.
     let mut unused_statements = StatementQueue::new(options.window_ns);
     loop {
@@ -67,13 +83,31 @@ fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: 
         let is_limit_reached = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= MAX_OFFSET_SEARCH_BYTES);
         let is_offset_known = source.parser.derived_offset_s().is_some();
         if !has_more || is_limit_reached || is_offset_known {
-            break;
+            return;
         }
     }
-    // The import reads the file from its start, so everything but the offset is reset.
-    source.lines = None;
-    source.frontier_ns = 0;
-    source.writers.clear();
+}
+
+/// Whether the files are of several logs. The rotated files of one log have the same label.
+fn are_of_several_logs(files: &[LogFile]) -> bool {
+    files.iter().any(|file| file.label != files[0].label)
+}
+
+/// Reads the first lines of each file, and returns the files that are to be imported. The others are counted as skipped.
+fn probe_sources(sources: Vec<LogSource>, options: &ImportOptions, stats: &mut ImportStats) -> Vec<LogSource> {
+    let mut imported = Vec::new();
+    for mut source in sources {
+        match source.probe_first_lines(options) {
+            Ok(()) => imported.push(source),
+            Err(why) => stats.add_skipped_file(why),
+        }
+    }
+    imported
+}
+
+/// Sorts files by their first timestamp, the latest first. Files of equal times are sorted by path, so that an import is reproducible.
+fn sort_latest_first(sources: &mut [LogSource]) {
+    sources.sort_by(|one, other| other.first_ns.cmp(&one.first_ns).then_with(|| other.file.path.cmp(&one.file.path)));
 }
 
 /// How much of an import's files was read.
@@ -112,23 +146,12 @@ impl Import {
         let mut stats = ImportStats::default();
         let files = log_files::find_log_files(paths, &options, &mut stats)?;
         let total_bytes = files.iter().map(|file| file.bytes).sum();
-        // There is a first file: finding none is an error. The rotated files of one log have the same label.
-        let first_label = &files[0].label;
-        let has_several_logs = files.iter().any(|file| file.label != *first_label);
+        let has_several_logs = are_of_several_logs(&files);
         let mut sources: Vec<LogSource> = files.into_iter().map(|file| LogSource::new(file, &options)).collect();
         derive_offsets(&mut sources, engines, &options);
-        let mut waiting = Vec::new();
-        for mut source in sources {
-            match source.probe_first_lines(&options) {
-                Ok(()) => waiting.push(source),
-                Err(why) => stats.add_skipped_file(why),
-            }
-        }
-        // The latest first: files are opened from the end of the list.
-        waiting.sort_by(|one, other| {
-            // By path among files of equal times, so that an import is reproducible.
-            other.first_ns.cmp(&one.first_ns).then_with(|| other.file.path.cmp(&one.file.path))
-        });
+        let mut waiting = probe_sources(sources, &options, &mut stats);
+        // Files are opened from the end of the list.
+        sort_latest_first(&mut waiting);
         Ok(Self {
             reader: LogRecordReader::new(engines, stats, &options, has_several_logs),
             queue: StatementQueue::new(options.window_ns),
@@ -148,24 +171,34 @@ impl Import {
         // The file that is furthest behind goes first, so that few events wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
-            // All files are read, so all queued statements are due.
-            self.pass_events_before(u64::MAX, sink);
-            // Only after the last line is it known whether one engine rejected these requests.
-            self.reader.emit_rejections(sink);
+            self.pass_remaining_events(sink);
             return false;
         };
         let source = &mut self.active[lagging_index];
-        if !self.reader.read_lines(source, LINES_PER_TURN, &mut self.queue) {
+        let has_more = self.reader.read_lines(source, LINES_PER_TURN, &mut self.queue);
+        if !has_more {
             self.active.swap_remove(lagging_index);
         }
         self.pass_events_before(self.horizon_ns(), sink);
-        // Too many are held, so the earliest slots are passed on, whatever their time. A line that is read later may belong before them.
+        self.pass_statements_above_limit(sink);
+        true
+    }
+
+    /// Passes all events that are left to `sink`, after the last file was read.
+    fn pass_remaining_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.pass_events_before(u64::MAX, sink);
+        // Only after the last line is it known whether one engine rejected these requests.
+        self.reader.emit_rejections(sink);
+    }
+
+    /// Passes the earliest statements to `sink` while more than the limit are held, and counts them. A line that is read later may belong
+    /// before them.
+    fn pass_statements_above_limit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
             self.reader.stats.passed_early += early.len() as u64;
             self.pass_slot(early, sink);
         }
-        true
     }
 
     /// Time before which no more lines are expected: the time that the file furthest behind has reached (its frontier), less the window by
@@ -177,29 +210,39 @@ impl Import {
         earliest_ns.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
-    /// Opens the files whose first timestamp lies at most a window ahead of the file that is furthest behind.
+    /// Opens the files that are due. At the limit of open files, the next one waits until another one is read to its end, and is counted:
+    /// its lines may then be late.
     fn open_due_files(&mut self) {
-        while let Some(next) = self.waiting.last() {
-            let due_from_ns = next.first_ns.saturating_sub(self.options.window_ns);
-            let reached_ns = self.active.iter().map(|source| source.frontier_ns).min();
-            if reached_ns.is_some_and(|reached_ns| reached_ns < due_from_ns) {
-                return;
-            }
-            // At the limit, the file waits until another one is read to its end. Its lines may then be late, which is counted. One file is
-            // opened whatever the limit, because an import without an open file ends.
-            if self.active.len() >= self.options.max_open_files.max(1) {
+        // One file is opened whatever the limit, because an import without an open file ends.
+        let max_open_files = self.options.max_open_files.max(1);
+        while self.is_next_file_due() {
+            if self.active.len() >= max_open_files {
                 self.reader.stats.opened_late += 1;
                 return;
             }
-            let Some(mut source) = self.waiting.pop() else { return };
-            match LineReader::open(&source.file.path, self.options.max_line_bytes, Arc::clone(&self.read_bytes)) {
-                Ok(lines) => {
-                    source.lines = Some(lines);
-                    self.reader.stats.files += 1;
-                    self.active.push(source);
-                }
-                Err(error) => self.reader.stats.add_skipped_file(format!("{}: {error}", source.file.path.display())),
+            let Some(source) = self.waiting.pop() else { return };
+            self.open_file(source);
+        }
+    }
+
+    /// Whether the first timestamp of the next file lies at most a window ahead of the open file that is furthest behind, or no file is
+    /// open. `false` without a next file.
+    fn is_next_file_due(&self) -> bool {
+        let Some(next) = self.waiting.last() else { return false };
+        let due_from_ns = next.first_ns.saturating_sub(self.options.window_ns);
+        let reached_ns = self.active.iter().map(|source| source.frontier_ns).min();
+        reached_ns.is_none_or(|reached_ns| reached_ns >= due_from_ns)
+    }
+
+    /// Opens a file to read its lines. One that cannot be opened is counted as skipped.
+    fn open_file(&mut self, mut source: LogSource) {
+        match LineReader::open(&source.file.path, self.options.max_line_bytes, Arc::clone(&self.read_bytes)) {
+            Ok(lines) => {
+                source.lines = Some(lines);
+                self.reader.stats.files += 1;
+                self.active.push(source);
             }
+            Err(error) => self.reader.stats.add_skipped_file(format!("{}: {error}", source.file.path.display())),
         }
     }
 
@@ -236,10 +279,15 @@ impl Import {
 
     /// Returns an error if the import has ended without any event. The error says what the lines are instead.
     pub fn check_any_recognised(&self) -> Result<(), ImportError> {
-        let stats = self.stats();
-        if stats.events > 0 {
+        if self.stats().events > 0 {
             return Ok(());
         }
+        Err(ImportError::NothingRecognised(self.describe_lines_without_events().join("; ")))
+    }
+
+    /// Describes what the lines are that gave no event, and which files were skipped: one part for each observation.
+    fn describe_lines_without_events(&self) -> Vec<String> {
+        let stats = self.stats();
         let mut parts = self.describe_unread_kinds();
         let has_unread_kinds = !parts.is_empty();
         let lines = plural(stats.lines, "line");
@@ -253,7 +301,7 @@ impl Import {
             parts.push(format!("the first unknown line, with possible prompt text removed: {shape}"));
         }
         parts.extend(stats.skipped.iter().map(|why| format!("skipped {why}")));
-        Err(ImportError::NothingRecognised(parts.join("; ")))
+        parts
     }
 
     /// The forms that the engines' readers know, in words.

@@ -62,14 +62,8 @@ impl KnownRids {
             return Rc::clone(last);
         }
         let text_hash = self.hash_text(rid);
-        // The table searches by 64 bits, which are computed from the 32 bits that it stores. A text is compared only if these are equal.
-        let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
-            known.text_hash == text_hash && **self.text_of(*known) == *rid
-        });
-        let rid = match known {
-            Some(known) => Rc::clone(self.text_of(*known)),
-            None => self.insert_rid(rid, text_hash, stats),
-        };
+        let known = self.find_rid(rid, text_hash);
+        let rid = known.unwrap_or_else(|| self.insert_rid(rid, text_hash, stats));
         self.last = Some(Rc::clone(&rid));
         rid
     }
@@ -78,6 +72,15 @@ impl KnownRids {
     fn text_of(&self, known: NumberedRid) -> &Rc<str> {
         // Both numbers wrap, so their difference is the index.
         &self.order[known.number.wrapping_sub(self.oldest_number) as usize]
+    }
+
+    /// Returns the shared text of a rid; `None` if it is not known.
+    fn find_rid(&self, rid: &str, text_hash: u32) -> Option<Rc<str>> {
+        // The table searches by 64 bits, which are computed from the 32 bits that it stores. A text is compared only if these are equal.
+        let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
+            known.text_hash == text_hash && **self.text_of(*known) == *rid
+        })?;
+        Some(Rc::clone(self.text_of(*known)))
     }
 
     /// Adds a rid that is not known. At the limit, the oldest one is evicted and counted first.

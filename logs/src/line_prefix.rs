@@ -50,14 +50,19 @@ impl LinePrefixMemo {
         }
         let prefix = parse_prefix(before, parser);
         if before.len() <= REMEMBERED_BYTES {
-            self.text.clear();
-            self.text.push_str(before);
-            self.stamp = prefix.stamp;
-            self.offset_s = parser.derived_offset_s();
-            self.rank_bytes = prefix.rank.len();
-            self.rank_at = before.find(prefix.rank).unwrap_or(0);
+            self.remember_prefix(before, &prefix, parser.derived_offset_s());
         }
         prefix
+    }
+
+    /// Remembers what the text before a record says while the file has this UTC offset.
+    fn remember_prefix(&mut self, before: &str, prefix: &LinePrefix<'_>, offset_s: Option<i32>) {
+        self.text.clear();
+        self.text.push_str(before);
+        self.stamp = prefix.stamp;
+        self.offset_s = offset_s;
+        self.rank_bytes = prefix.rank.len();
+        self.rank_at = before.find(prefix.rank).unwrap_or(0);
     }
 }
 
@@ -98,13 +103,7 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
             && let Some((stamp, rest)) = parser.parse_start(&bytes[index..])
         {
             let end = bytes.len() - rest.len();
-            let is_bracketed = index > 0 && bytes[index - 1] == b'[';
-            let after = &text[end..];
-            // Only inside the brackets of the date does a rank follow it.
-            let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
-            // The bracket belongs to the date.
-            let start = index - usize::from(is_bracketed);
-            last_date = Some(DateInText { stamp, at: start, rank });
+            last_date = Some(date_in_text(text, index, end, stamp));
             index = end;
         } else {
             // Past the whole number, since no date begins inside one.
@@ -112,6 +111,17 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
         }
     }
     last_date
+}
+
+/// Describes the date between two indices of a text, with the bracket before it and the rank behind it if there are any.
+fn date_in_text(text: &str, start: usize, end: usize, stamp: LogTimestamp) -> DateInText<'_> {
+    let is_bracketed = start > 0 && text.as_bytes()[start - 1] == b'[';
+    if is_bracketed {
+        DateInText { stamp, at: start - 1, rank: rank_before_bracket(&text[end..]) }
+    } else {
+        // Only inside the brackets of the date does a rank follow it.
+        DateInText { stamp, at: start, rank: "" }
+    }
 }
 
 /// Whether a date may begin at this digit: only a year is followed by a separator after four digits, which spares most numbers the parser.
@@ -133,16 +143,17 @@ struct LeadingTimestamp<'l> {
 
 /// Timestamp of a line of any form: its logger's, or that of the collector in front of it. `None` without either.
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
-    let mut rest = line.trim_start();
-    // `kubectl logs --prefix` begins each line with `[pod/NAME/CONTAINER] `.
-    if rest.starts_with("[pod/")
-        && let Some((_, after)) = rest.split_once("] ")
-    {
-        rest = after.trim_start();
-    }
-    let outer = find_leading_timestamp(rest, parser)?;
+    let outer = find_leading_timestamp(strip_pod_name(line.trim_start()), parser)?;
     let own = find_leading_timestamp(strip_runtime_tag(outer.rest), parser).map(|own| own.stamp);
     more_precise(Some(outer.stamp), own)
+}
+
+/// Removes `[pod/NAME/CONTAINER] `, with which `kubectl logs --prefix` begins each line. Returns a text without it as it is.
+fn strip_pod_name(text: &str) -> &str {
+    if !text.starts_with("[pod/") {
+        return text;
+    }
+    text.split_once("] ").map_or(text, |(_, after)| after.trim_start())
 }
 
 /// Selects the more precise of two timestamps: `outer`, which a collector wrote in front of a line, and the line's own. The outer one is
@@ -157,12 +168,16 @@ pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp
     if own.zone == ZoneSource::Assumed {
         return Some(outer);
     }
-    // Another process may have passed on an old line: the outer time is that of the line only if it is close to the line's own.
+    // A collector's time is finer than whole seconds.
+    Some(if own.is_whole_second && was_written_at_once(own, outer) { outer } else { own })
+}
+
+/// Whether a collector may have read a line, at the time `outer`, right after the process wrote it, at its `own` time. It may also have
+/// passed on an old line.
+fn was_written_at_once(own: LogTimestamp, outer: LogTimestamp) -> bool {
     let earliest_ns = own.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
     let latest_ns = own.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
-    let may_be_same_time = (earliest_ns..=latest_ns).contains(&outer.wall_ns);
-    // A collector's time is finer than whole seconds.
-    Some(if own.is_whole_second && may_be_same_time { outer } else { own })
+    (earliest_ns..=latest_ns).contains(&outer.wall_ns)
 }
 
 /// Texts that begin a message, so that times behind them are not the line's.
@@ -176,22 +191,23 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
     for (at, &byte) in bytes.iter().enumerate().take(LEADING_BYTES) {
         words_before += usize::from(byte == b' ');
         // Times inside the message are not the line's.
-        let begins_message = byte == b'{' || MESSAGE_STARTS.iter().any(|start| bytes[at..].starts_with(start));
-        if words_before > MAX_PREFIX_WORDS || begins_message {
+        if words_before > MAX_PREFIX_WORDS || begins_message(&bytes[at..]) {
             return None;
         }
         // A timestamp begins with a number or the name of a month.
-        let may_begin = byte.is_ascii_digit() || byte.is_ascii_uppercase();
-        if is_word_start
-            && may_begin
-            && let Some((stamp, rest)) = parser.parse_start(&bytes[at..])
-        {
+        let may_begin_timestamp = is_word_start && (byte.is_ascii_digit() || byte.is_ascii_uppercase());
+        if may_begin_timestamp && let Some((stamp, rest)) = parser.parse_start(&bytes[at..]) {
             let rest = &text[text.len() - rest.len()..];
             return Some(LeadingTimestamp { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
         }
         is_word_start = is_word_separator(byte);
     }
     None
+}
+
+/// Whether the message of a line begins here, with JSON or a known key.
+fn begins_message(text: &[u8]) -> bool {
+    text.starts_with(b"{") || MESSAGE_STARTS.iter().any(|start| text.starts_with(start))
 }
 
 /// Removes `stdout F ` or the like, which container runtimes write between their timestamp and the line. Returns a text without it as it

@@ -93,19 +93,7 @@ impl LineReader {
         file.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut magic)?;
         // A pipe cannot be rewound, so the bytes are read again from memory.
         let from_start = io::Cursor::new(magic.clone()).chain(file);
-        let text: Box<dyn Read> = match magic[..] {
-            // gzip
-            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, from_start))),
-            // zstd
-            [0x28, 0xb5, 0x2f, 0xfd] => {
-                let mut decoder =
-                    zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, from_start))?;
-                // A larger window, which takes more memory, is an error.
-                decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-                Box::new(decoder)
-            }
-            _ => Box::new(from_start),
-        };
+        let text = decompress(from_start, &magic)?;
         Ok(Self::from_reader(text, BUFFER_BYTES, max_line_bytes))
     }
 
@@ -199,6 +187,19 @@ impl BufferedLines {
     /// buffer is copied. Returns the length of the line in bytes with its line end; 0 after the last line.
     fn read_next_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         self.move_rest_to_front();
+        let copied_bytes = self.read_until_line_end(max_kept_bytes)?;
+        let end = memchr(b'\n', &self.buffer[..self.complete_bytes]).map_or(self.complete_bytes, |newline| newline + 1);
+        if copied_bytes == 0 {
+            self.line_range = 0..end;
+            return Ok(end as u64);
+        }
+        // The beginning of the line was copied, so its end is copied too.
+        Ok(copied_bytes + self.move_to_copy(end, max_kept_bytes))
+    }
+
+    /// Reads from the source until the buffer holds the end of a line, or all that is left of the file. While the buffer is full without
+    /// one, copies its bytes, and returns their number.
+    fn read_until_line_end(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         let mut copied_bytes = 0;
         // `complete_bytes` is the end of the last complete line in the buffer, 0 without one.
         while self.complete_bytes == 0 && !self.is_at_end {
@@ -216,13 +217,6 @@ impl BufferedLines {
         if self.is_at_end && self.complete_bytes == 0 {
             self.complete_bytes = self.filled_bytes;
         }
-        let end = memchr(b'\n', &self.buffer[..self.complete_bytes]).map_or(self.complete_bytes, |newline| newline + 1);
-        if copied_bytes == 0 {
-            self.line_range = 0..end;
-            return Ok(end as u64);
-        }
-        // The beginning of the line was copied, so its end is copied too.
-        copied_bytes += self.move_to_copy(end, max_kept_bytes);
         Ok(copied_bytes)
     }
 
@@ -312,6 +306,23 @@ impl BufferedLines {
         let end = memrchr(b'\n', unmarked).map_or(start, |line_end| start + line_end + 1);
         start..end
     }
+}
+
+/// The text of a file, decompressed if its first bytes are those of a gzip or zstd file.
+fn decompress(file: impl Read + 'static, first_bytes: &[u8]) -> io::Result<Box<dyn Read>> {
+    let text: Box<dyn Read> = match first_bytes {
+        // gzip
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, file))),
+        // zstd
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            let mut decoder = zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, file))?;
+            // A larger window, which takes more memory, is an error.
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
+        _ => Box::new(file),
+    };
+    Ok(text)
 }
 
 /// The line without its line end, if it has one.

@@ -31,18 +31,23 @@ pub(super) fn describe_shape(line: &str) -> String {
 /// only if it is a rid or a number. `None` if nothing of the word may be shown.
 fn visible_part(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
-        let is_key = (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(is_key_byte);
-        if !is_key {
-            return None;
-        }
-        // A rid is shown, because it helps to find the line and holds no prompt.
-        let is_rid = key == "rid" && value.bytes().all(is_rid_byte);
-        let value = if is_rid || is_number(value) { shorten_word(value) } else { String::from("…") };
-        return Some(format!("{key}={value}"));
+        return visible_value(key, value);
     }
     let bare = word.trim_matches(['[', ']', ':', '(', ')', ',']);
     let is_technical = LEVELS.contains(&bare) || is_number(bare);
     if is_technical { Some(shorten_word(word)) } else { None }
+}
+
+/// Returns `key=value`, without a value that may be text of a prompt. `None` if not even the key may be shown.
+fn visible_value(key: &str, value: &str) -> Option<String> {
+    let is_key = (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(is_key_byte);
+    if !is_key {
+        return None;
+    }
+    // A rid is shown, because it helps to find the line and holds no prompt.
+    let is_rid = key == "rid" && value.bytes().all(is_rid_byte);
+    let value = if is_rid || is_number(value) { shorten_word(value) } else { String::from("…") };
+    Some(format!("{key}={value}"))
 }
 
 /// The first characters of a word.

@@ -41,6 +41,43 @@ fn path_error(path: &Path, source: io::Error) -> ImportError {
     ImportError::Path { path: path.to_owned(), source }
 }
 
+/// A search for files to import.
+#[derive(Default)]
+struct FileSearch {
+    /// Each file once, even if several arguments lead to it.
+    found: BTreeMap<PathBuf, LogFile>,
+    /// Folders that are not searched yet.
+    folders: Vec<SearchedFolder>,
+}
+
+impl FileSearch {
+    /// Adds a file or folder that the user named. Returns an error if it does not exist, or is a file that cannot be opened.
+    fn add_named_path(&mut self, path: &Path) -> Result<(), ImportError> {
+        let metadata = fs::metadata(path).map_err(|error| path_error(path, error))?;
+        if metadata.is_dir() {
+            self.folders.push(SearchedFolder { path: path.to_owned(), root: path.to_owned(), depth: 0 });
+            return Ok(());
+        }
+        // A file that cannot be opened is an error here, before the import begins.
+        fs::File::open(path).map_err(|error| path_error(path, error))?;
+        // The file's label is its path from here on.
+        let root = path.parent().unwrap_or(Path::new(""));
+        self.found.insert(path.to_owned(), log_file(path, root, metadata.len()));
+        Ok(())
+    }
+
+    /// Adds an entry of a folder, if it is a file or another folder. A file that is no log is counted as skipped.
+    fn add_entry(&mut self, folder: &SearchedFolder, path: PathBuf, metadata: &fs::Metadata, stats: &mut ImportStats) {
+        if metadata.is_dir() && folder.depth < MAX_DEPTH {
+            self.folders.push(SearchedFolder { path, root: folder.root.clone(), depth: folder.depth + 1 });
+        } else if metadata.is_file() && holds_no_log(&path) {
+            stats.add_skipped_file(format!("{}: not a log file, by its name", path.display()));
+        } else if metadata.is_file() {
+            self.found.entry(path.clone()).or_insert_with(|| log_file(&path, &folder.root, metadata.len()));
+        }
+    }
+}
+
 /// Finds the files to import under `paths`, sorted by path. Counts those that are no logs as skipped. Symbolic links inside directories are
 /// not followed.
 pub(super) fn find_log_files(
@@ -48,44 +85,26 @@ pub(super) fn find_log_files(
     options: &ImportOptions,
     stats: &mut ImportStats,
 ) -> Result<Vec<LogFile>, ImportError> {
-    // Each file once, even if several arguments lead to it.
-    let mut found: BTreeMap<PathBuf, LogFile> = BTreeMap::new();
-    let mut folders: Vec<SearchedFolder> = Vec::new();
+    let mut search = FileSearch::default();
     for path in paths {
-        let metadata = fs::metadata(path).map_err(|error| path_error(path, error))?;
-        if metadata.is_dir() {
-            folders.push(SearchedFolder { path: path.clone(), root: path.clone(), depth: 0 });
-        } else {
-            // A file that cannot be opened is an error here, before the import begins.
-            fs::File::open(path).map_err(|error| path_error(path, error))?;
-            // The file's label is its path from here on.
-            let root = path.parent().unwrap_or(Path::new(""));
-            found.insert(path.clone(), log_file(path, root, metadata.len()));
-        }
+        search.add_named_path(path)?;
     }
-    while let Some(SearchedFolder { path: folder, root, depth }) = folders.pop() {
-        let entries = fs::read_dir(&folder).map_err(|error| path_error(&folder, error))?;
+    while let Some(folder) = search.folders.pop() {
+        let entries = fs::read_dir(&folder.path).map_err(|error| path_error(&folder.path, error))?;
         // Entries that cannot be read are left out.
         for entry in entries.flatten() {
-            let path = entry.path();
             // Metadata of the entry itself, not of a link's target. A file without metadata was removed in the meantime.
             let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_dir() && depth < MAX_DEPTH {
-                folders.push(SearchedFolder { path, root: root.clone(), depth: depth + 1 });
-            } else if metadata.is_file() && holds_no_log(&path) {
-                stats.add_skipped_file(format!("{}: not a log file, by its name", path.display()));
-            } else if metadata.is_file() {
-                found.entry(path.clone()).or_insert_with(|| log_file(&path, &root, metadata.len()));
-            }
-            if found.len() > options.max_files {
+            search.add_entry(&folder, entry.path(), &metadata, stats);
+            if search.found.len() > options.max_files {
                 return Err(ImportError::TooManyFiles { limit: options.max_files, paths: join_paths(paths) });
             }
         }
     }
-    if found.is_empty() {
+    if search.found.is_empty() {
         return Err(ImportError::NoFiles(join_paths(paths)));
     }
-    Ok(found.into_values().collect())
+    Ok(search.found.into_values().collect())
 }
 
 /// The paths as an error lists them.
@@ -112,15 +131,19 @@ fn label_of_rotated_set(name: &str) -> &str {
     loop {
         let Some((stem, end)) = name.rsplit_once(['.', '-']) else { return name };
         let is_compression = matches!(end, "gz" | "zst" | "zstd");
-        let is_digits = end.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
-        let is_number_or_date = (1..=LONGEST_ROTATION).contains(&end.len()) && is_digits;
-        // A number at the end of a stem without an extension is part of the name: `decode-0`.
-        let is_rotation = is_number_or_date && (stem.contains('.') || end.len() >= SHORTEST_DATE);
-        if stem.is_empty() || !(is_compression || is_rotation) {
+        if stem.is_empty() || !(is_compression || is_rotation(stem, end)) {
             return name;
         }
         name = stem;
     }
+}
+
+/// Whether `end` is the number or date that rotation has added to the name `stem`. A short number behind a name without an extension is
+/// part of the name: `decode-0`.
+fn is_rotation(stem: &str, end: &str) -> bool {
+    let is_digits = end.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    let is_number_or_date = (1..=LONGEST_ROTATION).contains(&end.len()) && is_digits;
+    is_number_or_date && (stem.contains('.') || end.len() >= SHORTEST_DATE)
 }
 
 #[cfg(test)]

@@ -90,14 +90,8 @@ impl LogSource {
         for _ in 0..PROBED_LINES {
             // No marks are searched here. An error is reported when the file is imported, after everything before the error.
             let Ok(Some(line)) = lines.next_line(None) else { break };
-            if line.text.starts_with(RECORDING_MAGIC) {
-                return Err(self.refusal("a recording: `tokengap report` reads it"));
-            }
-            if UTF_16_MARKS.iter().any(|mark| line.text.starts_with(mark)) {
-                return Err(self.refusal("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"));
-            }
-            if line.text.contains(&0) || line.text.starts_with(PICKLE_MAGIC) {
-                return Err(self.refusal("no text"));
+            if let Some(reason) = reason_to_skip(line.text) {
+                return Err(self.refusal(reason));
             }
             if let Some(stamp) = line_prefix::timestamp_of_line(&plain_text(line.text), &mut self.parser) {
                 self.first_ns = stamp.wall_ns;
@@ -107,6 +101,19 @@ impl LogSource {
         // The import reads files in order of the times that they have reached. Before its first line, a file has reached its first time.
         self.frontier_ns = self.first_ns;
         Ok(())
+    }
+}
+
+/// Why a file with this line is no log; `None` if it may be one.
+fn reason_to_skip(line: &[u8]) -> Option<&'static str> {
+    if line.starts_with(RECORDING_MAGIC) {
+        Some("a recording: `tokengap report` reads it")
+    } else if UTF_16_MARKS.iter().any(|mark| line.starts_with(mark)) {
+        Some("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`")
+    } else if line.contains(&0) || line.starts_with(PICKLE_MAGIC) {
+        Some("no text")
+    } else {
+        None
     }
 }
 

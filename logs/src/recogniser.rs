@@ -138,10 +138,8 @@ const MIN_PLAIN_BYTES: usize = 5;
 impl<'l> LoggedRid<'l> {
     /// Parses a rid: bare, quoted, or truncated with `...`. `None` if the word is empty, too long, or `None`.
     pub fn parse(word: &'l str) -> Option<Self> {
-        // Almost all rids are like this. A check of all bytes without an early exit is vectorised.
-        let is_plain =
-            word.bytes().fold(true, |are_plain, byte| are_plain & (byte.is_ascii_alphanumeric() || byte == b'-'));
-        if is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len()) {
+        // Almost all rids are like this.
+        if is_plain_rid(word) {
             return Some(Self { text: word, is_truncated: false });
         }
         // A rid may be quoted, in a list, or followed by punctuation.
@@ -156,6 +154,14 @@ impl<'l> LoggedRid<'l> {
             && !text.contains(char::is_whitespace);
         is_rid.then_some(Self { text, is_truncated })
     }
+}
+
+/// Whether the word is a rid of letters, digits and hyphens only.
+fn is_plain_rid(word: &str) -> bool {
+    // A check of all bytes without an early exit is vectorised.
+    let is_plain =
+        word.bytes().fold(true, |are_plain, byte| are_plain & (byte.is_ascii_alphanumeric() || byte == b'-'));
+    is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len())
 }
 
 /// Engine and form of a record.
@@ -193,6 +199,18 @@ struct EngineMark {
     has_free_text: bool,
 }
 
+impl EngineMark {
+    /// The mark of lines of this form.
+    fn of_lines(engine: &'static dyn LogLines, form: LineForm) -> Self {
+        Self { engine, form: Some(form), has_free_text: engine.has_free_text(form.name) }
+    }
+
+    /// A mark of the engine's JSON records, of which the rest may be a prompt.
+    fn of_json_records(engine: &'static dyn LogLines) -> Self {
+        Self { engine, form: None, has_free_text: true }
+    }
+}
+
 /// Finds the records of all engines, and reads those in JSON.
 pub(super) struct Recogniser {
     pub(super) engines: &'static [&'static dyn LogLines],
@@ -216,19 +234,14 @@ impl Recogniser {
                 // Several lines are searched at once.
                 debug_assert!(!form.mark.contains(['\r', '\n']), "a mark is in one line");
                 marks.push(form.mark);
-                engine_marks.push(EngineMark {
-                    engine,
-                    form: Some(form),
-                    has_free_text: engine.has_free_text(form.name),
-                });
+                engine_marks.push(EngineMark::of_lines(engine, form));
             }
             for &mark in engine.record_marks() {
                 // Searched without its quotes, because they are escaped in a record inside a string.
                 let bare = mark.trim_matches('"');
                 marks.push(bare);
                 record_marks.push(bare);
-                // The rest of a JSON record may be a prompt.
-                engine_marks.push(EngineMark { engine, form: None, has_free_text: true });
+                engine_marks.push(EngineMark::of_json_records(engine));
             }
         }
         Self { engines, marks: build_searcher(marks), engine_marks, record_marks: build_searcher(record_marks) }

@@ -13,7 +13,7 @@ use super::import_stats::ImportStats;
 use super::json_search::{JsonSearch, RecordContent, find_json_start, time_of_record};
 use super::known_rids::KnownRids;
 use super::line_prefix::{first_timestamp, more_precise};
-use super::line_reader::LogLine;
+use super::line_reader::{LineReader, LogLine};
 use super::line_shape::describe_shape;
 use super::log_source::{LogSource, LogWriter};
 use super::logged_rejections::{LoggedRejection, LoggedRejections};
@@ -104,14 +104,9 @@ impl LogRecordReader {
         let mut has_more = true;
         let mut lines_read = 0;
         while has_more && lines_read < max_lines {
-            // Further unknown lines are only counted, which a search for the engines' marks does without parsing.
-            if self.has_enough_unknown_lines() {
-                let skipped = lines.skip_unmarked_lines(&recogniser, max_lines - lines_read);
-                self.stats.unknown += skipped as u64;
-                lines_read += skipped;
-                if lines_read == max_lines {
-                    break;
-                }
+            lines_read += self.skip_unknown_lines(&mut lines, max_lines - lines_read);
+            if lines_read == max_lines {
+                break;
             }
             match lines.next_line(Some(&recogniser)) {
                 Ok(Some(line)) => {
@@ -129,12 +124,29 @@ impl LogRecordReader {
         }
         self.stats.lines += lines_read as u64;
         self.stats.bytes += lines.text_bytes - bytes_before;
-        // Counted apart from the statistics, which would look up each record's form by its text.
+        self.add_form_counts_to_stats();
+        source.lines = Some(lines);
+        has_more
+    }
+
+    /// Skips the next lines without a known record and counts them, once enough unknown lines were looked at. Returns their number, at most
+    /// `max_lines`.
+    fn skip_unknown_lines(&mut self, lines: &mut LineReader, max_lines: usize) -> usize {
+        if !self.has_enough_unknown_lines() {
+            return 0;
+        }
+        // A search for the engines' marks skips them without parsing.
+        let skipped = lines.skip_unmarked_lines(&self.recogniser, max_lines);
+        self.stats.unknown += skipped as u64;
+        skipped
+    }
+
+    /// Moves the counts of records by form to the statistics. They are counted apart from these, which would look up each record's form by
+    /// its text.
+    fn add_form_counts_to_stats(&mut self) {
         for FormCount { form, records } in self.form_counts.drain(..) {
             *self.stats.forms.entry(form).or_default() += records;
         }
-        source.lines = Some(lines);
-        has_more
     }
 
     /// Reads the records of a line, or counts it as unknown.
@@ -158,41 +170,53 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. `json_depth` limits how
-    /// often a string inside the JSON is itself read as JSON.
+    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. JSON in strings of JSON is
+    /// read `json_levels` deep, a deeper one as a plain line.
     fn read_text(
         &mut self,
         text: &str,
         mark: Option<MarkMatch>,
         outer: Option<LogTimestamp>,
-        json_depth: usize,
+        json_levels: usize,
         target: &mut ReadTarget<'_>,
     ) {
         // A text without a mark has no record.
         let Some(mark) = mark else { return };
-        // At the limit, even JSON is read as a plain line.
-        let json_start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
-        let Some(start) = json_start else {
-            self.read_records_of_line(text, mark, outer, target);
-            return;
-        };
-        let stamp = more_precise(outer, first_timestamp(&text[..start], &mut target.source.parser));
-        let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<&RawValue>();
-        let mut read_bytes = 0;
-        while let Some(Ok(value)) = values.next() {
-            read_bytes = values.byte_offset();
-            self.read_json(value.get(), stamp, json_depth - 1, target);
+        let json_start = if json_levels > 0 { find_json_start(text, mark.start) } else { None };
+        match json_start {
+            Some(start) => self.read_text_with_json(text, start, outer, json_levels - 1, target),
+            None => self.read_records_of_line(text, mark, outer, target),
         }
-        // The text behind the JSON, or the whole text if no value could be read.
-        let rest = if read_bytes == 0 { text } else { &text[start + read_bytes..] };
+    }
+
+    /// Reads the records of a text that has JSON values from the index `json_start` on, and then those behind the values. `outer` is the
+    /// timestamp that a collector added. JSON in strings of these values is read `inner_levels` deep.
+    fn read_text_with_json(
+        &mut self,
+        text: &str,
+        json_start: usize,
+        outer: Option<LogTimestamp>,
+        inner_levels: usize,
+        target: &mut ReadTarget<'_>,
+    ) {
+        let stamp = more_precise(outer, first_timestamp(&text[..json_start], &mut target.source.parser));
+        let mut values = serde_json::Deserializer::from_str(&text[json_start..]).into_iter::<&RawValue>();
+        let mut json_bytes = 0;
+        while let Some(Ok(value)) = values.next() {
+            json_bytes = values.byte_offset();
+            self.read_json(value.get(), stamp, inner_levels, target);
+        }
+        // If no value could be read, the text is a line that merely looks like JSON.
+        let is_json = json_bytes > 0;
+        let rest = if is_json { &text[json_start + json_bytes..] } else { text };
         if let Some(mark_in_rest) = self.recogniser.find_mark(rest.as_bytes()) {
             self.read_records_of_line(rest, mark_in_rest, stamp, target);
         }
     }
 
-    /// Reads all records within a JSON value. `outer` is the timestamp around the value. `json_depth` limits how often a string inside the
-    /// value is itself read as JSON.
-    fn read_json(&mut self, json: &str, outer: Option<LogTimestamp>, json_depth: usize, target: &mut ReadTarget<'_>) {
+    /// Reads all records within a JSON value. `outer` is the timestamp around the value. JSON in strings of the value is read `json_levels`
+    /// deep.
+    fn read_json(&mut self, json: &str, outer: Option<LogTimestamp>, json_levels: usize, target: &mut ReadTarget<'_>) {
         let recogniser = Rc::clone(&self.recogniser);
         let parser = &mut target.source.parser;
         let mut search = JsonSearch { recogniser: &recogniser, parser, found: Vec::new() };
@@ -205,7 +229,7 @@ impl LogRecordReader {
                 RecordContent::Line(text) => {
                     let text = plain_text(text.as_bytes());
                     let mark = recogniser.find_mark(text.as_bytes());
-                    self.read_text(&text, mark, stamp, json_depth, target);
+                    self.read_text(&text, mark, stamp, json_levels, target);
                 }
                 RecordContent::EngineRecord(record) => {
                     let stamp = time_of_record(&record, stamp, &mut target.source.parser);
@@ -228,7 +252,6 @@ impl LogRecordReader {
         outer: Option<LogTimestamp>,
         target: &mut ReadTarget<'_>,
     ) {
-        let recogniser = Rc::clone(&self.recogniser);
         let mut rest = text;
         let mut next = Some(first);
         while let Some(mark) = next {
@@ -237,19 +260,44 @@ impl LogRecordReader {
             let LogSource { prefix_memo, parser, .. } = &mut *target.source;
             let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);
             let stamp = more_precise(outer, prefix.stamp);
-            let body = &rest[mark.end..];
-            // A mark in free text may be quoted, so it begins no record.
-            let is_last_record = mark.is_last || mark.has_free_text;
-            let next_mark = if is_last_record { None } else { recogniser.find_mark(body.as_bytes()) };
+            let from_mark = &rest[mark.end..];
+            let next_mark = self.find_mark_of_next_record(&mark, from_mark);
             // The next record begins with its timestamp, before its mark. This one ends there.
-            let end = next_mark.as_ref().map_or(body.len(), |mark| find_record_start(body, mark.start));
+            let end = next_mark.map_or(from_mark.len(), |mark| find_record_start(from_mark, mark.start));
+            let body = &from_mark[..end];
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
-            let parsed =
-                (form.parse)(&body[..end], stamp.map(|stamp| stamp.wall_ns), &mut |item| sink.take_statement(item));
+            let parsed = (form.parse)(body, stamp.map(|stamp| stamp.wall_ns), &mut |item| sink.take_statement(item));
             sink.count_record(parsed.map(|()| RecordForm { engine: mark.engine, form: form.name }));
-            rest = &body[end..];
-            // The mark was found in `body`, and `rest` begins `end` bytes later.
+            rest = &from_mark[end..];
+            // The mark was found in `from_mark`, and `rest` begins `end` bytes later.
             next = next_mark.map(|mark| MarkMatch { start: mark.start - end, end: mark.end - end, ..mark });
+        }
+    }
+
+    /// Finds the mark of another record in the text behind a mark. `None` if the line has no further record.
+    fn find_mark_of_next_record(&self, mark: &MarkMatch, text_behind: &str) -> Option<MarkMatch> {
+        // A mark in free text may be quoted, so it begins no record.
+        if mark.is_last || mark.has_free_text {
+            return None;
+        }
+        self.recogniser.find_mark(text_behind.as_bytes())
+    }
+
+    /// Shared text of a statement's rid, which is empty for a statement about a process. Remembers complete rids only, because truncated
+    /// ones are later completed from these.
+    fn shared_rid(&mut self, rid: &str, is_truncated: bool) -> Rc<str> {
+        let is_complete = !rid.is_empty() && !is_truncated;
+        if is_complete { self.rids.add_rid(rid, &mut self.stats) } else { rid.into() }
+    }
+
+    /// Adds a derived UTC offset to those that the statistics list. `None` adds none.
+    fn list_offset(&mut self, offset_s: Option<i32>) {
+        // Almost all lines have the offset of the line before, which is in the statistics.
+        if self.counted_offset_s != offset_s
+            && let Some(offset_s) = offset_s
+        {
+            self.counted_offset_s = Some(offset_s);
+            self.stats.add_offset(offset_s);
         }
     }
 
@@ -276,14 +324,20 @@ impl LogRecordReader {
         }
     }
 
-    /// Converts a queued statement to an event. The first one is preceded by an event that names the engine.
+    /// Passes an event that names the engine to `sink`, unless one has been passed before.
+    fn emit_engine_name_once(&mut self, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
+        if self.is_engine_named {
+            return;
+        }
+        self.is_engine_named = true;
+        let engine = Engine { name: self.engine_name, ..Engine::default() };
+        sink(&Event::new(at, What::Engine(engine)));
+    }
+
+    /// Converts a queued statement to an event and passes it to `sink`. An event that names the engine comes before the first one.
     pub(super) fn emit_event(&mut self, queued: &QueuedStatement, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs(queued.at_ns);
-        if !self.is_engine_named {
-            self.is_engine_named = true;
-            let engine = Engine { name: self.engine_name, ..Engine::default() };
-            sink(&Event::new(at, What::Engine(engine)));
-        }
+        self.emit_engine_name_once(at, sink);
         let writer = &*self.writer_names[usize::from(queued.writer)];
         let rid = complete_rid(queued, &mut self.rids, &mut self.stats);
         // Both halves of a disaggregated request are one request, under the prefill server's rid.
@@ -407,10 +461,9 @@ impl<'s, 't> RecordSink<'s, 't> {
         };
         self.is_dated = true;
         let reader = &mut *self.reader;
+        // A statement about a process has no rid.
         let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
-        // Only complete rids are remembered, as truncated ones are later completed from these.
-        let is_complete = !rid.is_empty() && !is_rid_truncated;
-        let rid = if is_complete { reader.rids.add_rid(rid, &mut reader.stats) } else { rid.into() };
+        let rid = reader.shared_rid(rid, is_rid_truncated);
         let source = &mut *self.target.source;
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
@@ -438,33 +491,24 @@ impl<'s, 't> RecordSink<'s, 't> {
 
     /// Counts what was assumed about the line's timestamp. If the record itself states a time, derives the file's UTC offset from the two.
     fn count_timestamp(self, stamp: &LogTimestamp) {
-        let stats = &mut self.reader.stats;
-        let parser = &mut self.target.source.parser;
         // 0 stands for none.
         let states_time = self.latest_stated_ns > 0;
         if states_time {
-            parser.derive_offset(stamp, self.latest_stated_ns);
+            self.target.source.parser.derive_offset(stamp, self.latest_stated_ns);
         }
+        let stats = &mut self.reader.stats;
         stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);
         stats.year_assumed += u64::from(stamp.is_year_assumed);
         stats.whole_seconds += u64::from(stamp.is_whole_second);
-        if stamp.zone != ZoneSource::File {
-            return;
-        }
-        stats.zone_derived += 1;
-        let offset_s = parser.derived_offset_s();
-        // Almost all lines have the offset of the line before, which is in the statistics.
-        if self.reader.counted_offset_s != offset_s
-            && let Some(offset_s) = offset_s
-        {
-            self.reader.counted_offset_s = Some(offset_s);
-            stats.add_offset(offset_s);
+        let has_derived_zone = stamp.zone == ZoneSource::File;
+        if has_derived_zone {
+            stats.zone_derived += 1;
+            self.reader.list_offset(self.target.source.parser.derived_offset_s());
         }
     }
 }
 
-/// Returns the index of the process that wrote a line. A new process is added, under a name like `tokenizer`, `scheduler TP0` or
-/// `tokenizer (decode.log)`.
+/// Returns the index of the process that wrote a line of `source`. A new process is added to `writers` under its name.
 fn writer_index(
     writers: &mut Vec<Box<str>>,
     source: &mut LogSource,
@@ -475,22 +519,27 @@ fn writer_index(
     if let Some(known) = source.writers.iter().find(|writer| *writer.role == *role && *writer.rank == *rank) {
         return known.index;
     }
-    let label = &source.file.label;
-    let process = format!("{role} {rank}");
-    let process = process.trim();
-    let name = if process.is_empty() {
-        label.to_string()
-    } else if has_several_logs {
-        format!("{process} ({label})")
-    } else {
-        process.to_owned()
-    };
+    let name = name_of_writer(role, rank, &source.file.label, has_several_logs);
     let index = word_index(writers, &name);
     // A rank comes from the log, so the length of this list must be bounded.
     if source.writers.len() < MAX_WORDS {
         source.writers.push(LogWriter { role: role.into(), rank: rank.into(), index });
     }
     index
+}
+
+/// Name of a process: `scheduler TP0`, or `scheduler TP0 (decode.log)` if there are several logs. A process without role and rank has the
+/// name of its log.
+fn name_of_writer(role: &str, rank: &str, log: &str, has_several_logs: bool) -> String {
+    let process = format!("{role} {rank}");
+    let process = process.trim();
+    if process.is_empty() {
+        log.to_owned()
+    } else if has_several_logs {
+        format!("{process} ({log})")
+    } else {
+        process.to_owned()
+    }
 }
 
 /// Index of a word, which is added if it is new. Stage names and ranks come from the log, so their number must be bounded.

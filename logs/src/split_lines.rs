@@ -55,17 +55,11 @@ impl SplitLineJoiner {
         }
         let Some(part) = parse_cri_part(line).or_else(|| parse_docker_part(line)) else { return JoinResult::Whole };
         let joined = &mut self.lines[part.stream];
-        if joined.is_empty() {
-            // A last part without earlier ones is a whole line.
-            if part.is_last {
-                return JoinResult::Whole;
-            }
-            // What the runtime wrote before the text is kept once.
-            joined.extend_from_slice(part.prefix);
+        // A last part without earlier ones is a whole line.
+        if joined.is_empty() && part.is_last {
+            return JoinResult::Whole;
         }
-        // One byte more than the maximum shows that the line is too long. The rest is not kept.
-        let free_bytes = (max_line_bytes + 1).saturating_sub(joined.len());
-        joined.extend_from_slice(&part.text[..part.text.len().min(free_bytes)]);
+        append_part(joined, &part, max_line_bytes);
         if !part.is_last {
             return JoinResult::Pending;
         }
@@ -99,6 +93,16 @@ impl SplitLineJoiner {
             self.lines[stream] = Vec::new();
         }
     }
+}
+
+/// Appends the text of a part to the joined line. What the runtime wrote before the text is kept once.
+fn append_part(joined: &mut Vec<u8>, part: &LinePart<'_>, max_line_bytes: usize) {
+    if joined.is_empty() {
+        joined.extend_from_slice(part.prefix);
+    }
+    // One byte more than the maximum shows that the line is too long. The rest is not kept.
+    let free_bytes = (max_line_bytes + 1).saturating_sub(joined.len());
+    joined.extend_from_slice(&part.text[..part.text.len().min(free_bytes)]);
 }
 
 /// Parses a line of a CRI runtime, `2026-11-21T07:35:22.000Z stderr P text`. `None` for any other line.
@@ -153,9 +157,7 @@ fn decoded_bytes(json: &[u8]) -> usize {
     let mut index = 0;
     while let Some(&byte) = json.get(index) {
         if let Some(code) = unicode_escape_at(json, index) {
-            // The replacement character stands for one byte.
-            let is_replacement = code == 0xfffd;
-            decoded += if is_replacement { 1 } else { char::from_u32(code).map_or(1, char::len_utf8) };
+            decoded += bytes_before_escape(code);
             // All these escapes have the same length.
             index += br"\uffff".len();
         } else {
@@ -164,6 +166,12 @@ fn decoded_bytes(json: &[u8]) -> usize {
         }
     }
     decoded
+}
+
+/// Number of bytes that Docker read for an escaped character. The replacement character stands for one byte.
+fn bytes_before_escape(code: u32) -> usize {
+    let is_replacement = code == 0xfffd;
+    if is_replacement { 1 } else { char::from_u32(code).map_or(1, char::len_utf8) }
 }
 
 /// The code of an escape such as `\u00e9` at `at`; `None` for anything else.

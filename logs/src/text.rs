@@ -17,15 +17,20 @@ pub(super) fn plain_text(line: &[u8]) -> Cow<'_, str> {
     let mut rest = line;
     while let Some(escape) = rest.iter().position(|&byte| byte == ESCAPE) {
         plain.extend_from_slice(&rest[..escape]);
-        rest = &rest[escape + 1..];
-        if let Some(sequence) = rest.strip_prefix(b"[") {
-            // Parameters, then one character from this range. Without it, the line was cut within the sequence.
-            let final_byte = sequence.iter().position(|byte| (b'@'..=b'~').contains(byte));
-            rest = final_byte.map_or(&[], |index| &sequence[index + 1..]);
-        }
+        rest = text_behind_sequence(&rest[escape + 1..]);
     }
     plain.extend_from_slice(rest);
     Cow::Owned(String::from_utf8_lossy(&plain).into_owned())
+}
+
+/// The text behind an escape sequence, such as the `[32m` of a colour; empty if the line was cut within the sequence.
+fn text_behind_sequence(after_escape: &[u8]) -> &[u8] {
+    let Some(sequence) = after_escape.strip_prefix(b"[") else { return after_escape };
+    // Parameters, then one character from this range.
+    match sequence.iter().position(|byte| (b'@'..=b'~').contains(byte)) {
+        Some(last) => &sequence[last + 1..],
+        None => &[],
+    }
 }
 
 /// The text without the ASCII characters at both ends for which `is_match` is true.
@@ -83,28 +88,32 @@ pub fn number_of_key(text: &str, key: &str) -> Option<f64> {
 
 /// Parses the same numbers as [`str::parse`], which takes several times as long for a few digits. `None` if the text is no number.
 pub fn parse_decimal(text: &str) -> Option<f64> {
+    parse_short_decimal(text).or_else(|| text.parse().ok())
+}
+
+/// Parses a few digits with at most one point. `None` for any other text.
+fn parse_short_decimal(text: &str) -> Option<f64> {
     /// Without the point, such a number and its divisor are exact. Their quotient is rounded once, like a parsed number.
     const MAX_BYTES: usize = 16;
-    let mut mantissa = 0_u64;
+    if text.len() > MAX_BYTES {
+        return None;
+    }
+    let mut digits = 0_u64;
     // 10 for each digit behind the point; `None` before it.
-    let mut divisor = None;
+    let mut divisor: Option<f64> = None;
     for byte in text.bytes() {
         match byte {
             b'0'..=b'9' => {
-                // Wraps only in a text that is longer than `MAX_BYTES`, whose mantissa is not used.
-                mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
-                divisor = divisor.map(|power: f64| power * 10.0);
+                digits = digits * 10 + u64::from(byte - b'0');
+                divisor = divisor.map(|power| power * 10.0);
             }
             b'.' if divisor.is_none() => divisor = Some(1.0),
-            _ => return text.parse().ok(),
+            _ => return None,
         }
     }
     let points = usize::from(divisor.is_some());
     let has_digits = text.len() > points;
-    if text.len() > MAX_BYTES || !has_digits {
-        return text.parse().ok();
-    }
-    Some(mantissa as f64 / divisor.unwrap_or(1.0))
+    has_digits.then(|| digits as f64 / divisor.unwrap_or(1.0))
 }
 
 /// Value of `key` in milliseconds, converted to nanoseconds. `None` if it is no duration.

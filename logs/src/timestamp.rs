@@ -70,6 +70,16 @@ struct CalendarMinute {
     offset_s: Option<i32>,
 }
 
+impl CalendarMinute {
+    /// Its start, in the zone of the timestamp; `None` if the calendar has no such minute.
+    fn local_time(self) -> Option<DateTime> {
+        let CalendarDay { year, month, day } = self.day;
+        let date = Date::new(year as i16, month as i8, day as i8).ok()?;
+        let time = jiff::civil::Time::new(self.hour as i8, self.minute as i8, 0, 0).ok()?;
+        Some(DateTime::from_parts(date, time))
+    }
+}
+
 /// A minute and its start since the epoch.
 #[derive(Clone, Copy, Debug)]
 struct StartedMinute {
@@ -107,18 +117,8 @@ impl TimestampParser {
             return;
         }
         let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
-        // Positive if the zone in use is too far west, so that the line seems to be written long after its event.
-        let Some(lag_s) = whole_seconds_between(event_ns, stamp.wall_ns) else { return };
         let current_offset_s = self.zone.to_offset(written).seconds();
-        let Some(implied_offset_s) = current_offset_s.checked_add(lag_s) else { return };
-        // Clocks are set to whole quarters of an hour, of which this is the nearest.
-        let offset_s = (implied_offset_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
-        // A line is written within minutes after its event. Anything else shows no offset. The line may have whole seconds only, so that it
-        // seems to precede its event by up to one.
-        let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(implied_offset_s - offset_s));
-        if !is_written_soon_after || !is_zone_offset(offset_s) {
-            return;
-        }
+        let Some(offset_s) = offset_shown_by_event(event_ns, stamp.wall_ns, current_offset_s) else { return };
         if offset_s == current_offset_s {
             // A zone with daylight saving time stays in use.
             self.derived_offset_s = Some(offset_s);
@@ -176,11 +176,15 @@ impl TimestampParser {
             return Some((stamp, rest));
         }
         let (time, rest) = parse_time_of_day(rest.strip_prefix(b" ")?)?;
-        // A month after the latest one belongs to the previous year.
-        let is_previous_year = month > u64::from(self.latest_month.unsigned_abs());
-        let year = u64::try_from(self.latest_year - i16::from(is_previous_year)).ok()?;
+        let year = self.assumed_year(month)?;
         let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset_s)?;
         Some((LogTimestamp { is_year_assumed: true, ..stamp }, rest))
+    }
+
+    /// Year of a timestamp that states none: a month after the latest possible one belongs to the previous year.
+    fn assumed_year(&self, month: u64) -> Option<u64> {
+        let is_previous_year = month > u64::from(self.latest_month.unsigned_abs());
+        u64::try_from(self.latest_year - i16::from(is_previous_year)).ok()
     }
 
     /// The timestamp of a local time. Without an offset, the time is in the parser's zone. `None` if no such time exists.
@@ -205,10 +209,7 @@ impl TimestampParser {
         if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
             return Some(last.start_ns);
         }
-        let CalendarDay { year, month, day } = minute.day;
-        let date = Date::new(year as i16, month as i8, day as i8).ok()?;
-        let time = jiff::civil::Time::new(minute.hour as i8, minute.minute as i8, 0, 0).ok()?;
-        let local = DateTime::from_parts(date, time);
+        let local = minute.local_time()?;
         let start = match minute.offset_s {
             Some(offset_s) => Offset::from_seconds(offset_s).ok()?.to_timestamp(local).ok()?,
             None => self.zone.to_timestamp(local).ok()?,
@@ -217,6 +218,20 @@ impl TimestampParser {
         self.last_minute = Some(StartedMinute { minute, start_ns });
         Some(start_ns)
     }
+}
+
+/// UTC offset of a line that was written right after an event. `line_ns` is the line's time if it has the offset `current_offset_s`. `None`
+/// if the two times show no offset.
+fn offset_shown_by_event(event_ns: u64, line_ns: u64, current_offset_s: i32) -> Option<i32> {
+    // Positive if the zone in use is too far west, so that the line seems to be written long after its event.
+    let lag_s = whole_seconds_between(event_ns, line_ns)?;
+    let implied_offset_s = current_offset_s.checked_add(lag_s)?;
+    // Clocks are set to whole quarters of an hour, of which this is the nearest.
+    let offset_s = (implied_offset_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
+    // A line is written within minutes after its event. Anything else shows no offset. The line may have whole seconds only, so that it
+    // seems to precede its event by up to one.
+    let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(implied_offset_s - offset_s));
+    (is_written_soon_after && is_zone_offset(offset_s)).then_some(offset_s)
 }
 
 /// Seconds from one time to another, rounded down: negative if `to_ns` is earlier. `None` if they are decades apart.
@@ -316,20 +331,25 @@ fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
 /// From 2001 to 2096: other numbers of as many digits are no times.
 const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000;
 
+/// Unit of a time since the epoch, in nanoseconds. In these centuries, the number of its digits shows the unit. `None` for any other number
+/// of digits.
+fn epoch_unit_ns(digits: usize) -> Option<u64> {
+    match digits {
+        10 => Some(SECOND_NS),
+        // Milliseconds, microseconds and nanoseconds.
+        13 => Some(1_000_000),
+        16 => Some(1_000),
+        19 => Some(1),
+        _ => None,
+    }
+}
+
 /// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch; returns the time with the text behind it. `None`
 /// for any other number, or one of another century.
 fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
     let (number, rest) = leading_digits(text, 19)?;
     let digits = text.len() - rest.len();
-    // In these centuries, the number of digits shows the unit.
-    let unit_ns = match digits {
-        10 => SECOND_NS,
-        // Milliseconds, microseconds and nanoseconds.
-        13 => 1_000_000,
-        16 => 1_000,
-        19 => 1,
-        _ => return None,
-    };
+    let unit_ns = epoch_unit_ns(digits)?;
     let has_fraction = unit_ns == SECOND_NS && rest.starts_with(b".");
     let fraction = if has_fraction { fraction_ns(&rest[1..]) } else { None };
     let (added_ns, rest) = fraction.unwrap_or((0, rest));

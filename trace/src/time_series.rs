@@ -1,8 +1,12 @@
 //! Time series of a run: traffic and backlogs per second, in bounded memory. Counters are read once a second, so frames add no cost.
 //! The whole run is kept in slots that are joined when there are too many, and the last hour second by second for screen and report.
 
+mod late_counts;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+use late_counts::LateCounts;
 
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
@@ -96,6 +100,17 @@ pub struct HopSlot {
     pub receives_ended: bool,
 }
 
+impl HopSlot {
+    /// Adds the values of the hops in the following slot.
+    fn join_next(&mut self, next: &Self) {
+        self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
+        self.backlog_max = self.backlog_max.max(next.backlog_max);
+        self.kernel_bytes_max = self.kernel_bytes_max.max(next.kernel_bytes_max);
+        self.queue_wait.add(&next.queue_wait);
+        self.receives_ended &= next.receives_ended;
+    }
+}
+
 /// All values of one slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotValues {
@@ -131,11 +146,7 @@ impl SeriesSlot for SlotValues {
             self.hops.resize_with(next.hops.len(), HopSlot::default);
         }
         for (hop, next) in self.hops.iter_mut().zip(&next.hops) {
-            hop.passed = hop.passed.combine_with(next.passed, u64::saturating_add);
-            hop.backlog_max = hop.backlog_max.max(next.backlog_max);
-            hop.kernel_bytes_max = hop.kernel_bytes_max.max(next.kernel_bytes_max);
-            hop.queue_wait.add(&next.queue_wait);
-            hop.receives_ended &= next.receives_ended;
+            hop.join_next(next);
         }
         if self.threads.len() < next.threads.len() {
             self.threads.resize(next.threads.len(), None);
@@ -220,13 +231,11 @@ impl SlotStart {
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
         for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
             let count_off_path = self.threads.len() - count_on_path;
-            let is_on_path = is_on_path(thread);
-            let has_room = if is_on_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
+            let is_of_path = is_on_path(thread);
+            let has_room = if is_of_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
             let is_known = self.threads.iter().any(|known| known.id == thread.id);
             if has_room && !is_known {
-                if is_on_path {
-                    count_on_path += 1;
-                }
+                count_on_path += usize::from(is_of_path);
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
@@ -416,42 +425,6 @@ impl RecentTraffic {
     }
 }
 
-/// Counters before an event of a slot that is over, or what the event added to them.
-#[derive(Debug, Default)]
-struct LateCounts {
-    passed: SlotCounts,
-    hops: Vec<HopSlotCounts>,
-}
-
-impl LateCounts {
-    /// Reads the ledger's counters before an event. Allocates nothing once all hops are known.
-    fn read_counters(&mut self, ledger: &Ledger) {
-        self.passed = counts_so_far(ledger);
-        self.hops.clear();
-        let groups = 0..ledger.groups().len().min(MAX_HOPS);
-        self.hops.extend(groups.map(|group_index| hop_counts_so_far(ledger, group_index)));
-    }
-
-    /// Replaces the counters by their growth since they were read.
-    fn subtract_from_present(&mut self, ledger: &Ledger) {
-        self.passed = counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub);
-        for (group_index, counts) in self.hops.iter_mut().enumerate() {
-            *counts = hop_counts_so_far(ledger, group_index).combine_with(*counts, u64::saturating_sub);
-        }
-    }
-
-    /// Adds the growth to a slot.
-    fn add_to_slot(&self, slot: &mut SlotValues) {
-        slot.passed = slot.passed.combine_with(self.passed, u64::saturating_add);
-        if slot.hops.len() < self.hops.len() {
-            slot.hops.resize_with(self.hops.len(), HopSlot::default);
-        }
-        for (hop, growth) in slot.hops.iter_mut().zip(&self.hops) {
-            hop.passed = hop.passed.combine_with(*growth, u64::saturating_add);
-        }
-    }
-}
-
 /// Time series of a run.
 #[derive(Debug)]
 pub struct TimeSeries {
@@ -492,11 +465,26 @@ impl TimeSeries {
         if now < self.slot_end {
             return;
         }
-        let Some(series) = &mut self.series else { return self.begin_first_second(now, ledger) };
+        if self.series.is_none() {
+            self.begin_first_second(now, ledger);
+            return;
+        }
         // The clock of a damaged recording may be at its end.
         if self.slot_end.0 == u64::MAX {
             return;
         }
+        self.end_second(ledger);
+        let silent_seconds = now.since(self.slot_end) / SLOT_NS;
+        self.add_silent_seconds(silent_seconds, ledger);
+        let passed_ns = SLOT_NS.saturating_mul(silent_seconds + 1);
+        self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
+        // The ids of the threads whose values are in the seconds, in the same order.
+        self.recent_seconds.threads.clear();
+        self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
+    }
+
+    /// Adds the values of the current second, which has ended, and begins the next one.
+    fn end_second(&mut self, ledger: &mut Ledger) {
         // Threads off the token path are on the screen only, which shows recent seconds.
         let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
         self.slot_start.add_threads(ledger, max_off_path);
@@ -504,20 +492,23 @@ impl TimeSeries {
         // Only now: it resets values that the ended slot has.
         ledger.next_slot();
         self.slot_start.start_slot(ledger, self.slot_end);
-        series.add_slots(&ended, 1);
-        self.recent_seconds.push_second(&ended);
-        let silent_slots = now.since(self.slot_end) / SLOT_NS;
-        if silent_slots > 0 {
-            // Seconds without events differ in nothing, so they share their values.
+        self.add_equal_seconds(&ended, 1);
+    }
+
+    /// Adds seconds without events, if there were any. They differ in nothing, so they share their values.
+    fn add_silent_seconds(&mut self, count: u64, ledger: &Ledger) {
+        if count > 0 {
             let empty = Arc::new(self.slot_start.values_since(ledger));
-            series.add_slots(&empty, silent_slots);
-            self.recent_seconds.push_equal_seconds(&empty, silent_slots);
+            self.add_equal_seconds(&empty, count);
         }
-        let passed_ns = SLOT_NS.saturating_mul(silent_slots + 1);
-        self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
-        // The ids of the threads whose values are in the seconds, in the same order.
-        self.recent_seconds.threads.clear();
-        self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
+    }
+
+    /// Adds `count` seconds with these values to the series of the run, and to the recent seconds.
+    fn add_equal_seconds(&mut self, values: &Arc<SlotValues>, count: u64) {
+        if let Some(series) = &mut self.series {
+            series.add_slots(values, count);
+        }
+        self.recent_seconds.push_equal_seconds(values, count);
     }
 
     /// Prepares for an event at `at`, which is applied next. Returns whether it is late, so that its slot is over. In this case,
@@ -534,8 +525,7 @@ impl TimeSeries {
     pub(crate) fn count_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
         self.late.subtract_from_present(ledger);
         let late = &self.late;
-        let has_counts_of_hops = late.hops.iter().any(|hop| *hop != HopSlotCounts::default());
-        if late.passed == SlotCounts::default() && !has_counts_of_hops {
+        if late.is_zero() {
             return;
         }
         let Some(slot) = self.series.as_mut().and_then(|series| series.slot_at(at)) else { return };

@@ -69,6 +69,13 @@ fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
     }
 }
 
+/// Says that a number is one of the longest requests: `of the 8 longest, `. Empty if these are all.
+fn scope_of_longest(abandoned: &AbandonedRequests) -> String {
+    let listed = abandoned.longest().len();
+    let are_all = abandoned.requests <= listed as u64;
+    if are_all { String::new() } else { format!("of the {listed} longest, ") }
+}
+
 /// Describes the aborts of the listed requests; empty where messages to the scheduler are not observed.
 fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> String {
     if !context.ledger.observes_aborts() {
@@ -82,8 +89,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     for (requests, state) in [(without_abort, "without an abort"), (ignored, ignored_state)] {
         if requests > 0 {
             // Only the first part says that both numbers are those of the longest requests.
-            let needs_scope = words.is_empty() && abandoned.requests > longest.len() as u64;
-            let scope = if needs_scope { format!("of the {} longest, ", longest.len()) } else { String::new() };
+            let scope = if words.is_empty() { scope_of_longest(abandoned) } else { String::new() };
             let _ = write!(words, "; {scope}{requests} {state}");
         }
     }

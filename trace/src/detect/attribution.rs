@@ -1,21 +1,24 @@
 //! Attribution of the time of chunks and first tokens between scheduler and tokenizer: waiting on hops, and inside the processes between
 //! them. Banner, findings, report, screen and metrics share this computation.
 
+mod receivers;
+
+pub use receivers::busy_share;
+pub(super) use receivers::count_receivers;
+use receivers::{hops_of_receiver, name_receiver, share_of, slowest_receiver};
 use serde::{Deserialize, Serialize};
 
 use super::thresholds::{CPU_BOUND_SHARE, STARVED_SHARE, THROTTLED_SHARE};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::id::HopId;
-use crate::ledger::{AwayTimes, Hop, HopGroup, Ledger, ProcessingStage, Thread, TimeUse};
+use crate::ledger::{AwayTimes, Hop, HopGroup, Ledger, ProcessingStage, Request, Thread, TimeUse};
 use crate::path::{self, Ends};
 use crate::stats::{Distribution, DurationSum, LONG_CLASSES, LongDurations, WindowedSum};
 use crate::words::{names, percent};
 
 /// Minimum share of the total time that makes a leg the bottleneck.
 pub(super) const BOTTLENECK_SHARE: f64 = 0.5;
-/// A receiver stands out if it has at least this many times an even share of the wait.
-const MIN_TIMES_EVEN_SHARE: f64 = 1.5;
 /// Minimum total length of a thread's samples to derive its state from them.
 const MIN_SAMPLED_NS: u64 = 200_000_000;
 
@@ -155,9 +158,7 @@ impl<'l> Attribution<'l> {
         for group_index in output_groups_in_path_order(ledger) {
             let group = &ledger.groups()[group_index];
             let role = group.ends.as_str().to;
-            let output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
-            let hops_into_role: Vec<&Hop> =
-                output_hops.filter(|hop| ledger.groups()[hop.group].ends.as_str().to == role).collect();
+            let hops_into_role = output_hops_into(ledger, role);
             let busy = busy_share(ledger, hops_into_role.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
@@ -220,15 +221,21 @@ impl Leg<'_> {
     fn describe_first_tokens(&self) -> String {
         let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
-        let running = percent(self.spent.share(self.spent.on_ns));
-        let thread = match (self.thread, self.busy) {
-            (ThreadState::Unknown, _) | (ThreadState::Busy, None) => String::new(),
-            (ThreadState::Busy, Some(busy)) => format!(" (the {} was busy {} of the run)", self.role, percent(busy)),
-            (ThreadState::PartlyRunning, _) => format!(" (the {} ran {running} of that time)", self.role),
-            (ThreadState::Blocked, _) => format!(" (the {} was blocked in a system call)", self.role),
-            (state, _) => format!(" (the {} was {})", self.role, state.as_str()),
-        };
+        let thread = self.describe_thread().map_or_else(String::new, |state| format!(" (the {} {state})", self.role));
         format!("{share} of that time was spent {}{of_worker}{thread}", self.describe())
+    }
+
+    /// Describes what the receiving thread did while frames waited for it: `was blocked in a system call`. `None` if that is not observed.
+    fn describe_thread(&self) -> Option<String> {
+        match self.thread {
+            ThreadState::Unknown => None,
+            ThreadState::Busy => self.busy.map(|busy| format!("was busy {} of the run", percent(busy))),
+            ThreadState::PartlyRunning => {
+                Some(format!("ran {} of that time", percent(self.spent.share(self.spent.on_ns))))
+            }
+            ThreadState::Blocked => Some(String::from("was blocked in a system call")),
+            state => Some(format!("was {}", state.as_str())),
+        }
     }
 
     /// Describes how much the receiving thread ran while frames waited for it: `runs 75 % of that time`.
@@ -239,10 +246,24 @@ impl Leg<'_> {
         format!("runs {running} of that time{}", waiting.unwrap_or_default())
     }
 
+    /// Adds the time of one first token, over the run and over the last ten seconds.
+    fn add_first_token(&mut self, ns: u64) {
+        for time in &mut self.first_token {
+            time.sum.add(DurationSum { count: 1, ns: ns.into() });
+        }
+        self.long_first_tokens.record(ns);
+    }
+
     /// Describes the leg: `waiting on scheduler->tokenizer`.
     pub fn describe(&self) -> String {
         self.kind.describe(self.name)
     }
+}
+
+/// Hops that carry output to the processes of a role.
+fn output_hops_into<'l>(ledger: &'l Ledger, role: &str) -> Vec<&'l Hop> {
+    let output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
+    output_hops.filter(|hop| ledger.groups()[hop.group].ends.as_str().to == role).collect()
 }
 
 /// Indices of the groups of hops that carry output, ordered by the number of hops from the scheduler to their senders.
@@ -251,11 +272,6 @@ fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
     let ends: Vec<Ends<&str>> = ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
     group_indices.sort_by_key(|&group_index| path::depth(&ends, ledger.groups()[group_index].ends.as_str().from));
     group_indices
-}
-
-/// Share of `part` in `whole`; 0 if `whole` is 0.
-fn share_of(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 /// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `end`. Samples
@@ -284,6 +300,30 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     }
 }
 
+/// Waits of chunks on the hops of a group.
+struct WaitTimes {
+    chunk: [LegTime; 2],
+    first_token: [LegTime; 2],
+    long_first_tokens: LongDurations,
+}
+
+impl WaitTimes {
+    /// Sums the waits on these hops, over the run and over the last ten seconds.
+    fn on_hops(members: &[&Hop], now: MonoNs) -> Self {
+        let mut chunk = [LegTime::default(); 2];
+        let mut first_token = [LegTime::default(); 2];
+        let mut long_first_tokens = LongDurations::default();
+        for hop in members {
+            long_first_tokens.add(&hop.long_first_waits);
+            chunk[RUN].sum.add(hop.chunk_waits.whole());
+            chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
+            first_token[RUN].sum.add(hop.first_waits.whole());
+            first_token[RECENT].sum.add(hop.first_waits.recent(now));
+        }
+        Self { chunk, first_token, long_first_tokens }
+    }
+}
+
 /// Computes the part of the path (leg) that is the wait on the hops of a group. `members` are these hops; they lead to the processes of
 /// `role`, which were busy for the share `busy` of the run of length `window_ns`. `None` if no chunk was received from them, and none waits
 /// there.
@@ -295,21 +335,10 @@ fn wait_leg<'l>(
     busy: Option<f64>,
     window_ns: u64,
 ) -> Option<Leg<'l>> {
-    let now = ledger.now();
-    // Times of both windows, with the indices `RUN` and `RECENT`.
-    let mut chunk = [LegTime::default(); 2];
-    let mut first_token = [LegTime::default(); 2];
-    let mut long_first_tokens = LongDurations::default();
-    for hop in members {
-        long_first_tokens.add(&hop.long_first_waits);
-        chunk[RUN].sum.add(hop.chunk_waits.whole());
-        chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
-        first_token[RUN].sum.add(hop.first_waits.whole());
-        first_token[RECENT].sum.add(hop.first_waits.recent(now));
-    }
+    let times = WaitTimes::on_hops(members, ledger.now());
     // A leg without any received chunk is needed if frames wait: `add_open_waits` adds their time to it.
     let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
-    if chunk[RUN].sum.count == 0 && !has_waiting {
+    if times.chunk[RUN].sum.count == 0 && !has_waiting {
         return None;
     }
     let receiver = HopReceiver::of_hops(ledger, members, busy, window_ns);
@@ -318,9 +347,9 @@ fn wait_leg<'l>(
         role,
         kind: LegKind::Wait,
         spread: &group.queue_wait,
-        chunk,
-        first_token,
-        long_first_tokens,
+        chunk: times.chunk,
+        first_token: times.first_token,
+        long_first_tokens: times.long_first_tokens,
         busy: receiver.busy,
         thread: receiver.thread,
         receivers: count_receivers(members),
@@ -347,8 +376,10 @@ impl HopReceiver {
     /// this receiver alone. `busy` is the busy share of all of them.
     pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, window_ns: u64) -> Self {
         let slowest = slowest_receiver(members, ledger.now());
-        let is_shown = |hop: &&Hop| slowest.is_none_or(|slowest| receiver_key(slowest) == receiver_key(hop));
-        let shown: Vec<&Hop> = members.iter().copied().filter(is_shown).collect();
+        let shown: Vec<&Hop> = match slowest {
+            Some(slowest) => hops_of_receiver(members, slowest),
+            None => members.to_vec(),
+        };
         let mut spent = TimeUse::default();
         let mut away = AwayTimes::default();
         for hop in &shown {
@@ -379,9 +410,37 @@ impl HopReceiver {
     }
 }
 
-/// Names the receiver of a hop by its worker number or, without one, by its endpoint.
-fn name_receiver(hop: &Hop) -> String {
-    hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"))
+/// Times of chunks in a process, from one moment before it to the send behind it.
+struct StageTimes<'l> {
+    kind: LegKind,
+    spread: &'l Distribution,
+    chunks: &'l WindowedSum,
+    first_tokens: &'l WindowedSum,
+    long_first_tokens: LongDurations,
+}
+
+impl<'l> StageTimes<'l> {
+    /// Times from the receive by the process.
+    fn since_receive(stage: &'l ProcessingStage) -> Self {
+        Self {
+            kind: LegKind::Inside,
+            spread: &stage.inside,
+            chunks: &stage.inside_sum,
+            first_tokens: &stage.first_inside,
+            long_first_tokens: stage.long_first_inside,
+        }
+    }
+
+    /// Times from the send to the process. They are known without its receives, but only of each request's first chunk.
+    fn since_send(stage: &'l ProcessingStage) -> Self {
+        Self {
+            kind: LegKind::WaitAndInside,
+            spread: &stage.through,
+            chunks: &stage.through_sum,
+            first_tokens: &stage.through_sum,
+            long_first_tokens: stage.long_through,
+        }
+    }
 }
 
 /// Computes the part of the path (leg) inside a process; `None` if no chunk has passed it. `shows_receives` says whether its receives are
@@ -393,23 +452,18 @@ fn inside_leg<'l>(
     shows_receives: bool,
     receivers: usize,
 ) -> Option<Leg<'l>> {
-    // Without receives, only `through` is known: the time since the send to the process, of each request's first chunk.
-    let kind = if shows_receives { LegKind::Inside } else { LegKind::WaitAndInside };
-    let spread = if shows_receives { &stage.inside } else { &stage.through };
-    let chunk_sum = if shows_receives { &stage.inside_sum } else { &stage.through_sum };
-    let first_token_sum = if shows_receives { &stage.first_inside } else { &stage.through_sum };
-    let long_first_tokens = if shows_receives { stage.long_first_inside } else { stage.long_through };
-    if spread.count() == 0 {
+    let times = if shows_receives { StageTimes::since_receive(stage) } else { StageTimes::since_send(stage) };
+    if times.spread.count() == 0 {
         return None;
     }
     Some(Leg {
         name: &stage.role,
         role: &stage.role,
-        kind,
-        spread,
-        chunk: times_of_sum(chunk_sum, ledger.now()),
-        first_token: times_of_sum(first_token_sum, ledger.now()),
-        long_first_tokens,
+        kind: times.kind,
+        spread: times.spread,
+        chunk: times_of_sum(times.chunks, ledger.now()),
+        first_token: times_of_sum(times.first_tokens, ledger.now()),
+        long_first_tokens: times.long_first_tokens,
         busy,
         thread: ThreadState::Unknown,
         receivers,
@@ -433,18 +487,13 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
             _ => ThreadState::Unknown,
         };
     }
-    let stopped = away.time_in_any(&[AwayState::Stopped, AwayState::Traced]);
-    let frozen = away.time_in(AwayState::Frozen);
     let asleep = away.time_in_any(&[AwayState::Polling, AwayState::Asleep]);
-    let suspended = stopped.saturating_add(frozen);
-    let starved = spent.starved_ns();
-    let has_share = |ns: Option<u64>, minimum: f64| ns.is_some_and(|ns| spent.share(ns) >= minimum);
-    // Causes that keep the thread from running are named before its own work. A thread that is stopped or frozen does not lack a CPU.
-    if spent.share(suspended) >= STARVED_SHARE && starved.is_none_or(|starved| starved < suspended) {
-        if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen }
-    } else if has_share(spent.throttled_ns(), THROTTLED_SHARE) {
+    // Causes that keep the thread from running are named before its own work.
+    if let Some(suspended_state) = suspended_state(spent, away) {
+        suspended_state
+    } else if has_share(spent, spent.throttled_ns(), THROTTLED_SHARE) {
         ThreadState::Throttled
-    } else if has_share(starved, STARVED_SHARE) {
+    } else if has_share(spent, spent.starved_ns(), STARVED_SHARE) {
         ThreadState::Starved
     } else if spent.share(spent.on_ns) >= CPU_BOUND_SHARE {
         ThreadState::CpuBound
@@ -452,7 +501,7 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
         ThreadState::Blocked
     } else if spent.share(asleep) >= BOTTLENECK_SHARE {
         ThreadState::Asleep
-    } else if has_share(spent.blocked_ns(), BOTTLENECK_SHARE) {
+    } else if has_share(spent, spent.blocked_ns(), BOTTLENECK_SHARE) {
         ThreadState::Waiting
     } else if spent.wait_ns.is_none() && spent.share(spent.on_ns) < BOTTLENECK_SHARE {
         // Waits for a CPU are not sampled: it may have waited for one or slept for most of the time.
@@ -462,57 +511,21 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
     }
 }
 
-/// Key of a receiver: its number and its endpoint, as far as they are known.
-type Key<'h> = (Option<u16>, &'h str);
-
-/// Key of a hop whose receiver has neither a number nor an endpoint.
-const NAMELESS: Key<'static> = (None, "");
-
-fn receiver_key(hop: &Hop) -> Key<'_> {
-    (hop.worker, &hop.endpoint)
+/// State of a thread that was stopped or frozen for long, which is no lack of a CPU. `None` if it was neither, or waited for a CPU for
+/// longer.
+fn suspended_state(spent: &TimeUse, away: &AwayTimes) -> Option<ThreadState> {
+    let stopped = away.time_in_any(&[AwayState::Stopped, AwayState::Traced]);
+    let frozen = away.time_in(AwayState::Frozen);
+    let suspended = stopped.saturating_add(frozen);
+    let is_long = spent.share(suspended) >= STARVED_SHARE;
+    let is_main_cause = spent.starved_ns().is_none_or(|starved| starved < suspended);
+    let longer_state = if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen };
+    (is_long && is_main_cause).then_some(longer_state)
 }
 
-/// Number of processes that receive from these hops. Hops to one endpoint have one receiver; a hop without a name for it has its own.
-pub(super) fn count_receivers(hops: &[&Hop]) -> usize {
-    let nameless = hops.iter().filter(|hop| receiver_key(hop) == NAMELESS).count();
-    let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != NAMELESS).collect();
-    named.sort_unstable();
-    named.dedup();
-    nameless + named.len()
-}
-
-/// The wait on all hops of one receiver.
-struct ReceiverWait<'h> {
-    /// One of its hops.
-    hop: &'h Hop,
-    wait_ns: u128,
-}
-
-/// Returns a hop of the receiver with most of the wait. `None` if it is the only receiver, has no name, or does not stand out. It stands
-/// out if it has half of the wait and [`MIN_TIMES_EVEN_SHARE`] times an even share.
-fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
-    let mut receivers: Vec<ReceiverWait<'h>> = Vec::new();
-    for &hop in members {
-        let wait_ns = total_wait_ns(hop, now);
-        match receivers.iter_mut().find(|known| receiver_key(known.hop) == receiver_key(hop)) {
-            Some(known) => known.wait_ns += wait_ns,
-            None => receivers.push(ReceiverWait { hop, wait_ns }),
-        }
-    }
-    let whole_ns: u128 = receivers.iter().map(|receiver| receiver.wait_ns).sum();
-    let slowest = receivers.iter().max_by_key(|receiver| receiver.wait_ns)?;
-    let share = share_of(slowest.wait_ns as f64, whole_ns as f64);
-    let has_name = slowest.hop.worker.is_some() || !slowest.hop.endpoint.is_empty();
-    let stands_out = share >= BOTTLENECK_SHARE && share * receivers.len() as f64 >= MIN_TIMES_EVEN_SHARE;
-    (receivers.len() > 1 && has_name && stands_out).then_some(slowest.hop)
-}
-
-/// Wait of all chunks received from the hop and, estimated, of the frames queued now.
-fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
-    let queued_frames = u128::from(hop.counts.backlog);
-    // If they were sent evenly, each has waited half as long as the oldest on average.
-    let queued_ns = hop.oldest_waiting().map_or(0, |oldest| u128::from(now.since(oldest)) * queued_frames / 2);
-    hop.chunk_waits.whole().ns + queued_ns
+/// Whether this part of a thread's time has at least the share `minimum`. `false` if it is not observed.
+fn has_share(spent: &TimeUse, part_ns: Option<u64>, minimum: f64) -> bool {
+    part_ns.is_some_and(|ns| spent.share(ns) >= minimum)
 }
 
 /// Sets the share of each leg (a hop or a process) in the times of all legs, over the run and over the last ten seconds.
@@ -535,66 +548,41 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
         return;
     }
     for request in ledger.requests().filter(|request| request.waiting_since().is_some()) {
-        let whole_streams = request.streams.iter().filter(|stream| stream.is_whole());
-        // Of its streams, one on each hop, the one on the hop that it has reached last.
-        let Some(stream) = whole_streams.max_by_key(|stream| stream.first_at) else { continue };
-        let Some(hop) = ledger.hops().iter().find(|hop| hop.id == stream.hop) else { continue };
-        let group = &ledger.groups()[hop.group];
-        let in_process_since = request.in_process_since(stream);
-        // If receives are not observed, the wait and the time inside the process are one leg.
-        let is_inside = in_process_since.is_some() || !hop.capabilities().received;
-        let waited_ns = ledger.now().since(in_process_since.unwrap_or(stream.first_at));
-        let leg_name = if is_inside { &*group.ends.to } else { &group.name };
-        let sum = DurationSum { count: 1, ns: waited_ns.into() };
-        for leg in legs.iter_mut() {
-            let is_leg_inside = leg.kind != LegKind::Wait;
-            if leg.name == leg_name && is_leg_inside == is_inside {
-                // Over the run and over the last ten seconds.
-                for time in &mut leg.first_token {
-                    time.sum.add(sum);
-                }
-                leg.long_first_tokens.record(waited_ns);
-            }
+        let Some(wait) = open_wait_of(ledger, request) else { continue };
+        for leg in legs.iter_mut().filter(|leg| wait.is_on(leg)) {
+            leg.add_first_token(wait.ns);
         }
     }
 }
 
-/// Mean share of the window for which the receivers of these hops were busy; `None` if none was observed. A receiver is busy while it
-/// processes a frame. If its event loop's polls are observed, it is busy whenever it is outside the poll, such as in HTTP writes.
-pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
-    let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
-    for hop in hops.filter(|hop| hop.capabilities().processed) {
-        let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
-        let poll = hop.receiving_thread().and_then(|id| ledger.thread(id)).and_then(|thread| thread.poll);
-        // Polls may be sampled in a part of the window only, and the receiver may have ended before it.
-        let outside_poll_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
-        let outside_poll = share_of(outside_poll_ns as f64, window_ns as f64);
-        let key = receiver_key(hop);
-        match receivers.iter_mut().find(|known| known.key == key && key != NAMELESS) {
-            // Another connection of this receiver: it processes one frame at a time, and has the same thread with the same polls.
-            Some(known) => {
-                known.processing += processing;
-                known.outside_poll = known.outside_poll.max(outside_poll);
-            }
-            None => receivers.push(BusyReceiver { key, processing, outside_poll }),
-        }
-    }
-    let sum: f64 = receivers.iter().map(BusyReceiver::share).sum();
-    (!receivers.is_empty() && window_ns > 0).then(|| sum / receivers.len() as f64)
+/// The wait of a first token that has not reached the tokenizer.
+struct OpenWait<'l> {
+    /// Name of the hop, or role of the process, where the token was last observed.
+    leg_name: &'l str,
+    /// Whether that is a process.
+    is_inside: bool,
+    /// Time since then.
+    ns: u64,
 }
 
-/// Shares of a window in which one receiver was busy.
-struct BusyReceiver<'h> {
-    key: Key<'h>,
-    /// Processing frames of any of its connections.
-    processing: f64,
-    /// Outside of its event loop's poll.
-    outside_poll: f64,
+impl OpenWait<'_> {
+    /// Whether the token waits on this leg.
+    fn is_on(&self, leg: &Leg<'_>) -> bool {
+        let is_leg_inside = leg.kind != LegKind::Wait;
+        leg.name == self.leg_name && is_leg_inside == self.is_inside
+    }
 }
 
-impl BusyReceiver<'_> {
-    /// Busy share of the window. It is the larger of both and not their sum, because frames are processed outside the poll.
-    fn share(&self) -> f64 {
-        self.processing.max(self.outside_poll).min(1.0)
-    }
+/// Finds where the first token of a request waits. `None` if it was not observed on any hop.
+fn open_wait_of<'l>(ledger: &'l Ledger, request: &Request) -> Option<OpenWait<'l>> {
+    let whole_streams = request.streams.iter().filter(|stream| stream.is_whole());
+    // Of its streams, one on each hop, the one on the hop that it has reached last.
+    let stream = whole_streams.max_by_key(|stream| stream.first_at)?;
+    let hop = ledger.hops().iter().find(|hop| hop.id == stream.hop)?;
+    let group = &ledger.groups()[hop.group];
+    let in_process_since = request.in_process_since(stream);
+    // If receives are not observed, the wait and the time inside the process are one leg.
+    let is_inside = in_process_since.is_some() || !hop.capabilities().received;
+    let leg_name = if is_inside { &*group.ends.to } else { &group.name };
+    Some(OpenWait { leg_name, is_inside, ns: ledger.now().since(in_process_since.unwrap_or(stream.first_at)) })
 }

@@ -3,16 +3,21 @@
 use super::consumer::round_share;
 use super::thresholds::{BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, BURST_FRAMES, LATE_NS};
 use super::{DetectContext, Severity, Verdicts, advice};
-use crate::ledger::Hop;
+use crate::ledger::{Hop, HopGroup};
 use crate::stats::Distribution;
 use crate::words::{count, duration, percent, plural};
+
+/// Time for which the oldest frame on the hops of a group has waited; 0 if none waits.
+fn wait_of_oldest_frame_ns(context: &DetectContext<'_>, group_index: usize) -> u64 {
+    let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
+    oldest.map_or(0, |sent_at| context.now.since(sent_at))
+}
 
 /// Reports frames that pile up between send and receive, for each group of hops (connections of one name). The problem lasts until few of
 /// them wait, even if their number grows no more.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
-        let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
-        let waited_ns = oldest.map_or(0, |at| context.now.since(at));
+        let waited_ns = wait_of_oldest_frame_ns(context, group_index);
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;
@@ -59,21 +64,8 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         if !has_bursts && long_first_wakeups == 0 {
             continue;
         }
-        let usual_size = describe_usual_size(&group.wakeups);
-        let mut summary = match usual_size {
-            Some(usual_size) if has_bursts => {
-                format!(
-                    "up to {} of {} were received in one wakeup ({usual_size})",
-                    plural(max_frames, "frame"),
-                    group.name
-                )
-            }
-            // No wakeup that has ended had a burst, so a receiver is in a long first one.
-            _ => format!(
-                "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
-                group.name
-            ),
-        };
+        let largest_burst = has_bursts.then_some(max_frames);
+        let mut summary = describe_bursts(group, largest_burst);
         let away = share_away_from_poll(context, group_index);
         if let Some(share) = away {
             summary += ": the receiver's event loop was away from its poll ";
@@ -89,6 +81,19 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
             .with_known("away_from_poll", away.map(round_share))
             .times(group.bursts)
             .occurrences(group.wakeups.count_above(u64::from(BURST_FRAMES) - 1) + long_first_wakeups);
+    }
+}
+
+/// Describes the bursts in the wakeups that have ended. Without one, a receiver is in a long first wakeup, of unknown size.
+fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
+    match (largest_burst, describe_usual_size(&group.wakeups)) {
+        (Some(frames), Some(usual_size)) => {
+            format!("up to {} of {} were received in one wakeup ({usual_size})", plural(frames, "frame"), group.name)
+        }
+        _ => format!(
+            "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
+            group.name
+        ),
     }
 }
 

@@ -7,7 +7,8 @@ use super::thresholds::{
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, HopGroup, Thread, TimeUse};
+use crate::id::ThreadId;
+use crate::ledger::{AwayTimes, Hop, HopGroup, Thread, TimeUse};
 use crate::words::{duration, percent, plural};
 
 /// Longest time that a verdict looks back.
@@ -32,6 +33,59 @@ pub(super) struct LateConsumer<'a> {
     pub(super) spent: TimeUse,
     /// Time since then by reason for not running, where checked.
     pub(super) away: AwayTimes,
+}
+
+/// Frames that wait on one hop for too long.
+struct LateHop {
+    /// Thread that receives from the hop.
+    receiver: ThreadId,
+    /// Number of frames that wait there.
+    frames: u64,
+    /// Wait of the oldest of them.
+    waited_ns: u64,
+    /// Start of the judged interval.
+    from: MonoNs,
+    /// Whether a frame was received from the hop since then.
+    has_received: bool,
+}
+
+impl LateHop {
+    /// Judges the frames that wait on a hop. `None` if none waits for `late_ns`, or if it is not known which thread receives them.
+    fn find(context: &DetectContext<'_>, hop: &Hop, late_ns: u64) -> Option<Self> {
+        let oldest_sent_at = hop.oldest_waiting()?;
+        let receiver = hop.receiving_thread().or_else(|| context.ledger.only_receiver(hop))?;
+        let waited_ns = context.now.since(oldest_sent_at);
+        if waited_ns < late_ns {
+            return None;
+        }
+        // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
+        let from = MonoNs(oldest_sent_at.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
+        let has_received = hop.last_received_at.is_some_and(|at| at > from);
+        Some(Self { receiver, frames: hop.counts.backlog, waited_ns, from, has_received })
+    }
+}
+
+impl<'a> LateConsumer<'a> {
+    /// Creates the consumer of a hop of this group. `None` without samples of its thread, since nothing then shows what it did.
+    fn of_hop(context: &DetectContext<'a>, group: &'a HopGroup, hop: &LateHop) -> Option<Self> {
+        let thread = context.ledger.thread(hop.receiver)?;
+        Some(Self {
+            group,
+            thread,
+            frames: hop.frames,
+            waited_ns: hop.waited_ns,
+            from: hop.from,
+            has_received: hop.has_received,
+            spent: thread.use_between(hop.from, context.now)?,
+            away: thread.away_between(hop.from, context.now),
+        })
+    }
+
+    /// Adds another hop from which the consumer receives: several senders into one socket have one consumer.
+    fn add_hop(&mut self, hop: &LateHop) {
+        self.frames += hop.frames;
+        self.has_received |= hop.has_received;
+    }
 }
 
 impl LateConsumer<'_> {
@@ -86,18 +140,23 @@ impl LateConsumer<'_> {
             .with("on_cpu", round_share(spent.share(spent.on_ns)))
             .with("waiting_frames", self.frames)
             .with_weight("oldest_waiting_ns", self.waited_ns)
-            .with_known("run_wait", spent.starved_ns().map(|ns| round_share(spent.share(ns))))
-            .with_known("throttled", spent.throttled_ns().map(|ns| round_share(spent.share(ns))))
-            .with_known("blocked", spent.blocked_ns().map(|ns| round_share(spent.share(ns))))
+            .with_known("run_wait", known_share(spent, spent.starved_ns()))
+            .with_known("throttled", known_share(spent, spent.throttled_ns()))
+            .with_known("blocked", known_share(spent, spent.blocked_ns()))
             .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
+        self.add_away_states(verdict);
+        verdict
+    }
+
+    /// Adds the share of each state in which the thread was off the CPU, if it was in that state.
+    fn add_away_states(&self, verdict: &mut Verdict) {
         for &state in AwayState::ALL {
-            let share = round_share(spent.share(self.away.time_in(state)));
-            // `blocked` above is all time off the CPU without waiting for one.
+            let share = round_share(self.spent.share(self.away.time_in(state)));
+            // The evidence `blocked` is another number: all time off the CPU without waiting for one.
             if share > 0.0 && state != AwayState::Blocked {
                 verdict.with(state.as_str(), share);
             }
         }
-        verdict
     }
 }
 
@@ -107,40 +166,15 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (group_index, group) in ledger.groups().iter().enumerate() {
+        let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
         // Behind this index are the late consumers of this group.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
-            // Send time of the oldest frame that waits there, if any does.
-            let Some(oldest) = hop.oldest_waiting() else { continue };
-            let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
-            let Some(receiver) = receiving_thread else { continue };
-            let waited_ns = context.now.since(oldest);
-            let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
-            if waited_ns < late_ns {
-                continue;
+            let Some(late_hop) = LateHop::find(context, hop, late_ns) else { continue };
+            match late[group_start..].iter_mut().find(|known| known.thread.id == late_hop.receiver) {
+                Some(known) => known.add_hop(&late_hop),
+                None => late.extend(LateConsumer::of_hop(context, group, &late_hop)),
             }
-            // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
-            let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
-            let has_received = hop.last_received_at.is_some_and(|at| at > from);
-            // Several senders into one socket have one consumer.
-            if let Some(known) = late[group_start..].iter_mut().find(|known| known.thread.id == receiver) {
-                known.frames += hop.counts.backlog;
-                known.has_received |= has_received;
-                continue;
-            }
-            // Nothing shows what a thread without samples did.
-            let Some(thread) = ledger.thread(receiver) else { continue };
-            let Some(spent) = thread.use_between(from, context.now) else { continue };
-            late.push(LateConsumer {
-                group,
-                thread,
-                frames: hop.counts.backlog,
-                waited_ns,
-                from,
-                has_received,
-                spent,
-                away: thread.away_between(from, context.now),
-            });
         }
     }
     late
@@ -204,6 +238,11 @@ pub(super) fn round_share(share: f64) -> f64 {
     (share * 1_000.0).round() / 1_000.0
 }
 
+/// Rounded share of a part of a thread's time; `None` if the part is not observed.
+fn known_share(spent: &TimeUse, part_ns: Option<u64>) -> Option<f64> {
+    part_ns.map(|ns| round_share(spent.share(ns)))
+}
+
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
 pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
@@ -226,12 +265,12 @@ pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Ver
 
 /// Share of the time in which the consumer waited for a CPU; `None` if that is not sampled, or if something else explains its lateness.
 fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
+    let starved_ns = late.spent.starved_ns()?;
     // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
     // when it ends, so a period in progress looks like waiting for a CPU.
     let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
-    let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
     // With a CPU of its own, it would have kept the frames waiting, too.
-    if late.is_held_by_own_work() {
+    if starved_ns <= suspended_ns || late.is_held_by_own_work() {
         return None;
     }
     Some(late.spent.share(starved_ns))

@@ -23,16 +23,10 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
     let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };
     let worst = worst_consumer_of_each_group(context, threshold, |late| {
-        // Too few samples show no reason.
-        if late.spent.interval_ns < MIN_SAMPLED_NS {
+        if may_run && !may_be_away_by_itself(context, late) {
             return None;
         }
-        // The receiver of requests is a scheduler. While it computes a step, it is in system calls of its device.
-        let is_scheduler = late.group.carries_requests;
-        if may_run && (is_scheduler || has_other_explanation(context, late)) {
-            return None;
-        }
-        Some(late.spent.share(late.away.time_in_any(states)))
+        share_away(late, states)
     });
     for JudgedConsumer { consumer, share } in worst {
         let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
@@ -62,6 +56,19 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
     one.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
 }
 
+/// Whether the lateness of a consumer that may run may be due to its sleep. Not if something else explains it, nor for the scheduler, which
+/// receives requests: while it computes a step, it is in system calls of its device.
+fn may_be_away_by_itself(context: &DetectContext<'_>, late: &LateConsumer<'_>) -> bool {
+    let is_scheduler = late.group.carries_requests;
+    !is_scheduler && !has_other_explanation(context, late)
+}
+
+/// Share of the time that a consumer was in any of these states; `None` with too few samples.
+fn share_away(late: &LateConsumer<'_>, states: &[AwayState]) -> Option<f64> {
+    let has_enough_samples = late.spent.interval_ns >= MIN_SAMPLED_NS;
+    has_enough_samples.then(|| late.spent.share(late.away.time_in_any(states)))
+}
+
 /// Describes what a thread did in this state: `was blocked in futex`. `system_call` is empty if it is unknown.
 fn describe_away_state(state: AwayState, system_call: &str) -> String {
     match state {
@@ -78,15 +85,7 @@ fn describe_away_state(state: AwayState, system_call: &str) -> String {
 /// Reports libzmq I/O threads that wait for a CPU. Frames then wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
-        // Without samples of its waits for a CPU, it is not known whether it slept.
-        let Some(off_cpu_ns) = consumer.spent.blocked_ns() else { continue };
-        let off_cpu = consumer.spent.share(off_cpu_ns);
-        // Time stopped or frozen is time off the CPU, but no sleep.
-        let suspended = consumer.spent.share(consumer.away.time_in_any(&SUSPENDED));
-        // A consumer that hardly sleeps is itself the cause.
-        if off_cpu - suspended < STARVED_SHARE {
-            continue;
-        }
+        let Some(off_cpu) = share_off_cpu_of_sleeper(&consumer) else { continue };
         let io_thread = most_starved_io_thread(context, &consumer).filter(|io| io.starved_share >= STARVED_SHARE);
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
         let id = thread.id;
@@ -108,6 +107,16 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
             .with("io_run_wait", round_share(share))
             .advice("other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads");
     }
+}
+
+/// Share of the time that a consumer was off the CPU. `None` if it hardly slept, so that it is itself the cause, or if that is not known
+/// without samples of its waits for a CPU.
+fn share_off_cpu_of_sleeper(consumer: &LateConsumer<'_>) -> Option<f64> {
+    let off_cpu = consumer.spent.share(consumer.spent.blocked_ns()?);
+    // Time stopped or frozen is time off the CPU, but no sleep.
+    let suspended = consumer.spent.share(consumer.away.time_in_any(&SUSPENDED));
+    let hardly_slept = off_cpu - suspended < STARVED_SHARE;
+    if hardly_slept { None } else { Some(off_cpu) }
 }
 
 /// Finds the I/O thread that waits most for a CPU among those of the consumer's process and of the processes that send to it. `None` if

@@ -63,6 +63,15 @@ fn describe_cpu_use(consumer: &LateConsumer<'_>) -> String {
     words
 }
 
+/// Describes how many bytes of the waiting frames were in the kernel, and not in libzmq's queue. Empty if that is not sampled.
+fn describe_frames_in_kernel(context: &DetectContext<'_>, consumer: &LateConsumer<'_>) -> String {
+    match consumer.group.kernel.max_between(consumer.from, context.now) {
+        Some(0) => String::from("; none of them were in the kernel: all waited in libzmq's own queue"),
+        Some(max) => format!("; up to {} of them were in the kernel", bytes(max)),
+        None => String::new(),
+    }
+}
+
 /// Reports consumers that spend nearly all of their time on a CPU while frames wait for them.
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     for JudgedConsumer { consumer, .. } in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
@@ -72,14 +81,7 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut V
         if let Some(ns) = recv_wait {
             let _ = write!(summary, "; it received a frame {} after asking for one (median)", duration(ns));
         }
-        let max_kernel_bytes = consumer.group.kernel.max_between(consumer.from, context.now);
-        match max_kernel_bytes {
-            Some(0) => summary.push_str("; none of them were in the kernel: all waited in libzmq's own queue"),
-            Some(max) => {
-                let _ = write!(summary, "; up to {} of them were in the kernel", bytes(max));
-            }
-            None => {}
-        }
+        summary += &describe_frames_in_kernel(context, &consumer);
         let role = &consumer.thread.role;
         let writes = share_of_response_writes(context, role);
         if let Some(share) = writes.filter(|share| *share >= MENTIONED_WRITES_SHARE) {

@@ -3,6 +3,7 @@
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::engine::EngineState;
 use crate::event::ToolCallOutcome;
+use crate::ledger::ToolCallResponses;
 use crate::words::{count, plural, share};
 
 /// Share of dropped chunks that is critical.
@@ -158,6 +159,11 @@ pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verd
         .advice("clients take a cut text for a complete one, or retry a complete one: look at the last event of the worst response, and at what rewrites events between the engine and its clients");
 }
 
+/// Whether clients get text from a detokenizer. It cuts each piece from the full text, so only clients that read token ids miss tokens.
+fn delivers_text(context: &DetectContext<'_>) -> bool {
+    context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"))
+}
+
 /// Reports chunks that were probably dropped, by the bursts in which they were received. Does so only where deliveries are not observed.
 pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
@@ -167,14 +173,12 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     }
     // The turnaround says how soon the engine's code that waits for a request's chunks runs again. If it is unknown, that code is assumed
     // to wait for the whole wakeup of the event loop, so the number is an upper limit.
-    let up_to = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
-    // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
-    let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));
-    let severity = if delivers_text { Severity::Info } else { Severity::Warning };
-    let explanation = if delivers_text {
-        "for clients that read token ids; text and chat lose none"
+    let is_upper_limit = context.ledger.engine().turnaround.is_none();
+    let up_to = if is_upper_limit { "up to " } else { "" };
+    let (severity, explanation) = if delivers_text(context) {
+        (Severity::Info, "for clients that read token ids; text and chat lose none")
     } else {
-        "each was received before its request's waiter had processed an earlier one"
+        (Severity::Warning, "each was received before its request's waiter had processed an earlier one")
     };
     let summary = format!(
         "{up_to}{} of {} dropped (predicted): {explanation}",
@@ -198,35 +202,40 @@ pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut V
         return;
     }
     let all_responses: u64 = responses.outcomes.values().sum();
-    let missing = responses.count_of(ToolCallOutcome::Missing);
-    let repeated = responses.count_of(ToolCallOutcome::Repeated);
-    let swapped = responses.count_of(ToolCallOutcome::Swapped);
-    let garbled = responses.count_of(ToolCallOutcome::Garbled);
-    let mut found_damage = Vec::new();
-    for (damaged_responses, damage) in
-        [(missing, "missing text"), (repeated, "repeated text"), (swapped, "swapped text"), (garbled, "cut characters")]
-    {
-        if damaged_responses > 0 {
-            found_damage.push(format!("{damage} in {}", count(damaged_responses)));
-        }
-    }
     let summary = format!(
         "the arguments of tool calls in {} of {} were not those that the engine sent: {}",
         count(damaged.rids),
         plural(all_responses, "response"),
-        found_damage.join(", "),
+        list_damage(responses),
     );
     out.add_verdict(Severity::Warning, summary)
         .affected("responses", damaged)
         .occurrences(damaged.rids)
         .weight(damaged.rids)
-        .with("responses_missing", missing)
-        .with("responses_repeated", repeated)
-        .with("responses_swapped", swapped)
-        .with("responses_garbled", garbled)
+        .with("responses_missing", responses.count_of(ToolCallOutcome::Missing))
+        .with("responses_repeated", responses.count_of(ToolCallOutcome::Repeated))
+        .with("responses_swapped", responses.count_of(ToolCallOutcome::Swapped))
+        .with("responses_garbled", responses.count_of(ToolCallOutcome::Garbled))
         .with("responses_by_parser", responses.damaged_by_parser)
         .with("worst_characters", damaged.amount)
         .advice(damaged_tool_calls_advice(damaged.rids, responses.damaged_by_parser));
+}
+
+/// Lists the kinds of damage, each with the number of its responses: `missing text in 3, cut characters in 1`.
+fn list_damage(responses: &ToolCallResponses) -> String {
+    let mut found_damage = Vec::new();
+    for (outcome, damage) in [
+        (ToolCallOutcome::Missing, "missing text"),
+        (ToolCallOutcome::Repeated, "repeated text"),
+        (ToolCallOutcome::Swapped, "swapped text"),
+        (ToolCallOutcome::Garbled, "cut characters"),
+    ] {
+        let damaged_responses = responses.count_of(outcome);
+        if damaged_responses > 0 {
+            found_damage.push(format!("{damage} in {}", count(damaged_responses)));
+        }
+    }
+    found_damage.join(", ")
 }
 
 /// Names the part of the server that damaged the arguments. Damage within a chunk is the tool-call parser's, other damage is not.

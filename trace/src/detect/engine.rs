@@ -3,7 +3,7 @@
 use super::thresholds::STALLED_NS;
 use super::{DetectContext, Severity, Verdicts};
 use crate::clock::MonoNs;
-use crate::ledger::{CountedRids, EngineFailure};
+use crate::ledger::{CountedRids, EngineFailure, Request};
 use crate::words::{duration, plural};
 
 /// Reports that the engine ended during the run.
@@ -46,41 +46,55 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
     if context.ledger.output_groups().next().is_none() {
         return;
     }
-    let mut stalled = 0;
-    let mut stalled_rids = CountedRids::default();
-    let mut retracted = 0;
-    let mut worst_ns = 0;
-    let mut worst_rid = "";
-    let mut since = None;
+    let mut stalled = StalledRequests::default();
     for request in context.ledger.requests() {
-        if !context.ledger.is_stalled(request, context.now, STALLED_NS) {
-            continue;
-        }
-        let silent_ns = context.now.since(request.last_at);
-        stalled += 1;
-        stalled_rids.add_rid(&request.rid);
-        retracted += u64::from(request.retractions > 0);
-        if silent_ns > worst_ns {
-            worst_ns = silent_ns;
-            worst_rid = &request.rid;
-            // Start of the stall: the request was not stalled before it had been silent for so long.
-            since = Some(MonoNs(request.last_at.0.saturating_add(STALLED_NS)));
+        if context.ledger.is_stalled(request, context.now, STALLED_NS) {
+            stalled.add_request(request, context.now.since(request.last_at));
         }
     }
-    if stalled == 0 {
+    if stalled.count == 0 {
         return;
     }
     let summary = format!(
         "{} unfinished and without a new token, the longest for {}",
-        plural(stalled, "request"),
-        duration(worst_ns),
+        plural(stalled.count, "request"),
+        duration(stalled.longest_ns),
     );
     out.add_verdict(Severity::Warning, summary)
-        .rid(worst_rid)
-        .since(since)
-        .requests(&stalled_rids)
-        .with_weight("requests", stalled)
-        .with("retracted_before", retracted)
-        .with("longest_ns", worst_ns)
+        .rid(stalled.longest_rid)
+        .since(stalled.longest_since)
+        .requests(&stalled.rids)
+        .with_weight("requests", stalled.count)
+        .with("retracted_before", stalled.retracted)
+        .with("longest_ns", stalled.longest_ns)
         .advice(format!("the {} retracted them, or they ended without a frame on this hop", context.facts().source()));
+}
+
+/// Requests that stopped producing tokens.
+#[derive(Default)]
+struct StalledRequests<'a> {
+    count: u64,
+    rids: CountedRids,
+    /// Number of those that were retracted before.
+    retracted: u64,
+    /// Time since the last token of the request that is silent for longest.
+    longest_ns: u64,
+    longest_rid: &'a str,
+    /// Start of its stall.
+    longest_since: Option<MonoNs>,
+}
+
+impl<'a> StalledRequests<'a> {
+    /// Adds a request without a new token for `silent_ns`.
+    fn add_request(&mut self, request: &'a Request, silent_ns: u64) {
+        self.count += 1;
+        self.rids.add_rid(&request.rid);
+        self.retracted += u64::from(request.retractions > 0);
+        if silent_ns > self.longest_ns {
+            self.longest_ns = silent_ns;
+            self.longest_rid = &request.rid;
+            // It was not stalled before it had been silent for so long.
+            self.longest_since = Some(MonoNs(request.last_at.0.saturating_add(STALLED_NS)));
+        }
+    }
 }

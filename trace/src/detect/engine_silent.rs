@@ -12,17 +12,27 @@ use crate::words::{count, duration, percent, plural};
 
 /// Reports the silence of the engine that lasts, and the longest one that has ended.
 pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
+    report_current_silence(context, out);
+    report_longest_silence(context, out);
+}
+
+/// Reports the silence that lasts, if there is one.
+fn report_current_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let Some(current) = context.ledger.current_engine_silence(context.now) else { return };
+    let summary = format!(
+        "the {} has sent no frame for {} so far while {} are open (usual time between two chunks of a stream: {})",
+        context.facts().source(),
+        duration(current.ns()),
+        plural(current.streams, "stream"),
+        duration(current.usual_ns),
+    );
+    report_silence(context, &current, summary, out);
+}
+
+/// Reports the longest silence that has ended, with the number of all silences and the requests that they delayed.
+fn report_longest_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
     let silences = context.ledger.engine_silences();
     let source = context.facts().source();
-    if let Some(current) = context.ledger.current_engine_silence(context.now) {
-        let summary = format!(
-            "the {source} has sent no frame for {} so far while {} are open (usual time between two chunks of a stream: {})",
-            duration(current.ns()),
-            plural(current.streams, "stream"),
-            duration(current.usual_ns),
-        );
-        report_silence(context, &current, summary, out);
-    }
     let Some(longest) = &silences.longest else { return };
     // The words about waiting requests end with `while` or `meanwhile,`.
     let mut summary = format!(
@@ -96,6 +106,19 @@ fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
         .with_known(REQUESTS_HOP, hop);
 }
 
+/// Describes whether the engine may have been told to pause by a control message; empty if it was not.
+fn describe_control_messages(control: ControlMessages, source: &str) -> String {
+    match control {
+        ControlMessages::None => String::new(),
+        ControlMessages::Sent => {
+            format!("; a control message to the {source} was sent then, which may have paused it")
+        }
+        ControlMessages::Unobserved => {
+            String::from("; whether it was asked to pause or to load weights is not observed")
+        }
+    }
+}
+
 /// Adds a verdict on a silence, with what the engine's main thread did and whether a control message may be the cause. `None` if the
 /// silence is too short for a verdict.
 fn report_silence<'v>(
@@ -113,15 +136,7 @@ fn report_silence<'v>(
     if let Some(running) = running {
         let _ = write!(summary, "; its main thread ran {} of that time", percent(running));
     }
-    match silence.control {
-        ControlMessages::None => {}
-        ControlMessages::Sent => {
-            let _ = write!(summary, "; a control message to the {source} was sent then, which may have paused it");
-        }
-        ControlMessages::Unobserved => {
-            let _ = write!(summary, "; whether it was asked to pause or to load weights is not observed");
-        }
-    }
+    summary += &describe_control_messages(silence.control, source);
     let verdict = out.add_verdict(severity, summary);
     verdict
         .hop(&silence.hop)

@@ -34,28 +34,43 @@ impl Findings {
         let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
         let mut found = Verdicts::default();
         for detector in ALL {
-            if let Some(ns) = explained_ttft_ns(context.ledger.ttft(), detector.kind).filter(|ns| *ns > 0) {
-                self.ttft_ns.insert(detector.kind, ns);
-            }
+            self.note_explained_ttft(context, detector.kind);
             (detector.check)(context, &mut found);
-            for finding in self.list.iter_mut().filter(|finding| finding.kind == detector.kind) {
-                // It has ended unless a verdict below finds it again.
-                finding.active = false;
-            }
+            // They have ended unless a verdict finds them again.
+            self.deactivate_findings(detector.kind);
             for verdict in found.list.drain(..) {
                 self.record_problem(detector.kind, &verdict, context.now);
                 self.add_verdict(detector, verdict, context.now);
             }
         }
-        for (index, finding) in self.list.iter_mut().enumerate() {
-            // New findings are at the end, and were not active before.
-            if finding.active != was_active.get(index).copied().unwrap_or(false) {
-                finding.changed_at = Some(context.now);
-            }
-        }
+        self.mark_changes(&was_active, context.now);
         self.drop_explained_late_frames();
         self.look_up_targets(context);
         self.extend_findings(context);
+    }
+
+    /// Notes how much time to first token the findings of this kind explain, if they explain any.
+    fn note_explained_ttft(&mut self, context: &DetectContext<'_>, kind: &'static str) {
+        if let Some(ns) = explained_ttft_ns(context.ledger.ttft(), kind).filter(|ns| *ns > 0) {
+            self.ttft_ns.insert(kind, ns);
+        }
+    }
+
+    /// Marks the findings of this kind as not active.
+    fn deactivate_findings(&mut self, kind: &str) {
+        for finding in self.list.iter_mut().filter(|finding| finding.kind == kind) {
+            finding.active = false;
+        }
+    }
+
+    /// Marks the findings that have become active, or have ended, as changed. `was_active` is in the order of the findings.
+    fn mark_changes(&mut self, was_active: &[bool], now: MonoNs) {
+        for (index, finding) in self.list.iter_mut().enumerate() {
+            // New findings are at the end, and were not active before.
+            if finding.active != was_active.get(index).copied().unwrap_or(false) {
+                finding.changed_at = Some(now);
+            }
+        }
     }
 
     /// Looks up where the frames of each finding's hop go.
@@ -165,25 +180,30 @@ fn last_occurrence_at(known: &Finding, verdict: &Verdict, now: MonoNs) -> MonoNs
 
 /// Updates a finding with a verdict of a later check. `keep` says which of both verdicts the finding shows.
 fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
-    let is_state = verdict.occurrences.is_none();
     let last_at = last_occurrence_at(known, &verdict, now);
     known.last_at = known.last_at.max(last_at);
     known.occurrences = known.occurrences.max(verdict.occurrences.unwrap_or(0));
     known.active = now.since(known.last_at) < WINDOW_NS;
     known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
-    known.times.merge(&verdict.times);
-    let lists_times = verdict.times.first().is_some();
-    let is_new_occurrence = known.last_at > known.times.last().unwrap_or_default();
-    if !lists_times && is_new_occurrence {
-        // Its time is known from the verdict alone.
-        known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
-    } else if is_state {
-        known.times.record(now);
-    }
+    add_occurrence_times(known, &verdict, last_at, now);
     // Verdicts compare by their severity, then by their weight. With `Keep::Worst`, a milder one does not replace the one shown.
     let is_as_bad = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
     if is_as_bad || keep != Keep::Worst {
         known.verdict = verdict;
+    }
+}
+
+/// Adds the times of a verdict to those of a known finding, whose problem occurred at `last_at` for the last time.
+fn add_occurrence_times(known: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
+    known.times.merge(&verdict.times);
+    let lists_times = verdict.times.first().is_some();
+    let is_new_occurrence = known.last_at > known.times.last().unwrap_or_default();
+    // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
+    let is_state = verdict.occurrences.is_none();
+    if !lists_times && is_new_occurrence {
+        known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
+    } else if is_state {
+        known.times.record(now);
     }
 }
 

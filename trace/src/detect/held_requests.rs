@@ -7,7 +7,7 @@ use super::explained_ttft::{describe_part, describe_place};
 use super::finding::{Finding, HopTarget, is_about_receiver};
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
-use crate::ledger::{Hop, ProcessWait, TtftMoment, TtftPart};
+use crate::ledger::{Hop, Ledger, ProcessWait, TtftMoment, TtftPart};
 
 use TtftMoment::{Arrived, Dispatched, FirstSent, Read};
 
@@ -67,9 +67,8 @@ impl<'a> NamedWait<'a> {
     fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
         let ledger = context.ledger;
         let Some(hop_id) = wait.hop else {
-            // Before its dispatch, it waited for the process that reads the sockets. The last hop of the path leads to this process.
-            let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
-            return Self { wait, hop: None, pid: readers.next().map(|reader| reader.pid) };
+            // Before its dispatch, it waited for the process that reads the sockets.
+            return Self { wait, hop: None, pid: pid_of_socket_reader(ledger) };
         };
         let hop = ledger.hop(hop_id);
         Self {
@@ -110,10 +109,9 @@ impl HeldRequests {
         self.spans.push(span);
     }
 
-    /// Adds the wait of a request, if the problem explains it.
-    fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
-        let wait = named.wait;
-        let is_of_process = match wait.leg_from {
+    /// Whether a request waited for the process or the hop of the finding.
+    fn is_about_wait(&self, context: &DetectContext<'_>, named: &NamedWait<'_>) -> bool {
+        match named.wait.leg_from {
             Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
             // The process that receives the last frames also reads the sockets, on the same thread.
             Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
@@ -121,8 +119,14 @@ impl HeldRequests {
             Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
             // No process waits are recorded for the other legs.
             _ => false,
-        };
-        if !is_of_process || !self.spans.iter().any(|span| span.explains(wait, named.pid)) {
+        }
+    }
+
+    /// Adds the wait of a request, if the problem explains it.
+    fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
+        let wait = named.wait;
+        let is_in_span = self.spans.iter().any(|span| span.explains(wait, named.pid));
+        if !is_in_span || !self.is_about_wait(context, named) {
             return;
         }
         // Waits of one request follow each other.
@@ -177,6 +181,12 @@ impl HeldRequests {
 /// Whether the process of such a finding does not run at all.
 fn is_suspended(kind: &str) -> bool {
     kind == "consumer-stopped" || kind == "consumer-frozen"
+}
+
+/// Process that reads the sockets: the last hop of the path leads to it. `None` if it is not known, or is not the only one.
+fn pid_of_socket_reader(ledger: &Ledger) -> Option<u32> {
+    let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
+    readers.next().map(|reader| reader.pid)
 }
 
 /// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen` waits are not new.

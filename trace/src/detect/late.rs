@@ -6,7 +6,7 @@ use super::explained_ttft::{describe_share, is_behind_receive};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
-use crate::ledger::{LateLeg, Ledger};
+use crate::ledger::{FrontendWaits, LateLeg, Ledger, TimeUse};
 use crate::stats::Distribution;
 use crate::words::{duration, percent, plural};
 
@@ -139,14 +139,10 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
     legs.max_by_key(|late| late.ns)
 }
 
-/// Reports tokens that wait in a frontend after the engine's server wrote them to it.
-pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let waits = context.ledger.frontend();
-    let Some(severity) = gap_severity(waits.worst.ns) else { return };
-    let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
+/// Describes the long waits of first and of last tokens in a frontend. Those without a long wait are not named.
+fn describe_late_parts(waits: &FrontendWaits) -> String {
     let mut late_parts = Vec::new();
-    for (which, part_waits) in parts {
-        // A part without a long wait is not named.
+    for (which, part_waits) in [("first", &waits.first_token), ("last", &waits.last_token)] {
         if longest_wait_ns(part_waits) >= GAP_WARNING_NS {
             late_parts.push(format!(
                 "{which} tokens waited up to {} (median {}, {})",
@@ -156,12 +152,21 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
             ));
         }
     }
-    let summary = format!("in the frontend, {} after the worker wrote them", late_parts.join(" and "));
+    late_parts.join(" and ")
+}
+
+/// Reports tokens that wait in a frontend after the engine's server wrote them to it.
+pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let waits = context.ledger.frontend();
+    let Some(severity) = gap_severity(waits.worst.ns) else { return };
+    let late_first_tokens = waits.first_token.count_above(GAP_WARNING_NS);
+    let late_last_tokens = waits.last_token.count_above(GAP_WARNING_NS);
+    let summary = format!("in the frontend, {} after the worker wrote them", describe_late_parts(waits));
     out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .times(waits.late)
             .requests(&waits.late_rids)
-            .occurrences(parts.iter().map(|(_, part_waits)| part_waits.count_above(GAP_WARNING_NS)).sum())
+            .occurrences(late_first_tokens + late_last_tokens)
             .weight(waits.worst.ns)
             .with("responses", waits.responses)
             .with("responses_late", waits.late_rids.counted())
@@ -179,18 +184,8 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
 /// Adds to a verdict which thread of the server was busiest in the last `wait_ns` before the check, because it may delay the others. The
 /// verdict is unchanged unless the server runs inside the process that generates tokens and its threads are sampled.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
-    // Prefixes of the names of the server's threads.
-    let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
-    let threads = context.ledger.threads().iter();
-    let server_threads = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
-    let sampled_threads = server_threads.filter_map(|thread| {
-        let spent = thread.use_between(from, context.now)?;
-        Some((&*thread.name, spent))
-    });
-    let busiest = sampled_threads.max_by_key(|(_, spent)| spent.wanted_ns());
-    // None of its threads is sampled, or the server has a process of its own.
-    let Some((name, spent)) = busiest else { return };
+    let Some(ServerThread { name, spent }) = busiest_server_thread(context, from) else { return };
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));
     let mentioned_wait = waiting.filter(|share| *share >= MIN_MENTIONED_SHARE);
@@ -200,6 +195,26 @@ pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectC
         .with("busiest_thread", name)
         .with("busiest_thread_running", running)
         .with("busiest_thread_waiting", waiting);
+}
+
+/// A thread of the server, with its time use in an interval.
+struct ServerThread<'a> {
+    name: &'a str,
+    spent: TimeUse,
+}
+
+/// Finds the thread of the server that ran, or waited for a CPU, for most of the time since `from`. `None` if none is sampled, or if the
+/// server has a process of its own.
+fn busiest_server_thread<'a>(context: &DetectContext<'a>, from: MonoNs) -> Option<ServerThread<'a>> {
+    let name_prefixes = context.facts().server_threads();
+    let mut server_threads: Vec<ServerThread<'a>> = Vec::new();
+    for thread in context.ledger.threads() {
+        let is_of_server = name_prefixes.iter().any(|prefix| thread.name.starts_with(prefix));
+        if is_of_server && let Some(spent) = thread.use_between(from, context.now) {
+            server_threads.push(ServerThread { name: &thread.name, spent });
+        }
+    }
+    server_threads.into_iter().max_by_key(|thread| thread.spent.wanted_ns())
 }
 
 /// Describes how the busiest thread of the server used its time: its share on a CPU and, if it is worth a mention, waiting for one.

@@ -21,10 +21,6 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }
-        // In a stretch, every received frame is late.
-        let is_long = late.longest_stretch_ns >= LONG_STRETCH_NS;
-        let severity_of_stretch = if is_long { Severity::Warning } else { Severity::Info };
-        let severity = gap_severity(late.longest_ns).unwrap_or(severity_of_stretch);
         // The part of the path that is the wait on these hops. It has the state of their receiver's thread.
         let legs = &context.attribution.legs;
         let leg = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == group.name);
@@ -35,7 +31,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         // Without samples of its thread, the time between its receives shows that it kept processing.
         let observed = processing.filter(|share| *share >= CPU_BOUND_SHARE).map(|_| ThreadState::Busy);
         let advice = advice::hop_advice_by_state(context.facts(), &context.attribution, &group.name, observed);
-        out.add_verdict(severity, summary)
+        out.add_verdict(severity_of_late_frames(&late), summary)
             .hop(&group.name)
             .times(late.times)
             .occurrences(late.frames)
@@ -46,19 +42,28 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
     }
 }
 
+/// Severity of late frames, by the longest wait of one. If no wait was long, by the longest stretch in which every received frame was late.
+fn severity_of_late_frames(late: &LateFrames) -> Severity {
+    let is_long_stretch = late.longest_stretch_ns >= LONG_STRETCH_NS;
+    let severity_of_stretch = if is_long_stretch { Severity::Warning } else { Severity::Info };
+    gap_severity(late.longest_ns).unwrap_or(severity_of_stretch)
+}
+
 /// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
 /// does not show it, `processing` does, the share of that time in which it processed frames.
 fn describe_receiver(role: &str, thread: Option<ThreadState>, processing: Option<f64>) -> String {
-    match (thread.unwrap_or(ThreadState::Unknown), processing) {
-        (ThreadState::Asleep, _) => format!("the {role} was asleep"),
-        (ThreadState::PartlyRunning, _) => format!("the {role} ran for a part of that time"),
-        (ThreadState::Busy | ThreadState::Unknown, Some(share)) if share >= CPU_BOUND_SHARE => {
-            format!("the {role} processed frames {} of that time; its use of a CPU is not observed", percent(share))
-        }
-        (ThreadState::Busy | ThreadState::Unknown, Some(share)) => {
-            format!("the {role} processed frames {} of that time; what else it did is not observed", percent(share))
-        }
-        (ThreadState::Busy | ThreadState::Unknown, None) => format!("what the {role} did meanwhile is not observed"),
-        (state, _) => format!("the {role} was {} meanwhile", state.as_str()),
+    match thread.unwrap_or(ThreadState::Unknown) {
+        ThreadState::Asleep => format!("the {role} was asleep"),
+        ThreadState::PartlyRunning => format!("the {role} ran for a part of that time"),
+        ThreadState::Busy | ThreadState::Unknown => describe_processing(role, processing),
+        state => format!("the {role} was {} meanwhile", state.as_str()),
     }
+}
+
+/// Describes a receiver by the share of the time in which it processed frames, and what is not observed.
+fn describe_processing(role: &str, processing: Option<f64>) -> String {
+    let Some(share) = processing else { return format!("what the {role} did meanwhile is not observed") };
+    let processed_nearly_always = share >= CPU_BOUND_SHARE;
+    let unobserved = if processed_nearly_always { "its use of a CPU" } else { "what else it did" };
+    format!("the {role} processed frames {} of that time; {unobserved} is not observed", percent(share))
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::engine::Waiter;
-use crate::ledger::AffectedRequests;
+use crate::ledger::{AffectedRequests, Ledger};
 use crate::words::{count, plural, share};
 
 /// Share of merged chunks that causes a warning.
@@ -89,22 +89,30 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
         .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
+/// Chunks of which deliveries show that a later one replaced them.
+fn observed_replacements(ledger: &Ledger) -> AffectedChunks<'_> {
+    let totals = ledger.totals();
+    let replaced = &totals.replaced;
+    AffectedChunks { chunks: replaced.total, all_chunks: totals.chunks.tracked, requests: &replaced.requests }
+}
+
+/// Chunks that a later one probably replaced, by the bursts in which they were received.
+fn predicted_replacements(ledger: &Ledger) -> AffectedChunks<'_> {
+    let totals = ledger.totals();
+    let predicted = totals.predicted.replaced;
+    AffectedChunks { chunks: predicted, all_chunks: totals.chunks.received, requests: &totals.bursts }
+}
+
 /// Reports chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
 pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let totals = context.ledger.totals();
     let engine = context.ledger.engine();
     // Only if the code that waits for a request's chunks keeps the last one alone does a chunk replace others.
     if engine.waiter != Some(Waiter::KeepsLast) {
         return;
     }
     let confirmed = context.ledger.observes_deliveries();
-    let AffectedChunks { chunks, all_chunks, requests } = if confirmed {
-        let replaced = &totals.replaced;
-        AffectedChunks { chunks: replaced.total, all_chunks: totals.chunks.tracked, requests: &replaced.requests }
-    } else {
-        let predicted = totals.predicted.replaced;
-        AffectedChunks { chunks: predicted, all_chunks: totals.chunks.received, requests: &totals.bursts }
-    };
+    let AffectedChunks { chunks, all_chunks, requests } =
+        if confirmed { observed_replacements(context.ledger) } else { predicted_replacements(context.ledger) };
     if chunks == 0 {
         return;
     }

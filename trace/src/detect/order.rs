@@ -79,44 +79,45 @@ impl Findings {
     /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
     /// of [`ALL`]. A cause comes before its consequences.
     pub fn sorted(&self) -> Vec<&Finding> {
-        let first_index = detector_index(FIRST_KIND_OF_TTFT);
         let mut list: Vec<&Finding> = self.list.iter().collect();
-        list.sort_by_key(|finding| {
-            let explained_ns = self.ttft_ns.get(finding.kind).copied();
-            let own_index = detector_index(finding.kind);
-            let index = if explained_ns.is_some() { first_index } else { own_index };
-            let is_over = !self.is_recent(finding);
-            let severity = finding.verdict.severity;
-            // Keys compare by their fields from the first to the last.
-            SortKey {
-                severity: Reverse(severity),
-                is_over,
-                index,
-                explained_ns: Reverse(explained_ns),
-                is_inactive: !finding.active,
-                own_index,
-                began: finding.began,
-            }
-        });
+        list.sort_by_key(|finding| self.sort_key(finding));
         self.move_causes_before_consequences(&mut list);
         list
+    }
+
+    /// Key by which a finding is sorted among the others, before causes are moved.
+    fn sort_key(&self, finding: &Finding) -> SortKey {
+        let explained_ns = self.ttft_ns.get(finding.kind).copied();
+        let own_index = detector_index(finding.kind);
+        let explains_ttft = explained_ns.is_some();
+        SortKey {
+            severity: Reverse(finding.verdict.severity),
+            is_over: !self.is_recent(finding),
+            index: if explains_ttft { detector_index(FIRST_KIND_OF_TTFT) } else { own_index },
+            explained_ns: Reverse(explained_ns),
+            is_inactive: !finding.active,
+            own_index,
+            began: finding.began,
+        }
     }
 
     /// Moves each finding that is caused by a later one behind its cause, if both have the same severity and are equally recent.
     fn move_causes_before_consequences(&self, list: &mut [&Finding]) {
         for index in 0..list.len() {
             let consequence = list[index];
-            // How far behind the consequence its first cause is.
-            let behind = list[index..].iter().position(|cause| {
-                self.is_caused_by(consequence, cause)
-                    && cause.verdict.severity == consequence.verdict.severity
-                    && self.is_recent(cause) == self.is_recent(consequence)
-            });
-            if let Some(behind) = behind {
+            let steps_to_cause = list[index..].iter().position(|other| self.is_equal_cause_of(consequence, other));
+            if let Some(steps) = steps_to_cause {
                 // The cause takes the place of the consequence; all between move by one.
-                list[index..=index + behind].rotate_right(1);
+                list[index..=index + steps].rotate_right(1);
             }
         }
+    }
+
+    /// Whether `cause` is a cause of the consequence, of the same severity and equally recent.
+    fn is_equal_cause_of(&self, consequence: &Finding, cause: &Finding) -> bool {
+        self.is_caused_by(consequence, cause)
+            && cause.verdict.severity == consequence.verdict.severity
+            && self.is_recent(cause) == self.is_recent(consequence)
     }
 
     /// Whether one finding is a consequence of the other. They must overlap in time. Both are about one hop, or the consequence is about
@@ -158,16 +159,21 @@ impl Findings {
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 
+    /// Time to first token of the requests that a finding held up, or the time that one of its consequences explains, if that is longer.
+    fn explained_with_consequences_ns(&self, finding: &Finding) -> u64 {
+        let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
+        let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        self.held_ns(finding).max(consequence_ns.unwrap_or(0))
+    }
+
     /// Limits the severity of a finding to that of another cause, if that explains far more time to first token. `None` without such a
     /// cause. Also `None` while the problem lasts, because not all requests that it holds up are known yet.
     pub(super) fn limit_of_severity(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;
         }
-        let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
-        let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
         // At least 1, so that a cause that explains nothing is not greater than this one.
-        let explained_ns = self.held_ns(finding).max(consequence_ns.unwrap_or(0)).max(1);
+        let explained_ns = self.explained_with_consequences_ns(finding).max(1);
         let far_more_ns = u128::from(explained_ns).saturating_mul(MINOR_TIMES);
         // Late dispatches may be those of slow clients.
         let other_causes = self.list.iter().filter(|other| other.kind != "late-dispatch");

@@ -12,12 +12,7 @@ pub(super) const CRITICAL_SHARE: f64 = 0.05;
 /// Reports frames that could not be decoded.
 pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.groups().iter().enumerate() {
-        let mut undecoded = 0;
-        let mut frames = 0;
-        for counts in context.ledger.hops_of_group(group_index).map(|hop| hop.counts) {
-            undecoded += counts.undecoded;
-            frames += counts.frames_sent.max(counts.frames_received);
-        }
+        let FrameCounts { undecoded, frames } = count_frames(context, group_index);
         if undecoded == 0 {
             continue;
         }
@@ -44,6 +39,24 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
             verdict.advice("save one such frame and run `tokengap decode` on it");
         }
     }
+}
+
+/// Frames on the hops of a group.
+#[derive(Default)]
+struct FrameCounts {
+    undecoded: u64,
+    /// All frames, as the side of each hop observed them that observed more.
+    frames: u64,
+}
+
+/// Counts the frames on the hops of a group.
+fn count_frames(context: &DetectContext<'_>, group_index: usize) -> FrameCounts {
+    let mut sum = FrameCounts::default();
+    for counts in context.ledger.hops_of_group(group_index).map(|hop| hop.counts) {
+        sum.undecoded += counts.undecoded;
+        sum.frames += counts.frames_sent.max(counts.frames_received);
+    }
+    sum
 }
 
 /// Severity of undecoded frames, by their share of all frames of their hops.

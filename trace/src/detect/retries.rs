@@ -1,6 +1,6 @@
 //! Requests that the abort of an earlier attempt with their rid ended.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{DetectContext, Severity, Verdicts};
 use crate::ledger::Ledger;
@@ -8,6 +8,19 @@ use crate::words::{duration, plural};
 
 /// Maximum number of requests named in the summary; the evidence has more.
 const MAX_NAMED: usize = 3;
+
+/// Rows of the evidence: the aborted retries, the latest first as in the summary.
+fn rows_of_latest(ledger: &Ledger) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for retry in ledger.aborted_retries().rev() {
+        rows.push(json!({
+            "rid": retry.rid,
+            "dispatched_after_ns": retry.dispatched.since(retry.earlier_ended),
+            "aborted_after_ns": retry.aborted.since(retry.earlier_ended),
+        }));
+    }
+    rows
+}
 
 /// Reports retries that an abort ended by mistake. The abort was meant for an earlier attempt with the same rid.
 pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
@@ -25,15 +38,6 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         context.facts().receiver(),
         list_latest(ledger),
     );
-    // The latest first, as in the summary.
-    let mut rows = Vec::new();
-    for retry in ledger.aborted_retries().rev() {
-        rows.push(json!({
-            "rid": retry.rid,
-            "dispatched_after_ns": retry.dispatched.since(retry.earlier_ended),
-            "aborted_after_ns": retry.aborted.since(retry.earlier_ended),
-        }));
-    }
     out.add_verdict(Severity::Warning, summary)
         .rid(&latest.rid)
         .since(ledger.first_aborted_retry_at())
@@ -41,7 +45,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         .requests(&ledger.aborted_retries().map(|retry| &*retry.rid).collect())
         .with_weight("requests", requests)
         .with("delay_ns", delay_ns)
-        .with("latest", rows)
+        .with("latest", rows_of_latest(ledger))
         .advice(format!(
             "give each attempt a rid of its own, also where a router retries, or send it again only {delay} after the response has ended"
         ));

@@ -45,15 +45,19 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     if state != ThreadState::Unknown {
         let _ = write!(verdict.summary, "; the {receiver} was {} then", state.as_str());
     }
-    if late.accepted_late > 0 {
-        let connections = plural(late.accepted_late, "new connection");
-        let longest = duration(late.accept_wait_max_ns);
-        let _ = write!(verdict.summary, "; {connections} waited up to {longest} to be accepted");
-        verdict
-            .with("connections_accepted_late", late.accepted_late)
-            .with("accept_wait_max_ns", late.accept_wait_max_ns);
-    }
+    add_late_accepts(verdict, late);
     verdict.with("thread", state.as_str()).advice(advice);
+}
+
+/// Adds how many of the late requests came on connections that were accepted late. Adds nothing if there are none.
+fn add_late_accepts(verdict: &mut Verdict, late: &LateLeg) {
+    if late.accepted_late == 0 {
+        return;
+    }
+    let connections = plural(late.accepted_late, "new connection");
+    let longest = duration(late.accept_wait_max_ns);
+    let _ = write!(verdict.summary, "; {connections} waited up to {longest} to be accepted");
+    verdict.with("connections_accepted_late", late.accepted_late).with("accept_wait_max_ns", late.accept_wait_max_ns);
 }
 
 /// Reports requests that stay long in the tokenizer before it sends them to the scheduler.
@@ -126,6 +130,13 @@ fn late_read_advice(context: &DetectContext<'_>, state: ThreadState) -> String {
     }
 }
 
+/// Role of the process between tokenizer and scheduler that receives the late requests. `None` if the scheduler itself does.
+fn role_that_forwards<'a>(context: &DetectContext<'a>, late: &LateLeg) -> Option<&'a str> {
+    let ledger = context.ledger;
+    let hop = ledger.hop(late.worst_hop?)?;
+    hop.forwards_requests.then(|| &*ledger.groups()[hop.group].ends.to)
+}
+
 /// Reports requests that the scheduler receives late.
 pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
@@ -138,9 +149,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     // `Some` if the thread could not run.
     let advice_if_stopped = stopped_advice(state);
-    // A process between tokenizer and scheduler may be the one that receives them late.
-    let worst_hop = late.worst_hop.and_then(|hop| context.ledger.hop(hop)).filter(|hop| hop.forwards_requests);
-    let forwarding_role = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
+    let forwarding_role = role_that_forwards(context, late);
     if advice_if_stopped.is_some() {
         let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
@@ -220,12 +229,13 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     let slowest = context.ledger.ttft().slowest_prefill();
-    if let Some(comparison) = slowest.map(|slowest| slowest.comparison) {
-        let usual = format!("; usual: {} for {} tokens", duration(comparison.usual_ns), count(comparison.tokens));
+    if let Some(others) = slowest.map(|slowest| slowest.comparison) {
+        let usual = format!("; usual: {} for {} tokens", duration(others.usual_ns), count(others.tokens));
         verdict.summary.push_str(&usual);
-        verdict.with("usual_ns", comparison.usual_ns).with("tokens", comparison.tokens);
+        verdict.with("usual_ns", others.usual_ns).with("tokens", others.tokens);
     }
-    let state = slowest.and_then(|slowest| slowest.scheduler_use).map_or(ThreadState::Unknown, cpu_shortage);
+    let scheduler_use = slowest.and_then(|slowest| slowest.scheduler_use);
+    let state = scheduler_use.map_or(ThreadState::Unknown, cpu_shortage);
     if let Some(advice) = stopped_advice(state) {
         let _ = write!(verdict.summary, "; the {source} was {} meanwhile", state.as_str());
         verdict.with("thread", state.as_str()).advice(advice);

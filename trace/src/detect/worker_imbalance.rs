@@ -46,7 +46,8 @@ fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
         let worker = hop.worker;
         let endpoint = &*hop.endpoint;
         // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
-        let own_hop = (worker.is_none() && endpoint.is_empty()).then_some(hop.id);
+        let is_nameless = worker.is_none() && endpoint.is_empty();
+        let own_hop = is_nameless.then_some(hop.id);
         let receiver = receivers.entry((worker, endpoint, own_hop)).or_insert(Receiver {
             hop,
             chunks: 0,
@@ -89,8 +90,9 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         if times_even_share < MIN_UNEVEN_RATIO || sum < MIN_JUDGED_CHUNKS {
             continue;
         }
-        // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
-        let severity = if busiest.backlog_max >= BACKLOG_FRAMES { Severity::Warning } else { Severity::Info };
+        // Uneven load that the workers keep up with is information.
+        let keeps_up = busiest.backlog_max < BACKLOG_FRAMES;
+        let severity = if keeps_up { Severity::Info } else { Severity::Warning };
         let idle = receivers.iter().filter(|receiver| receiver.chunks == 0).count();
         // To two decimal places.
         let rounded_imbalance = (times_even_share * 100.0).round() / 100.0;

@@ -78,26 +78,34 @@ fn parse_version(text: &str) -> Option<Version> {
     is_whole.then_some(Version { release, phase })
 }
 
+/// The version without a `v` at its start, and without the local part after `+`.
+fn strip_prefix_and_local_part(text: &str) -> &str {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    text.split_once('+').map_or(text, |(public, _)| public)
+}
+
+/// The text from the next number on, without the dot that separates it from the number before. `None` if no number follows: a dot may also
+/// begin the suffix, `.post1`.
+fn strip_dot_before_number(text: &str, has_dot_before: bool) -> Option<&str> {
+    let number = if has_dot_before { text.strip_prefix('.')? } else { text };
+    number.starts_with(|c: char| c.is_ascii_digit()).then_some(number)
+}
+
 /// Splits a version into its numbers and the suffix behind them: `v0.5.10rc0` into `[0, 5, 10, 0]` and `rc0`. The local part after `+` is
 /// left out. `None` without a number.
 fn split_release(text: &str) -> Option<([u32; 4], &str)> {
-    let text = text.trim();
-    let text = text.strip_prefix('v').unwrap_or(text);
-    let text = text.split_once('+').map_or(text, |(public, _)| public);
-    let mut rest = text;
+    let public_part = strip_prefix_and_local_part(text.trim());
+    let mut rest = public_part;
     // Numbers that the text leaves out are 0.
     let mut release = [0; 4];
     for (index, number) in release.iter_mut().enumerate() {
-        let after_dot = if index == 0 { Some(rest) } else { rest.strip_prefix('.') };
-        // A dot may also begin the suffix: `.post1`.
-        let Some(digits) = after_dot.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) else {
-            break;
-        };
+        let has_dot_before = index > 0;
+        let Some(digits) = strip_dot_before_number(rest, has_dot_before) else { break };
         let (parsed, behind_number) = split_number(digits)?;
         *number = parsed;
         rest = behind_number;
     }
-    let has_number = rest.len() < text.len();
+    let has_number = rest.len() < public_part.len();
     has_number.then(|| (release, rest.trim_start_matches(['.', '-', '_'])))
 }
 

@@ -72,6 +72,18 @@ const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
     ],
 };
 
+impl SchedulerSigns {
+    /// Adds the times at which the scheduler worked on a request, on the decode server's clock.
+    fn add_steps(&self, steps: &mut Vec<Interval>, request: &ServerRequest<'_>, clock: ClockUse) {
+        let moments = self.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
+        steps.extend(moments.map(Interval::at));
+        // Only a decode server sends output of a request for some time: a prefill server ends it with the first token.
+        if self.sends_output {
+            steps.extend(request.steady_output);
+        }
+    }
+}
+
 /// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock` converts the times of a prefill server.
 fn time_of(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
     if moment.is_of_prefill() {
@@ -96,18 +108,17 @@ impl SchedulerActivity {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
         for request in requests {
-            let moments = signs.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
-            steps.extend(moments.map(Interval::at));
-            // Only a decode server sends output of a request for some time: a prefill server ends it with the first token.
-            if signs.sends_output {
-                steps.extend(request.steady_output);
-            }
+            signs.add_steps(&mut steps, request, clock);
             tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
         }
-        // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on: it may have stopped at any time.
-        let has_no_steps = steps.is_empty();
+        let shows_steps = !steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
-        let stops = if has_no_steps { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
+        let stops = if shows_steps {
+            pauses.common_with(&Intervals::covered_by(tasks))
+        } else {
+            // It may have stopped at any time: nothing shows that it went on. Its times may not be comparable.
+            pauses.clone()
+        };
         Self { pauses, stops }
     }
 }

@@ -120,20 +120,8 @@ impl ClockBounds {
     /// Adds the limits that one request sets for the lead of the decode server's clock, which is how far it is ahead of the prefill
     /// server's. The limits follow from the order of the request's moments on both servers.
     pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
-        // Prefill begins after the decode server has allocated memory. The lead is at least the difference of these times.
-        let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
-        let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
-        let allocated = decode.decode_time(Allocated);
-        let least_ns =
-            allocated.zip(first_of_prefill).map(|(decode_time, prefill_time)| difference_ns(decode_time, prefill_time));
-        // Decode begins after the cache is transferred. The lead is at most the difference of these times.
-        let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
-        let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
-        let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
-        let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
-        let most_ns = first_of_decode
-            .zip(last_of_prefill)
-            .map(|(decode_time, prefill_time)| difference_ns(decode_time, prefill_time));
+        let least_ns = least_lead_ns(prefill, decode);
+        let most_ns = most_lead_ns(prefill, decode);
         // If both servers had one clock, the lead would be 0.
         let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
@@ -196,32 +184,59 @@ impl ClockBounds {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
         }
-        // The lead by the wall clocks.
-        let by_wall_ns = match clocks {
+        let lead_by_wall_ns = match clocks {
             PairClocks::Same => 0,
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
         let limits = self.agreed_limits();
         if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
-            // The strictest limits of both kinds contradict each other by as much as the clocks drift.
-            let extremes = self.lower_limits_ns.last().zip(self.upper_limits_ns.first());
-            let by_ns = extremes.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns));
-            return ClockUse::Drifting { by_ns };
+            return ClockUse::Drifting { by_ns: self.drift_ns() };
         }
+        limits.offset_near(lead_by_wall_ns)
+    }
+
+    /// How far the clocks drift apart: by as much as the strictest limits of both kinds contradict each other. Both lists are sorted.
+    fn drift_ns(&self) -> u64 {
+        let strictest = self.lower_limits_ns.last().zip(self.upper_limits_ns.first());
+        strictest.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns))
+    }
+}
+
+impl AgreedLimits {
+    /// The lead within the limits that is nearest to the one by the wall clocks. These may be wrong; the order of messages is not.
+    fn offset_near(self, lead_by_wall_ns: i64) -> ClockUse {
         // Without a limit on one side, any lead in that direction is possible.
-        let least_ns = limits.least_ns.unwrap_or(i64::MIN);
-        let most_ns = limits.most_ns.unwrap_or(i64::MAX);
-        // The wall clocks may be wrong; the order of messages is not.
-        let ahead_ns = by_wall_ns.clamp(least_ns, most_ns);
-        let is_bounded = limits.least_ns.is_some() && limits.most_ns.is_some();
+        let least_ns = self.least_ns.unwrap_or(i64::MIN);
+        let most_ns = self.most_ns.unwrap_or(i64::MAX);
+        let ahead_ns = lead_by_wall_ns.clamp(least_ns, most_ns);
+        let is_bounded = self.least_ns.is_some() && self.most_ns.is_some();
         let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
         ClockUse::Offset {
             ahead_ns,
             uncertainty_ns: is_bounded.then_some(error_ns),
-            wall_error_ns: ahead_ns.abs_diff(by_wall_ns),
-            contradictions: limits.contradictions,
+            wall_error_ns: ahead_ns.abs_diff(lead_by_wall_ns),
+            contradictions: self.contradictions,
         }
     }
+}
+
+/// Least lead of the decode server's clock, by one request: its prefill begins after the decode server has allocated memory. `None` if the
+/// time of either is unknown.
+fn least_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
+    let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
+    let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
+    let allocated = decode.decode_time(Allocated)?;
+    Some(difference_ns(allocated, first_of_prefill))
+}
+
+/// Greatest lead of the decode server's clock, by one request: it is decoded after its cache was transferred. `None` if the time of either
+/// is unknown.
+fn most_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
+    let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
+    let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
+    let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
+    let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment))?;
+    Some(difference_ns(first_of_decode, last_of_prefill))
 }
 
 /// Wall-clock time at which the monotonic clock of a recording was 0: when its host booted.

@@ -105,8 +105,8 @@ impl LegRule {
         min_ns: u64,
         activity: &PairActivity,
     ) -> LateRequests<'p> {
-        let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(min_ns);
-        let mut list: Vec<LateRequest<'p>> = candidates.iter().filter(is_late).copied().collect();
+        let late = candidates.iter().filter(|request| request.is_late_by(min_ns));
+        let mut list: Vec<LateRequest<'p>> = late.copied().collect();
         list.sort_by_key(|late| late.span.from);
         // On a leg without schedulers, one that has stopped shows only as a pause, so the late requests of a pause count once.
         let independent =
@@ -205,6 +205,11 @@ struct LateRequest<'p> {
 impl LateRequest<'_> {
     fn ns(&self) -> u64 {
         self.span.ns()
+    }
+
+    /// Whether it took at least `min_ns` longer than the length of its prompt explains.
+    fn is_late_by(&self, min_ns: u64) -> bool {
+        self.ns() >= self.explained_ns.saturating_add(min_ns)
     }
 }
 

@@ -51,6 +51,19 @@ pub struct PairLegLengths {
 }
 
 impl PairLegLengths {
+    /// Lengths of a leg over no requests so far.
+    fn of_leg(leg: PairLeg) -> Self {
+        Self { leg, lengths: Tally::default(), sum_ns: 0, requests: 0 }
+    }
+
+    /// Adds the length of the leg in one request.
+    fn add_request(&mut self, ns: u64) {
+        let once = 1;
+        self.lengths.record(ns, once);
+        self.sum_ns += u128::from(ns);
+        self.requests += 1;
+    }
+
     /// Summary, with quantiles accurate to 6 %.
     pub fn spread(&self) -> Spread {
         Spread::of_tally(&self.lengths).unwrap_or_default()
@@ -229,15 +242,7 @@ impl<'a> Pair<'a> {
             self.ttft.record(ttft_ns, once);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
-                let leg_sums = legs.entry(leg).or_insert_with(|| PairLegLengths {
-                    leg,
-                    lengths: Tally::default(),
-                    sum_ns: 0,
-                    requests: 0,
-                });
-                leg_sums.lengths.record(ns, once);
-                leg_sums.sum_ns += u128::from(ns);
-                leg_sums.requests += 1;
+                legs.entry(leg).or_insert_with(|| PairLegLengths::of_leg(leg)).add_request(ns);
             }
         }
         self.legs = legs.into_values().collect();
@@ -318,26 +323,40 @@ impl<'a> Pair<'a> {
             return sum_ns..=sum_ns;
         }
         // An error of the clocks moves time between the legs across them, so no leg can be longer than all of them together.
-        let across = self.legs.iter().filter(|other| other.leg.is_across_clocks());
-        let all_ns: u128 = across.map(|other| other.sum_ns).sum();
+        let all_ns = self.sum_across_clocks_ns();
         let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
         let error_of_sum_ns = u128::from(error_ns) * u128::from(lengths.requests);
         let max_ns = (sum_ns + error_of_sum_ns).min(all_ns.max(sum_ns));
         sum_ns.saturating_sub(error_of_sum_ns)..=max_ns
     }
 
+    /// Time that all requests together spent on the legs that begin on one clock and end on another.
+    fn sum_across_clocks_ns(&self) -> u128 {
+        let across = self.legs.iter().filter(|lengths| lengths.leg.is_across_clocks());
+        across.map(|lengths| lengths.sum_ns).sum()
+    }
+
     /// Maximum error of the times of all prefill servers whose times are compared with those of the decode server; `None` if it is unknown.
     pub fn clock_uncertainty_ns(&self) -> Option<u64> {
-        let servers = self.clock_uses.iter().enumerate();
-        let compared = servers.filter(|(server, clock)| {
-            let has_requests = self.joined_with(*server).next().is_some();
-            has_requests && !matches!(clock, ClockUse::Drifting { .. })
-        });
         let mut max_ns = 0;
-        for (_, clock) in compared {
-            max_ns = clock.uncertainty_ns()?.max(max_ns);
+        for (server, clock) in self.clock_uses.iter().enumerate() {
+            let has_requests = self.joined_with(server).next().is_some();
+            let are_times_compared = has_requests && !matches!(clock, ClockUse::Drifting { .. });
+            if are_times_compared {
+                max_ns = clock.uncertainty_ns()?.max(max_ns);
+            }
         }
         Some(max_ns)
+    }
+
+    /// Ledger of the prefill server of a request, if its times can be compared with those of the decode server. The error is the reason why
+    /// there is none.
+    fn comparable_prefill_ledger(&self, row: &PairRow<'a>) -> Result<&'a Ledger, &'static str> {
+        let server = row.prefill_server.ok_or("the request was not found on the prefill server")?;
+        if matches!(self.clock_uses[server], ClockUse::Drifting { .. }) {
+            return Err("the clocks of the two hosts cannot be compared");
+        }
+        Ok(self.prefill[server].ledger)
     }
 
     /// Why a moment of a request is not known; `None` if it is.
@@ -345,16 +364,12 @@ impl<'a> Pair<'a> {
         if row.time_of(moment).is_some() {
             return None;
         }
-        let mut ledger = self.decode;
-        if moment.is_of_prefill() {
-            let Some(server) = row.prefill_server else {
-                return Some("the request was not found on the prefill server");
-            };
-            if matches!(self.clock_uses[server], ClockUse::Drifting { .. }) {
-                return Some("the clocks of the two hosts cannot be compared");
-            }
-            ledger = self.prefill[server].ledger;
-        }
+        let ledger_of_moment =
+            if moment.is_of_prefill() { self.comparable_prefill_ledger(row) } else { Ok(self.decode) };
+        let ledger = match ledger_of_moment {
+            Ok(ledger) => ledger,
+            Err(reason) => return Some(reason),
+        };
         let counts = ledger.pair_message_counts();
         Some(match moment {
             PairMoment::Allocated => absence_of_message(ledger, row, counts.allocated),

@@ -110,18 +110,37 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
         if moment.is_concurrent() && path[PairMoment::Allocated.index()].is_none() {
             continue;
         }
-        let last_before = path[..index].iter().flatten().max().copied();
-        let first_after = path[index + 1..].iter().flatten().min().copied();
-        let at = match last_before {
+        let placed = PlacedAround::of_index(&path, index);
+        let at = match placed.last_before {
             // Before the decode server waited for it, it took no time of the path.
             Some(last) if moment.is_concurrent() => observed_at.max(last),
             _ => observed_at,
         };
         // The memory's allocation and the moments of the prefill server are added to the decode server's own, and must lie between these.
-        let is_inside = last_before.is_some_and(|last| last <= at) && first_after.is_some_and(|first| at <= first);
-        if is_inside || !moment.is_added_to_decode() {
+        if placed.encloses(at) || !moment.is_added_to_decode() {
             path[index] = Some(at);
         }
     }
     path
+}
+
+/// The moments on a path that are nearest to another one, of those that are placed already.
+struct PlacedAround {
+    last_before: Option<MonoNs>,
+    first_after: Option<MonoNs>,
+}
+
+impl PlacedAround {
+    /// The moments nearest to the one with this index.
+    fn of_index(path: &[Option<MonoNs>], index: usize) -> Self {
+        Self {
+            last_before: path[..index].iter().flatten().max().copied(),
+            first_after: path[index + 1..].iter().flatten().min().copied(),
+        }
+    }
+
+    /// Whether a time lies between both moments. `false` if one is missing.
+    fn encloses(&self, at: MonoNs) -> bool {
+        self.last_before.is_some_and(|last| last <= at) && self.first_after.is_some_and(|first| at <= first)
+    }
 }

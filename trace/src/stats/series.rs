@@ -71,12 +71,17 @@ impl<S: SeriesSlot> Series<S> {
             self.partial_base_slots += added;
             remaining -= added;
             if self.partial_base_slots == self.base_slots_per_slot {
-                self.partial_base_slots = 0;
-                self.slots.extend(self.partial.take());
+                self.complete_partial();
             }
-            if self.slots.len() == self.max_slots {
-                self.join_pairs();
-            }
+        }
+    }
+
+    /// Adds the slot that is now complete to the others. If there are then too many, joins them in pairs.
+    fn complete_partial(&mut self) {
+        self.partial_base_slots = 0;
+        self.slots.extend(self.partial.take());
+        if self.slots.len() == self.max_slots {
+            self.join_pairs();
         }
     }
 

@@ -1,0 +1,130 @@
+//! Receivers of the hops of one name: how many there are, how busy they were, and which of them frames wait for longest.
+
+use super::BOTTLENECK_SHARE;
+use crate::clock::MonoNs;
+use crate::ledger::{Hop, Ledger};
+
+/// A receiver stands out if it has at least this many times an even share of the wait.
+const MIN_TIMES_EVEN_SHARE: f64 = 1.5;
+
+/// Share of `part` in `whole`; 0 if `whole` is 0.
+pub(super) fn share_of(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+/// Names the receiver of a hop by its worker number or, without one, by its endpoint.
+pub(super) fn name_receiver(hop: &Hop) -> String {
+    hop.worker.map_or_else(|| hop.endpoint.to_string(), |number| format!("worker {number}"))
+}
+
+/// Key of a receiver: its number and its endpoint, as far as they are known.
+type Key<'h> = (Option<u16>, &'h str);
+
+/// Key of a hop whose receiver has neither a number nor an endpoint.
+const NAMELESS: Key<'static> = (None, "");
+
+/// Key of the receiver of a hop.
+fn receiver_key(hop: &Hop) -> Key<'_> {
+    (hop.worker, &hop.endpoint)
+}
+
+/// Number of processes that receive from these hops. Hops to one endpoint have one receiver; a hop without a name for it has its own.
+pub(in crate::detect) fn count_receivers(hops: &[&Hop]) -> usize {
+    let nameless = hops.iter().filter(|hop| receiver_key(hop) == NAMELESS).count();
+    let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != NAMELESS).collect();
+    named.sort_unstable();
+    named.dedup();
+    nameless + named.len()
+}
+
+/// The wait on all hops of one receiver.
+struct ReceiverWait<'h> {
+    /// One of its hops.
+    hop: &'h Hop,
+    wait_ns: u128,
+}
+
+/// Returns a hop of the receiver with most of the wait. `None` if it is the only receiver, has no name, or does not stand out.
+pub(super) fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
+    let receivers = waits_by_receiver(members, now);
+    let slowest = receivers.iter().max_by_key(|receiver| receiver.wait_ns)?;
+    let has_name = receiver_key(slowest.hop) != NAMELESS;
+    (receivers.len() > 1 && has_name && stands_out(slowest, &receivers)).then_some(slowest.hop)
+}
+
+/// Sums the waits on the hops of each receiver.
+fn waits_by_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'h>> {
+    let mut receivers: Vec<ReceiverWait<'h>> = Vec::new();
+    for &hop in members {
+        let wait_ns = total_wait_ns(hop, now);
+        match receivers.iter_mut().find(|known| receiver_key(known.hop) == receiver_key(hop)) {
+            Some(known) => known.wait_ns += wait_ns,
+            None => receivers.push(ReceiverWait { hop, wait_ns }),
+        }
+    }
+    receivers
+}
+
+/// Whether a receiver has half of the wait of all receivers, and [`MIN_TIMES_EVEN_SHARE`] times an even share.
+fn stands_out(receiver: &ReceiverWait<'_>, all: &[ReceiverWait<'_>]) -> bool {
+    let whole_ns: u128 = all.iter().map(|receiver| receiver.wait_ns).sum();
+    let share = share_of(receiver.wait_ns as f64, whole_ns as f64);
+    share >= BOTTLENECK_SHARE && share * all.len() as f64 >= MIN_TIMES_EVEN_SHARE
+}
+
+/// The hops that have the same receiver as one of them.
+pub(super) fn hops_of_receiver<'h>(members: &[&'h Hop], one: &Hop) -> Vec<&'h Hop> {
+    members.iter().copied().filter(|hop| receiver_key(hop) == receiver_key(one)).collect()
+}
+
+/// Wait of all chunks received from the hop and, estimated, of the frames queued now.
+fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
+    let queued_frames = u128::from(hop.counts.backlog);
+    // If they were sent evenly, each has waited half as long as the oldest on average.
+    let queued_ns = hop.oldest_waiting().map_or(0, |oldest| u128::from(now.since(oldest)) * queued_frames / 2);
+    hop.chunk_waits.whole().ns + queued_ns
+}
+
+/// Mean share of the window for which the receivers of these hops were busy; `None` if none was observed. A receiver is busy while it
+/// processes a frame. If its event loop's polls are observed, it is busy whenever it is outside the poll, such as in HTTP writes.
+pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
+    let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
+    for hop in hops.filter(|hop| hop.capabilities().processed) {
+        let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
+        let outside_poll = share_of(time_outside_poll_ns(ledger, hop) as f64, window_ns as f64);
+        let key = receiver_key(hop);
+        match receivers.iter_mut().find(|known| known.key == key && key != NAMELESS) {
+            // Another connection of this receiver: it processes one frame at a time, and has the same thread with the same polls.
+            Some(known) => {
+                known.processing += processing;
+                known.outside_poll = known.outside_poll.max(outside_poll);
+            }
+            None => receivers.push(BusyReceiver { key, processing, outside_poll }),
+        }
+    }
+    let sum: f64 = receivers.iter().map(BusyReceiver::share).sum();
+    (!receivers.is_empty() && window_ns > 0).then(|| sum / receivers.len() as f64)
+}
+
+/// Time that the receiving thread of a hop spent outside its event loop's poll; 0 if its polls are not observed. They may be sampled in a
+/// part of the run only.
+fn time_outside_poll_ns(ledger: &Ledger, hop: &Hop) -> u64 {
+    let poll = hop.receiving_thread().and_then(|id| ledger.thread(id)).and_then(|thread| thread.poll);
+    poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns))
+}
+
+/// Shares of a window in which one receiver was busy.
+struct BusyReceiver<'h> {
+    key: Key<'h>,
+    /// Processing frames of any of its connections.
+    processing: f64,
+    /// Outside of its event loop's poll.
+    outside_poll: f64,
+}
+
+impl BusyReceiver<'_> {
+    /// Busy share of the window. It is the larger of both and not their sum, because frames are processed outside the poll.
+    fn share(&self) -> f64 {
+        self.processing.max(self.outside_poll).min(1.0)
+    }
+}
