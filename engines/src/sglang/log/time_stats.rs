@@ -21,6 +21,26 @@ enum ServerRole {
     Decode,
 }
 
+impl ServerRole {
+    /// Role of the server in the field `type`.
+    fn of_type(value: &str) -> Self {
+        match value {
+            "prefill" => Self::Prefill,
+            "decode" => Self::Decode,
+            _ => Self::Unified,
+        }
+    }
+
+    /// Stage at which such a server has finished a request, or its half of it.
+    fn completion_stage(self) -> &'static str {
+        match self {
+            Self::Unified => "completion",
+            Self::Prefill => "prefill_completion",
+            Self::Decode => "decode_completion",
+        }
+    }
+}
+
 /// A duration of the line, and the stage at its end.
 struct LoggedPhase {
     ns: u64,
@@ -44,22 +64,13 @@ pub(super) fn read_time_stats(
     let (rid, head) = split_once(head, ",").unwrap_or((head, ""));
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     let request = LineFields::parse(head, b',');
-    let role = match request.value_of(&["type"]).ok_or(MalformedLine)? {
-        "prefill" => ServerRole::Prefill,
-        "decode" => ServerRole::Decode,
-        _ => ServerRole::Unified,
-    };
+    let role = ServerRole::of_type(request.value_of(&["type"]).ok_or(MalformedLine)?);
     // Only the rest of the line.
     let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
     let times = LineFields::parse(tail, b' ');
     emit_half(&request, rid, role, sink);
     let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
-    let end_name = match role {
-        ServerRole::Unified => "completion",
-        ServerRole::Prefill => "prefill_completion",
-        ServerRole::Decode => "decode_completion",
-    };
-    let end_stage = Stage { tokens, ..Stage::new(rid.text, end_name, "scheduler") };
+    let end_stage = Stage { tokens, ..Stage::new(rid.text, role.completion_stage(), "scheduler") };
     // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
@@ -78,12 +89,13 @@ pub(super) fn read_time_stats(
     };
     let begin_stage = Stage::new(rid.text, first_stage(&times, role), "scheduler");
     sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
-    let mut at_ns = begin_ns;
+    let mut phase_end_ns = begin_ns;
     for phase in &phases {
-        at_ns = at_ns.saturating_add(phase.ns);
+        phase_end_ns = phase_end_ns.saturating_add(phase.ns);
         // Only the end of the request has its tokens.
-        let reached = if phase.end == end_name { end_stage } else { Stage::new(rid.text, phase.end, "scheduler") };
-        sink(&Statement { wall_ns: Some(at_ns), ..stage_statement(rid, reached) });
+        let is_end = phase.end == end_stage.name;
+        let reached = if is_end { end_stage } else { Stage::new(rid.text, phase.end, "scheduler") };
+        sink(&Statement { wall_ns: Some(phase_end_ns), ..stage_statement(rid, reached) });
     }
     Ok(())
 }
@@ -241,13 +253,13 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
     let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
     // Later releases write 0 if the request never ran.
     let forward_ns = times.duration_ns_of(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
-    let [forward_entry, completion] = match role {
-        ServerRole::Unified => ["forward_entry", "completion"],
-        ServerRole::Prefill => ["prefill_forward_entry", "prefill_completion"],
-        ServerRole::Decode => ["decode_forward_entry", "decode_completion"],
+    let forward_entry = match role {
+        ServerRole::Unified => "forward_entry",
+        ServerRole::Prefill => "prefill_forward_entry",
+        ServerRole::Decode => "decode_forward_entry",
     };
     phases.push(LoggedPhase { ns: queue_ns, end: forward_entry });
-    phases.push(LoggedPhase { ns: forward_ns, end: completion });
+    phases.push(LoggedPhase { ns: forward_ns, end: role.completion_stage() });
     Ok(phases)
 }
 
@@ -265,12 +277,10 @@ fn add_bootstrap(
     ends: &BootstrapEnds,
     phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
-    let mut bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
-    // 0.5.5 to 0.5.9 write parts that they do not measure. Only their lines have the field `other`.
-    let has_unmeasured_parts = times.value_of(&["other"]).is_some();
-    if has_unmeasured_parts {
-        bootstrap_ns = None;
-    }
+    let stated_bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
+    // 0.5.5 to 0.5.9 write a bootstrap that they do not measure. Only their lines have the field `other`.
+    let is_measured = times.value_of(&["other"]).is_none();
+    let bootstrap_ns = stated_bootstrap_ns.filter(|_| is_measured);
     let allocation_ns = times.duration_ns_of(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(allocation_ns)) = (bootstrap_ns, allocation_ns) {
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });

@@ -52,6 +52,12 @@ impl<'a> MessageColumns<'a, '_> {
                 Ok::<(), Undecoded>(())
             })?;
         }
+        self.read_workers(chunks)
+    }
+
+    /// Reads the address of each request's tokenizer worker into its chunk. Leaves out nil.
+    #[inline]
+    fn read_workers(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(workers) = self.column_per_request(self.columns.workers, "http_worker_ipcs", chunks)? else {
             return Ok(());
@@ -71,13 +77,7 @@ impl<'a> MessageColumns<'a, '_> {
     /// Appends each chunk's finish reason to `finished`, which stays empty if the message has none.
     pub(super) fn read_counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
-            // The column may be absent.
-            let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
-                return Ok(());
-            };
-            return self.doc.column_parts(meta).try_for_each(|part| {
-                part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finished))
-            });
+            return self.read_meta_column(chunks, finished);
         }
         self.read_count_column(chunks, self.columns.completion, "completion_tokens", |chunk| {
             &mut chunk.completion_tokens
@@ -85,6 +85,24 @@ impl<'a> MessageColumns<'a, '_> {
         self.read_count_column(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
         self.read_count_column(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
         self.read_count_column(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
+        self.read_finish_column(chunks, finished)
+    }
+
+    /// Reads the counts and finish reasons from the column `meta_info`.
+    #[inline]
+    fn read_meta_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+        // The column may be absent.
+        let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
+            return Ok(());
+        };
+        self.doc.column_parts(meta).try_for_each(|part| {
+            part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finished))
+        })
+    }
+
+    /// Reads the column of finish reasons into the chunks, and appends each reason as it was sent to `finished`.
+    #[inline]
+    fn read_finish_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(reasons) = self.column_per_request(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());

@@ -3,7 +3,7 @@
 use adapter::decode::{Decoded, Shape, recycle};
 use trace::event::{Chunk, IdColumn, Kind};
 
-use super::arena::Arena;
+use super::arena::{Arena, Node};
 use super::batch::{Batch, Codec};
 use super::columns::{MessageColumns, RowBuffers};
 use super::doc::Doc;
@@ -97,14 +97,7 @@ impl Decoder {
             Ok(shape) => {
                 let RowBuffers { listed, finished, ids, times, .. } = rows;
                 if *keeps_ids {
-                    for node in &*listed {
-                        tokens::append_ids(ids, doc, *node);
-                    }
-                    let mut ids = ids.as_slice();
-                    for chunk in &mut chunks {
-                        // All ids are in one buffer, one chunk after the other.
-                        (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
-                    }
+                    fill_ids(&mut chunks, doc, listed, ids);
                 }
                 let mut decoded = Decoded::new(shape, chunks, home);
                 decoded.engine_seconds = times;
@@ -115,6 +108,18 @@ impl Decoder {
                 Err(why)
             }
         }
+    }
+}
+
+/// Gives each chunk its token ids. Collects all ids that the message lists in one buffer, one chunk after the other.
+#[inline]
+fn fill_ids<'a>(chunks: &mut [Chunk<'a>], doc: Doc<'a>, listed: &[Node], buffer: &'a mut Vec<i64>) {
+    for node in listed {
+        tokens::append_ids(buffer, doc, *node);
+    }
+    let mut ids_left = buffer.as_slice();
+    for chunk in chunks {
+        (chunk.ids, ids_left) = ids_left.split_at(chunk.listed.unwrap_or(0) as usize);
     }
 }
 

@@ -116,21 +116,25 @@ impl<'a> ColumnPart<'a> {
         match (self.arena_cells(), self.run) {
             // The lists and arrays of a pickle are contiguous cells.
             (Some(cells), _) => nodes.extend_from_slice(cells),
-            (None, ItemRun::Pack { mut at }) => {
-                for _ in self.row_range() {
-                    if let Some(array) = words::parse_short_array(self.doc.bytes, at) {
-                        nodes.push(Node::Words { words: array.words, at: array.first_word as u32 });
-                        at = array.first_word + words::WORD_BYTES * usize::from(array.words);
-                    } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
-                        nodes.push(Node::Pack(at as u32));
-                        at = next;
-                    } else {
-                        // Cannot happen, because the message has been validated.
-                        break;
-                    }
-                }
-            }
+            (None, ItemRun::Pack { at }) => self.append_packed_lists(at, nodes),
             _ => nodes.extend(self.all_items()),
+        }
+    }
+
+    /// Appends the part's items, which begin at `at` in a msgpack message, to `nodes`.
+    #[inline]
+    fn append_packed_lists(self, mut at: usize, nodes: &mut Vec<Node>) {
+        for _ in self.row_range() {
+            if let Some(array) = words::parse_short_array(self.doc.bytes, at) {
+                nodes.push(Node::Words { words: array.words, at: array.first_word as u32 });
+                at = array.first_word + words::WORD_BYTES * usize::from(array.words);
+            } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
+                nodes.push(Node::Pack(at as u32));
+                at = next;
+            } else {
+                // Cannot happen, because the message has been validated.
+                break;
+            }
         }
     }
 
@@ -211,18 +215,9 @@ impl<'a> ColumnPart<'a> {
             }
             ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
-                    let item = match msgpack::read_head(doc.bytes, at) {
-                        Some((Head::Int(value), next)) => {
-                            at = next;
-                            IntItem::Int(value)
-                        }
-                        Some((Head::Nil, next)) => {
-                            at = next;
-                            IntItem::Nil
-                        }
-                        _ => IntItem::Other,
-                    };
+                    let (item, next) = read_packed_int(doc.bytes, at);
                     f(row, item)?;
+                    at = next;
                 }
                 Ok(())
             }
@@ -232,5 +227,16 @@ impl<'a> ColumnPart<'a> {
                 None => f(row, IntItem::Other),
             }),
         }
+    }
+}
+
+/// The value at `at` in a msgpack message, as an item of a list of integers, and the offset after it. For an item of another kind, the offset
+/// stays.
+#[inline]
+fn read_packed_int(bytes: &[u8], at: usize) -> (IntItem, usize) {
+    match msgpack::read_head(bytes, at) {
+        Some((Head::Int(value), next)) => (IntItem::Int(value), next),
+        Some((Head::Nil, next)) => (IntItem::Nil, next),
+        _ => (IntItem::Other, at),
     }
 }

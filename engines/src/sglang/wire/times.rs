@@ -88,16 +88,21 @@ fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mu
             continue;
         }
         let Node::Object(id) = object else { continue };
-        let state = doc.named_call(id).call.state;
-        let seconds = EngineSeconds {
-            queued: seconds_of_field(doc, state, QUEUED),
-            batch_entered: seconds_of_field(doc, state, b"forward_entry_time"),
-            prefill_finished: seconds_of_field(doc, state, b"prefill_finished_time"),
-        };
-        // All times are 0 if the engine has set none.
-        if seconds != EngineSeconds::default() {
+        let seconds = seconds_of_state(doc, doc.named_call(id).call.state);
+        let has_times = seconds != EngineSeconds::default();
+        if has_times {
             times.push(ChunkSeconds { chunk: index, seconds });
         }
+    }
+}
+
+/// The times in an object's state. All are 0 if the engine has set none.
+#[inline]
+fn seconds_of_state(doc: Doc<'_>, state: Node) -> EngineSeconds {
+    EngineSeconds {
+        queued: seconds_of_field(doc, state, QUEUED),
+        batch_entered: seconds_of_field(doc, state, b"forward_entry_time"),
+        prefill_finished: seconds_of_field(doc, state, b"prefill_finished_time"),
     }
 }
 

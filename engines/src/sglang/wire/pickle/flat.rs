@@ -45,10 +45,10 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
                 set |= kinds::INT;
                 at += 2;
                 if data.get(at) == Some(&op::BININT1) {
-                    // Four `BININT1` (0x4b) with a value each are a word whose even bytes are known.
-                    let run = count_equal_words(data, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
-                    len += 4 * run;
-                    at += 8 * run;
+                    // A word holds four of them.
+                    let words = count_words_of_one_byte_ints(data, at);
+                    len += 4 * words;
+                    at += 8 * words;
                 }
             }
             op::NONE => {
@@ -61,10 +61,9 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
                 set |= kinds::OTHER;
                 at += 1;
                 if matches!(data.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
-                    // `NEWTRUE` (0x88) and `NEWFALSE` (0x89) differ in the lowest bit only.
-                    let run = 8 * count_equal_words(data, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
-                    len += run;
-                    at += run;
+                    let bools = 8 * count_words_of_bools(data, at);
+                    len += bools;
+                    at += bools;
                 }
             }
             op::BININT2 => {
@@ -120,6 +119,18 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
         }
         len += 1;
     }
+}
+
+/// Number of consecutive words from `at` on that are four `BININT1` (0x4b) with a value each, so that every other byte is known.
+#[inline]
+fn count_words_of_one_byte_ints(data: &[u8], at: usize) -> usize {
+    count_equal_words(data, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b)
+}
+
+/// Number of consecutive words from `at` on that are eight `NEWTRUE` (0x88) or `NEWFALSE` (0x89), which differ in the lowest bit only.
+#[inline]
+fn count_words_of_bools(data: &[u8], at: usize) -> usize {
+    count_equal_words(data, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888)
 }
 
 /// Consecutive short strings of a batch.

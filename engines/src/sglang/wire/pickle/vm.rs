@@ -101,8 +101,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     self.at += 1;
                     let callable = self.pop_value()?;
                     self.push_object(callable, Node::Tuple(self.empty_tuple))?;
-                    let numbered = self.memoize_next()?;
-                    if self.skip_empty_state() && numbered {
+                    let is_memoized = self.memoize_next()?;
+                    if self.skip_empty_state() && is_memoized {
                         self.repeat_last_object();
                     }
                 }
@@ -212,24 +212,30 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         // Only a list above the innermost open mark can get the items that follow.
         if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
+            && self.read_plain_batch(list)?
         {
-            if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
-                // Lists in a list, such as the ids of each request.
-                if self.read_flat_lists(list)? {
-                    return Ok(());
-                }
-            } else if let Some(batch) = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo)
-            {
-                // Continue after the `APPENDS` that ends the batch.
-                self.at = batch.end + 1;
-                return self.arena.append_run(list, batch.to_list_run(), self.limits);
-            }
+            return Ok(());
         }
         if self.marks.len() >= self.limits.depth {
             return Err(Undecoded::Limit { limit: "depth", value: self.limits.depth });
         }
         self.marks.push(self.stack.len() as u32);
         Ok(())
+    }
+
+    /// Reads the batch of plain items at `self.at` into `list`. Returns false if the batch has any other item; then nothing has changed.
+    #[inline]
+    fn read_plain_batch(&mut self, list: u32) -> Result<bool, Undecoded> {
+        // Lists in a list, such as the ids of each request.
+        if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
+            return self.read_flat_lists(list);
+        }
+        let batch = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo);
+        let Some(batch) = batch else { return Ok(false) };
+        // Continue after the `APPENDS` that ends the batch.
+        self.at = batch.end + 1;
+        self.arena.append_run(list, batch.to_list_run(), self.limits)?;
+        Ok(true)
     }
 
     /// Copies the top of the stack into the memo at `slot`. Fails unless it is the next slot.
