@@ -73,8 +73,8 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The captured bytes from the offset `at` of the part on, up to the first byte that was not captured. `None` for an offset that was not
-    /// captured.
+    /// The captured bytes from the offset `at` of the part on, up to the first byte that was not captured. `None` for an offset that was
+    /// not captured.
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
         // The tail ends where the part ends.
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
@@ -186,8 +186,8 @@ pub struct ChunkSeconds {
 }
 
 impl EngineSeconds {
-    /// The times on this machine's monotonic clock, none of which can be later than `latest`. Times that cannot be true are counted and left
-    /// out.
+    /// The times on this machine's monotonic clock, none of which can be later than `latest`. Times that cannot be true are counted and
+    /// left out.
     fn check_times(self, latest: MonoNs) -> CheckedTimes {
         let mut checker = StepChecker { next_step_at: latest, impossible: 0 };
         // From the last step to the first, because each must not be later than the one that followed.

@@ -304,16 +304,7 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
             }
             // Strings, bytes and extensions with a one-byte length, and following values of the same type.
             [type_byte @ (STR_8 | BIN_8 | EXT_8), len, ..] => {
-                // An extension also has a byte for its kind.
-                let head_len = 2 + usize::from(type_byte == EXT_8);
-                at += head_len + usize::from(len);
-                while values_left > 0
-                    && let Some([next_type, next_len]) = data.get(at..at + 2)
-                    && *next_type == type_byte
-                {
-                    at += head_len + usize::from(*next_len);
-                    values_left -= 1;
-                }
+                at = skip_values_of_type(data, at, type_byte, len, &mut values_left);
                 continue;
             }
             _ => {}
@@ -336,8 +327,25 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
     if at <= data.len() { Ok(at) } else { Err(InvalidMsgpack::Truncated { at: data.len() }) }
 }
 
-/// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, whose byte
-/// is below 0x80, all small integers count. After another value, only identical ones do.
+/// Skips the value at `at`, whose one-byte length is `len`, and the following ones of the same type as long as values are left. Returns the
+/// end of the last one.
+#[inline]
+fn skip_values_of_type(data: &[u8], mut at: usize, type_byte: u8, len: u8, values_left: &mut u64) -> usize {
+    // An extension also has a byte for its kind.
+    let head_len = 2 + usize::from(type_byte == EXT_8);
+    at += head_len + usize::from(len);
+    while *values_left > 0
+        && let Some([next_type, next_len]) = data.get(at..at + 2)
+        && *next_type == type_byte
+    {
+        at += head_len + usize::from(*next_len);
+        *values_left -= 1;
+    }
+    at
+}
+
+/// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, whose
+/// byte is below 0x80, all small integers count. After another value, only identical ones do.
 fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     /// The upper bit of each byte of a word, which is not set in a small integer.
     const UPPER_BITS: u64 = 0x8080_8080_8080_8080;

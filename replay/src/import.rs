@@ -123,7 +123,8 @@ pub fn import_logs(
     run.tick(run.analysis.ledger().now());
     let mut notes = import_notes(import.stats(), zone.as_ref());
     notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
-    if run.analysis.ledger().totals().requests.finished == 0 {
+    let shows_no_end = run.analysis.ledger().totals().requests.finished == 0;
+    if shows_no_end {
         notes.push(String::from(
             "log: no line for the end of a request; requests of its last ten minutes count as live",
         ));

@@ -244,8 +244,8 @@ async fn list_engines(target: &RunTarget) -> Vec<RemoteEngine> {
     timeout(RESPONSE_TIMEOUT, read_engines(target)).await.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// Adds an engine's name to the known ones of the source at `address`. Returns false for a name that is known already, and beyond the maximum.
-/// Warns when the maximum is reached.
+/// Adds an engine's name to the known ones of the source at `address`. Returns false for a name that is known already, and beyond the
+/// maximum. Warns when the maximum is reached.
 fn add_known_engine(known_names: &mut BTreeSet<String>, name: &str, address: &str) -> bool {
     if known_names.len() == MAX_ENGINES || known_names.contains(name) {
         return false;

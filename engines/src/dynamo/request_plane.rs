@@ -101,8 +101,8 @@ impl ParseRequests for RequestPlaneParser {
         }
     }
 
-    /// Passes the ids of each request whose head ends in `input` to `emit`. `begins` says that `input` is the start of a read, where a message
-    /// may begin.
+    /// Passes the ids of each request whose head ends in `input` to `emit`. `begins` says that `input` is the start of a read, where a
+    /// message may begin.
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
@@ -158,7 +158,8 @@ impl RequestPlaneParser {
 
 /// Parses the message at the start of `bytes`, and passes its ids to `emit`. `None` if more bytes are needed.
 ///
-/// A message is a path and headers, each after its big-endian length, and the payload. Its head is everything up to the body in the payload.
+/// A message is a path and headers, each after its big-endian length, and the payload. Its head is everything up to the body in the
+/// payload.
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
     let Some(path) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else { return Ok(None) };
     let Some(json) = split_part(path.rest, |json| json.starts_with(b"{"))? else { return Ok(None) };

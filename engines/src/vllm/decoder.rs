@@ -336,12 +336,7 @@ impl OutputReader<'_, '_> {
                 read_output_head(message, at, layout.field_count)?
             };
             let (rid, ids_at) = read_rid(message, at, row)?;
-            // Where ids are not kept, the length of the list is enough.
-            let length_of_one = if self.ids.is_none() { single_id_list_len(&message[ids_at..]) } else { None };
-            let (id_count, ids_end) = match length_of_one {
-                Some(length) => (1, ids_at + length),
-                None => self.read_new_ids(ids_at, row)?,
-            };
+            let (id_count, ids_end) = self.read_or_count_new_ids(ids_at, row)?;
             listed += id_count as usize;
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
@@ -371,6 +366,17 @@ impl OutputReader<'_, '_> {
             self.chunks.iter_mut().for_each(|chunk| chunk.listed = None);
         }
         Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
+    }
+
+    /// Reads the list of new ids at `at` like [`Self::read_new_ids`]. Where ids are not kept, the length of a list of one id is enough.
+    #[inline]
+    fn read_or_count_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+        if self.ids.is_none()
+            && let Some(list_bytes) = single_id_list_len(&self.message[at..])
+        {
+            return Ok((1, at + list_bytes));
+        }
+        self.read_new_ids(at, row)
     }
 
     /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is

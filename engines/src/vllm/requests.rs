@@ -81,8 +81,8 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
 }
 
 /// Number of prompt ids of the request whose first field, the id, is at `id_at`. `None` if it is not found. Releases before 0.8.5 have the
-/// prompt's text, nil, in field 1 and its ids in field 2. Later ones have the ids in field 1. Both may have the same number of fields, so the
-/// values decide.
+/// prompt's text, nil, in field 1 and its ids in field 2. Later ones have the ids in field 1. Both may have the same number of fields, so
+/// the values decide.
 fn read_prompt_len(payload: Excerpt<'_>, id_at: u64, may_have_text: bool) -> Option<u32> {
     let field_1_at = skip_in_excerpt(payload, id_at, 1)?;
     let ids_in_field_1 = read_ids_len(payload, field_1_at);

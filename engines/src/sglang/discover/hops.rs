@@ -99,8 +99,8 @@ impl<'a> BoundEndpoints<'a> {
         Reading::forward(carries, Confidence::Inferred)
     }
 
-    /// Whether the schedulers connect to just one socket of the main process beside those for output. It is then the one with their requests,
-    /// unless a controller passes the requests to them.
+    /// Whether the schedulers connect to just one socket of the main process beside those for output. It is then the one with their
+    /// requests, unless a controller passes the requests to them.
     fn schedulers_connect_only_for_requests(&self, main: usize, output_endpoints: &[&str]) -> bool {
         let has_controller = !self.endpoints_with_connector(main, DP_CONTROLLER).is_empty();
         let mut other_endpoints = self.endpoints_with_connector(main, SCHEDULER);

@@ -71,8 +71,8 @@ struct NeighbourRole {
     role: Role,
 }
 
-/// Infers the role of one end of a connection by the role of the other. The sender connects, and the receiver accepts. `None` if both have a
-/// role, if neither has one, or if the role of the one does not show that of the other.
+/// Infers the role of one end of a connection by the role of the other. The sender connects, and the receiver accepts. `None` if both have
+/// a role, if neither has one, or if the role of the one does not show that of the other.
 fn role_by_neighbour(sender: usize, receiver: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
     match (known_role(roles, sender), known_role(roles, receiver)) {
         (None, Some(receiver_role)) => {
@@ -102,8 +102,8 @@ fn role_of_sender_to(receiver: Role, also_receives: bool) -> Option<Role> {
     }
 }
 
-/// Role of a process that receives from a scheduler or a router. Behind a scheduler, only a detokenizer also sends. `None` for a sender with
-/// another role.
+/// Role of a process that receives from a scheduler or a router. Behind a scheduler, only a detokenizer also sends. `None` for a sender
+/// with another role.
 fn role_of_receiver_from(sender: Role, also_sends: bool) -> Option<Role> {
     match sender {
         SCHEDULER if also_sends => Some(DETOKENIZER),

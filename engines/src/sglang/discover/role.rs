@@ -54,7 +54,8 @@ pub(super) fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     Some((role, rank))
 }
 
-/// Rank of a scheduler by the end of its title: `_DP0_TP1` is rank 0 of data parallelism and 1 of tensor parallelism. Other parts are ignored.
+/// Rank of a scheduler by the end of its title: `_DP0_TP1` is rank 0 of data parallelism and 1 of tensor parallelism. Other parts are
+/// ignored.
 fn parse_rank(title_end: &str) -> Rank {
     let mut rank = Rank::default();
     for part in title_end.split(['_', ' ']) {

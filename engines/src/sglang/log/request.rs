@@ -191,11 +191,7 @@ fn emit_times(
 ) {
     let tokens = number_of(TOKENS).and_then(to_count);
     let first_token_ns = first_token_time_ns(&number_of);
-    let mut stages = Vec::from(TIMES.map(|TimeField { key, stage, process }| StageTime {
-        name: stage,
-        process,
-        wall_ns: number_of(key).and_then(epoch_seconds_to_ns),
-    }));
+    let mut stages = stated_stage_times(&number_of);
     // Several releases have this stage under different names.
     let prefill_end_ns = stages.iter().filter(|stage| stage.name == PREFILL_FINISHED).find_map(|stage| stage.wall_ns);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
@@ -214,6 +210,15 @@ fn emit_times(
         }
         sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, stage) });
     }
+}
+
+/// The stages that have a time field of their own, each with the time in it.
+fn stated_stage_times(number_of: impl Fn(&str) -> Option<f64>) -> Vec<StageTime> {
+    Vec::from(TIMES.map(|TimeField { key, stage, process }| StageTime {
+        name: stage,
+        process,
+        wall_ns: number_of(key).and_then(epoch_seconds_to_ns),
+    }))
 }
 
 /// Wall time of a request's first token at the tokenizer, from its arrival and its latency. `None` if the line does not have both.

@@ -81,9 +81,8 @@ pub(super) fn read_time_stats(
         });
         return Ok(());
     };
-    let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
     // The phases count from the begin that the line states, else they end at its timestamp.
-    let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
+    let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(total_ns(&phases))) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         return Ok(());
     };
@@ -98,6 +97,11 @@ pub(super) fn read_time_stats(
         sink(&Statement { wall_ns: Some(phase_end_ns), ..stage_statement(rid, reached) });
     }
     Ok(())
+}
+
+/// Duration of all phases together.
+fn total_ns(phases: &[LoggedPhase]) -> u64 {
+    phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns))
 }
 
 /// Maximum number of fields read from a line; releases write up to 12.
@@ -234,22 +238,7 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
         return Err(Impossible);
     }
     let mut phases = Vec::with_capacity(MAX_PHASES);
-    match role {
-        // A single server has no phase before the queue.
-        ServerRole::Unified => {}
-        ServerRole::Prefill => {
-            let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
-            let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, &mut phases)?;
-        }
-        ServerRole::Decode => {
-            let whole_ns = times.duration_ns_of(&["prealloc_queue_duration", "prealloc_duration"])?;
-            let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, &mut phases)?;
-            let transfer_ns = times.duration_ns_of(&["transfer_duration"])?;
-            phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
-        }
-    }
+    add_phases_before_queue(times, role, &mut phases)?;
     let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
     // Later releases write 0 if the request never ran.
     let forward_ns = times.duration_ns_of(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
@@ -261,6 +250,31 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
     phases.push(LoggedPhase { ns: queue_ns, end: forward_entry });
     phases.push(LoggedPhase { ns: forward_ns, end: role.completion_stage() });
     Ok(phases)
+}
+
+/// Adds the phases of a half before its queue: the bootstrap, the allocation, and for a decode server the transfer. A single server has
+/// none of them.
+fn add_phases_before_queue(
+    times: &LineFields<'_>,
+    role: ServerRole,
+    phases: &mut Vec<LoggedPhase>,
+) -> Result<(), Impossible> {
+    match role {
+        ServerRole::Unified => {}
+        ServerRole::Prefill => {
+            let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
+            let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
+            add_bootstrap(times, whole_ns, &ends, phases)?;
+        }
+        ServerRole::Decode => {
+            let whole_ns = times.duration_ns_of(&["prealloc_queue_duration", "prealloc_duration"])?;
+            let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
+            add_bootstrap(times, whole_ns, &ends, phases)?;
+            let transfer_ns = times.duration_ns_of(&["transfer_duration"])?;
+            phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
+        }
+    }
+    Ok(())
 }
 
 /// Stages at the ends of the first two phases of a half.

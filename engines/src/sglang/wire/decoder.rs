@@ -73,21 +73,7 @@ impl Decoder {
         let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout: last } = self;
         // The buffers keep their memory for the next message.
         rows.clear();
-        let (codec, found) = match message {
-            // A pickle ends with the opcode STOP.
-            [0x80, .., b'.'] => {
-                let (value, protocol) = pickle::load(message, arena, scratch, limits)?;
-                let doc = Doc { bytes: message, arena };
-                (Codec::Pickle { protocol }, identify::identify_pickle(doc, value, rows, *last)?)
-            }
-            [0x80, 2..=5, ..] => return Err(Undecoded::Truncated { at: message.len() }),
-            // In msgpack 0x80 is an empty map, but every message is an array.
-            [0x90..=0x9f | 0xdc | 0xdd, ..] => {
-                arena.clear();
-                (Codec::Msgpack, identify::identify_msgpack(message, &mut rows.values, limits)?)
-            }
-            _ => return Err(not_a_codec(message)),
-        };
+        let (codec, found) = identify_message(message, arena, scratch, rows, limits, *last)?;
         if let FoundLayout::Listed(layout) = found {
             *last = Some(layout);
         }
@@ -108,6 +94,33 @@ impl Decoder {
                 Err(why)
             }
         }
+    }
+}
+
+/// Finds codec and layout of a message. Leaves its fields in `rows`, and what a pickle builds in `arena`.
+#[inline]
+fn identify_message(
+    message: &[u8],
+    arena: &mut Arena,
+    scratch: &mut pickle::Scratch,
+    rows: &mut RowBuffers,
+    limits: &Limits,
+    last: Option<&'static MessageLayout>,
+) -> Result<(Codec, FoundLayout), Undecoded> {
+    match message {
+        // A pickle ends with the opcode STOP.
+        [0x80, .., b'.'] => {
+            let (value, protocol) = pickle::load(message, arena, scratch, limits)?;
+            let doc = Doc { bytes: message, arena };
+            Ok((Codec::Pickle { protocol }, identify::identify_pickle(doc, value, rows, last)?))
+        }
+        [0x80, 2..=5, ..] => Err(Undecoded::Truncated { at: message.len() }),
+        // In msgpack 0x80 is an empty map, but every message is an array.
+        [0x90..=0x9f | 0xdc | 0xdd, ..] => {
+            arena.clear();
+            Ok((Codec::Msgpack, identify::identify_msgpack(message, &mut rows.values, limits)?))
+        }
+        _ => Err(not_a_codec(message)),
     }
 }
 

@@ -230,8 +230,8 @@ impl<'a> ColumnPart<'a> {
     }
 }
 
-/// The value at `at` in a msgpack message, as an item of a list of integers, and the offset after it. For an item of another kind, the offset
-/// stays.
+/// The value at `at` in a msgpack message, as an item of a list of integers, and the offset after it. For an item of another kind, the
+/// offset stays.
 #[inline]
 fn read_packed_int(bytes: &[u8], at: usize) -> (IntItem, usize) {
     match msgpack::read_head(bytes, at) {

@@ -199,22 +199,29 @@ fn read_pickled_batch<'a>(
         if !is_field_of_request {
             continue;
         }
-        match (field, requests[first_of_batch..].last_mut()) {
-            // Ids precede the dicts that a client chooses; the room follows them.
-            (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
-                // A batch may be walked as a whole message, because the walk ends with an error at a list that was cut.
-                let is_whole = true;
-                request.prompt_tokens = count_ids_at(message, value_at, is_whole);
-            }
-            (RequestField::BootstrapRoom, Some(request)) => {
-                let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
-                // A value that is not a room does not replace one.
-                request.room = room.or(request.room);
-            }
-            _ => {}
+        if let Some(request) = requests[first_of_batch..].last_mut() {
+            read_field_of_batch(request, field, message, value_at);
         }
     }
     Ok(DispatchKind::Requests)
+}
+
+/// Reads the prompt's length or the room of a request in a pickled batch, if this field has it. Ids precede the dicts that a client
+/// chooses, so the first ones are right; the room follows them, so the last one is.
+fn read_field_of_batch(request: &mut DispatchedRequest<'_>, field: RequestField, message: &[u8], value_at: usize) {
+    match field {
+        RequestField::InputIds if request.prompt_tokens.is_none() => {
+            // A batch may be walked as a whole message, because the walk ends with an error at a list that was cut.
+            let is_whole = true;
+            request.prompt_tokens = count_ids_at(message, value_at, is_whole);
+        }
+        RequestField::BootstrapRoom => {
+            let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
+            // A value that is not a room does not replace one.
+            request.room = room.or(request.room);
+        }
+        _ => {}
+    }
 }
 
 /// Adds the request that a pickled `AbortReq` names. Adds none if the message aborts all.

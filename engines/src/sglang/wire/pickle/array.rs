@@ -103,8 +103,8 @@ impl PickleMachine<'_, '_> {
         next > at
     }
 
-    /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one. Each call takes
-    /// three memo slots and one value on the stack.
+    /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one. Each call
+    /// takes three memo slots and one value on the stack.
     fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
         let Some(known) = known.first_chunk::<N>() else { return at };
         let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
@@ -216,8 +216,8 @@ impl PickleMachine<'_, '_> {
     }
 }
 
-/// Number of times that the object with empty state at `start`, which has `object_bytes` bytes, is repeated directly behind itself. 0 for an
-/// object of another form than `GET EMPTY_TUPLE NEWOBJ`.
+/// Number of times that the object with empty state at `start`, which has `object_bytes` bytes, is repeated directly behind itself. 0 for
+/// an object of another form than `GET EMPTY_TUPLE NEWOBJ`.
 #[inline]
 fn count_repeated_objects(message: &[u8], start: usize, object_bytes: usize) -> usize {
     /// Length of `EMPTY_TUPLE NEWOBJ MEMOIZE` and the empty state, `EMPTY_DICT MEMOIZE BUILD`.

@@ -43,7 +43,7 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
         match *data.get(at)? {
             op::BININT1 => {
                 set |= kinds::INT;
-                at += 2;
+                at += op::BININT1_LEN;
                 if data.get(at) == Some(&op::BININT1) {
                     // A word holds four of them.
                     let words = count_words_of_one_byte_ints(data, at);
@@ -53,9 +53,9 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
             }
             op::NONE => {
                 set |= kinds::NIL;
-                let more = count_repeats::<1>(data, at);
-                len += more;
-                at += 1 + more;
+                let repeats = count_repeats::<1>(data, at);
+                len += repeats;
+                at += 1 + repeats;
             }
             op::NEWTRUE | op::NEWFALSE => {
                 set |= kinds::OTHER;
@@ -68,17 +68,17 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
             }
             op::BININT2 => {
                 set |= kinds::INT;
-                at += 3;
+                at += op::BININT2_LEN;
             }
             op::BININT => {
                 set |= kinds::INT;
-                at += 5;
+                at += op::BININT_LEN;
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
-                let more = count_floats(data, at + 9);
-                len += more;
-                at += 9 * (1 + more);
+                let further_floats = count_floats(data, at + op::BINFLOAT_LEN);
+                len += further_floats;
+                at += op::BINFLOAT_LEN * (1 + further_floats);
             }
             op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
@@ -100,9 +100,13 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
                 }
                 set |= kinds::GET;
                 // The same string repeated.
-                let more = if next == at + 2 { count_repeats::<2>(data, at) } else { count_repeats::<5>(data, at) };
-                len += more;
-                at = next + more * (next - at);
+                let get_len = next - at;
+                let repeats = match get_len {
+                    op::BINGET_LEN => count_repeats::<{ op::BINGET_LEN }>(data, at),
+                    _ => count_repeats::<{ op::LONG_BINGET_LEN }>(data, at),
+                };
+                len += repeats;
+                at = next + repeats * get_len;
             }
             op::LONG1 | op::LONG4 => {
                 set |= kinds::OTHER;

@@ -44,8 +44,8 @@ impl PickleMachine<'_, '_> {
         }
     }
 
-    /// Enters a list of scalars into the arena. Its items, if it has any, begin with `next_opcode` at `next_at`. Returns the end of the list;
-    /// `None` for other items, and at a limit.
+    /// Enters a list of scalars into the arena. Its items, if it has any, begin with `next_opcode` at `next_at`. Returns the end of the
+    /// list; `None` for other items, and at a limit.
     #[inline]
     fn scan_flat_list(&mut self, next_at: usize, next_opcode: u8) -> Option<usize> {
         let message = self.message;

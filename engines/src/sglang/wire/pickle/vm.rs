@@ -99,12 +99,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 // An object without arguments, which `repeat_last_object` compares with the following ones.
                 op::EMPTY_TUPLE if self.message.get(self.at) == Some(&op::NEWOBJ) => {
                     self.at += 1;
-                    let callable = self.pop_value()?;
-                    self.push_object(callable, Node::Tuple(self.empty_tuple))?;
-                    let is_memoized = self.memoize_next()?;
-                    if self.skip_empty_state() && is_memoized {
-                        self.repeat_last_object();
-                    }
+                    self.push_object_without_arguments()?;
                 }
                 op::EMPTY_TUPLE => self.push_value(Node::Tuple(self.empty_tuple))?,
                 op::MARK => self.open_mark()?,
@@ -153,14 +148,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     let callable = self.pop_value()?;
                     self.construct_value(callable, args)?;
                 }
-                op::OBJ => {
-                    let mark = self.pop_mark()?;
-                    let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
-                    self.build_tuple(mark + 1)?;
-                    let args = self.pop_value()?;
-                    self.stack.truncate(mark);
-                    self.construct_value(callable, args)?;
-                }
+                op::OBJ => self.construct_from_mark()?,
                 op::INST => {
                     let callable = self.read_text_global()?;
                     let mark = self.pop_mark()?;
@@ -194,6 +182,29 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 _ => return Err(refuse_opcode(op, at)),
             }
         }
+    }
+
+    /// Runs `EMPTY_TUPLE NEWOBJ`: replaces the class on the stack by an object of it. Repeats it if it has an empty state, as the objects
+    /// of a list often have.
+    #[inline]
+    fn push_object_without_arguments(&mut self) -> Result<(), Undecoded> {
+        let callable = self.pop_value()?;
+        self.push_object(callable, Node::Tuple(self.empty_tuple))?;
+        let is_memoized = self.memoize_next()?;
+        if self.skip_empty_state() && is_memoized {
+            self.repeat_last_object();
+        }
+        Ok(())
+    }
+
+    /// Runs `OBJ`: replaces the class behind the innermost mark, and the arguments behind the class, by an object.
+    fn construct_from_mark(&mut self) -> Result<(), Undecoded> {
+        let mark = self.pop_mark()?;
+        let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
+        self.build_tuple(mark + 1)?;
+        let args = self.pop_value()?;
+        self.stack.truncate(mark);
+        self.construct_value(callable, args)
     }
 
     /// The value that the pickle has built. Fails if anything else is left on the stack or in the message.
