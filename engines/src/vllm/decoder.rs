@@ -286,15 +286,9 @@ impl OutputReader<'_, '_> {
             return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
         }
         let fields = read_field_count(self.message, at)?;
-        // Layouts are entries of a static table, so their address identifies them.
-        let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
-        let other_layouts =
-            envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
-        // The layout of the last message first, because it nearly always fits.
-        let candidates = last_layout.into_iter().chain(other_layouts);
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
-        for layout in candidates.filter(|layout| layout.field_count == fields) {
+        for layout in layouts_to_try(envelope, last).filter(|layout| layout.field_count == fields) {
             // An attempt with another layout may have left some outputs.
             self.discard_outputs();
             match self.read_outputs_as(layout, at, count) {
@@ -409,6 +403,19 @@ fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, usize), Unde
     }
     let rid = utf8(rid).ok_or_else(|| column_error(message, at, "request_id", row, "not UTF-8"))?;
     Ok((rid, next))
+}
+
+/// All layouts of outputs in messages with this envelope. That of the last message comes first, because it nearly always fits.
+#[inline]
+fn layouts_to_try(
+    envelope: &'static Envelope,
+    last: Option<UsedLayout>,
+) -> impl Iterator<Item = &'static OutputLayout> {
+    // Layouts are entries of a static table, so their address identifies them.
+    let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
+    let other_layouts =
+        envelope.layouts.iter().filter(move |layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
+    last_layout.into_iter().chain(other_layouts)
 }
 
 /// Number of fields of the output at `at`. Fails if it is not an array.

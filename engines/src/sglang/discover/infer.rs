@@ -92,8 +92,8 @@ fn role_by_neighbour(sender: usize, receiver: usize, edges: &[Edge], roles: &Rol
     }
 }
 
-/// Role of a process that sends to one with the role `receiver`. Among them, only a detokenizer also receives. `None` if several roles send
-/// to it.
+/// Role of a process that sends to one with the role `receiver`. Among them, only a detokenizer also receives. `None` if the receiver does
+/// not show the role.
 fn role_of_sender_to(receiver: Role, also_receives: bool) -> Option<Role> {
     match receiver {
         TOKENIZER | ROUTER if also_receives => Some(DETOKENIZER),

@@ -154,31 +154,47 @@ impl<'a> ColumnPart<'a> {
     ) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            ItemRun::Flat { at } if self.kinds == kinds::STR => {
-                let mut rest = doc.bytes.get(at..).unwrap_or_default();
-                for row in self.row_range() {
-                    let Some((text, next)) = pickle::flat_string(rest) else {
-                        // The items after this one cannot be found.
-                        return f(row, None);
-                    };
-                    f(row, Some(text))?;
-                    rest = next;
-                }
-                Ok(())
-            }
-            ItemRun::Pack { mut at } => {
-                for row in self.row_range() {
-                    let Some((text, next)) = msgpack::read_string(doc.bytes, at) else {
-                        // The offset of the next item is not known.
-                        return f(row, None);
-                    };
-                    f(row, Some(text))?;
-                    at = next;
-                }
-                Ok(())
-            }
+            ItemRun::Flat { at } if self.kinds == kinds::STR => self.for_each_flat_string(at, f),
+            ItemRun::Pack { at } => self.for_each_packed_string(at, f),
             _ => self.for_each_item(|row, item| f(row, doc.string_bytes(item))),
         }
+    }
+
+    /// [`Self::for_each_string`] for strings that were left in a pickle from `at` on.
+    #[inline]
+    fn for_each_flat_string<E>(
+        self,
+        at: usize,
+        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut rest = self.doc.bytes.get(at..).unwrap_or_default();
+        for row in self.row_range() {
+            let Some((text, next)) = pickle::flat_string(rest) else {
+                // The items after this one cannot be found.
+                return f(row, None);
+            };
+            f(row, Some(text))?;
+            rest = next;
+        }
+        Ok(())
+    }
+
+    /// [`Self::for_each_string`] for the items of a msgpack array, of which the first is at `at`.
+    #[inline]
+    fn for_each_packed_string<E>(
+        self,
+        mut at: usize,
+        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for row in self.row_range() {
+            let Some((text, next)) = msgpack::read_string(self.doc.bytes, at) else {
+                // The offset of the next item is not known.
+                return f(row, None);
+            };
+            f(row, Some(text))?;
+            at = next;
+        }
+        Ok(())
     }
 
     /// The part's integers if each fits into a byte, as in most columns of counts. `None` for other items.

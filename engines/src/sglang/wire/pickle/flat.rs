@@ -213,7 +213,6 @@ fn nth_byte(word: u64, index: usize) -> u8 {
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
-    const LIST_BYTES: usize = 2;
     const LIST_WITH_MARK: u32 = u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]);
     const LIST_WITH_MARK_BYTES: usize = 3;
     const THREE_BYTES: u32 = 0xff_ffff;
@@ -226,22 +225,27 @@ pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
         let after_appends = end + 1;
         return Some(ShortIntList { len: u16::try_from(len).ok()?, first, next: after_appends });
     }
-    if head as u16 != LIST {
-        return None;
-    }
-    let first = LIST_BYTES;
-    let opcode = nth_byte(head, first);
+    if head as u16 == LIST { parse_list_without_mark(head) } else { None }
+}
+
+/// Parses a list of one short integer or none, whose first eight bytes are `head` and begin with `EMPTY_LIST MEMOIZE`. `None` for any other
+/// list.
+#[inline]
+fn parse_list_without_mark(head: u64) -> Option<ShortIntList> {
+    /// Length of `EMPTY_LIST MEMOIZE`.
+    const FIRST: usize = 2;
+    let opcode = nth_byte(head, FIRST);
     let int_len = match opcode {
         op::BININT | op::BININT2 => wide_int_len(opcode),
         op::BININT1 => op::BININT1_LEN,
         // An empty list, before the next list or at the end of the batch.
-        op::EMPTY_LIST | op::APPENDS => return Some(ShortIntList { len: 0, first, next: first }),
+        op::EMPTY_LIST | op::APPENDS => return Some(ShortIntList { len: 0, first: FIRST, next: FIRST }),
         _ => return None,
     };
     // Picklers append a single number without a mark.
-    let append_at = first + int_len;
+    let append_at = FIRST + int_len;
     let is_single = nth_byte(head, append_at) == op::APPEND;
-    is_single.then_some(ShortIntList { len: 1, first, next: append_at + 1 })
+    is_single.then_some(ShortIntList { len: 1, first: FIRST, next: append_at + 1 })
 }
 
 /// A batch of only short integers.
