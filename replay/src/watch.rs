@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -311,17 +311,22 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     }
     let mut body = response.into_body();
     let mut splitter = StreamSplitter::default();
-    loop {
-        let part = timeout(SILENCE_TIMEOUT, next_part(&mut body)).await;
-        let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENCE_TIMEOUT.as_secs()))?;
-        let Some(part) = part else { return Ok(()) };
-        splitter.extend(&part.map_err(|error| describe_http_error(&error))?);
+    while let Some(part) = next_part_before_timeout(&mut body).await? {
+        splitter.extend(&part);
         while let Some(section) = splitter.next_section()? {
             if events.send(RemoteEvent::Section(Box::new(section))).await.is_err() {
                 return Ok(());
             }
         }
     }
+    Ok(())
+}
+
+/// The next part of a recording; `None` at its end. Fails if nothing arrives for too long.
+async fn next_part_before_timeout(body: &mut Incoming) -> anyhow::Result<Option<Bytes>> {
+    let part = timeout(SILENCE_TIMEOUT, next_part(body)).await;
+    let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENCE_TIMEOUT.as_secs()))?;
+    part.transpose().map_err(|error| describe_http_error(&error))
 }
 
 /// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes. The response's body arrives only while

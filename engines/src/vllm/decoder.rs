@@ -17,7 +17,7 @@ use crate::msgpack::type_byte::{
 };
 use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
-use output_tail::{OutputTail, read_output_tail};
+use output_tail::LastTail;
 
 /// Complete message of an engine that dies.
 const DEAD: &str = "ENGINE_CORE_DEAD";
@@ -316,9 +316,7 @@ impl OutputReader<'_, '_> {
         count: u32,
     ) -> Result<ReadOutputs, Undecoded> {
         let message = self.message;
-        // The previous output's bytes after its ids, and the values read from them.
-        let mut tail_bytes: &[u8] = &[];
-        let mut tail = OutputTail::default();
+        let mut last_tail = LastTail::default();
         let mut are_pooled = true;
         let mut listed = 0;
         // The first bytes of every output.
@@ -335,14 +333,8 @@ impl OutputReader<'_, '_> {
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
-            // Most outputs have the same values after their ids as the one before.
-            let has_same_tail = !tail_bytes.is_empty() && message[ids_end..].starts_with(tail_bytes);
-            if has_same_tail {
-                at = ids_end + tail_bytes.len();
-            } else {
-                (at, tail) = read_output_tail(message, ids_end, row, layout)?;
-                tail_bytes = &message[ids_end..at];
-            }
+            at = last_tail.read_next(message, ids_end, row, layout)?;
+            let tail = &last_tail.values;
             are_pooled &= tail.is_pooled;
             if let Some(seconds) = tail.times {
                 self.times.push(ChunkSeconds { chunk: row, seconds });

@@ -66,13 +66,7 @@ pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Option<Result<&'static str, MalformedLine>> {
-    // Form of the record, and the stage at which it is written. Records of request metrics show no stage themselves.
-    let (form, logged_stage) = match record.text_of("event").as_deref() {
-        Some("request.received") => ("request-received", Some("receive_logged")),
-        Some("request.finished") => ("request-finished", Some("finish_logged")),
-        _ if record.has_field(PARAMETERS) => ("request-metrics", None),
-        _ => return None,
-    };
+    let form = RecordForm::of_record(record)?;
     let id = record.text_of("id");
     let mut rids = record.texts_of("rid");
     // A record without request ids may have the id of the output.
@@ -82,14 +76,33 @@ pub(super) fn read_record(
     let Some(named) = named_requests(rids.iter().map(Cow::as_ref), id.as_deref()) else {
         return Some(Err(MalformedLine));
     };
-    if let Some(stage) = logged_stage {
+    if let Some(stage) = form.logged_stage {
         emit_stage_of_each(&named, stage, sink);
     }
     // The times of several requests cannot be told apart.
     if let [rid] = *named {
         emit_times(rid, is_streamed_in_record(record), |key| record.number_of(key), sink);
     }
-    Some(Ok(form))
+    Some(Ok(form.name))
+}
+
+/// Form of a JSON record.
+struct RecordForm {
+    name: &'static str,
+    /// Stage at which the record is written. Records of request metrics show no stage themselves.
+    logged_stage: Option<&'static str>,
+}
+
+impl RecordForm {
+    /// Form of a record of the request logger or of the request metrics. `None` for a record of something else.
+    fn of_record(record: &JsonRecord<'_>) -> Option<Self> {
+        match record.text_of("event").as_deref() {
+            Some("request.received") => Some(Self { name: "request-received", logged_stage: Some("receive_logged") }),
+            Some("request.finished") => Some(Self { name: "request-finished", logged_stage: Some("finish_logged") }),
+            _ if record.has_field(PARAMETERS) => Some(Self { name: "request-metrics", logged_stage: None }),
+            _ => None,
+        }
+    }
 }
 
 /// Whether the response to the request of a record is streamed. `None` if the record does not state it. The parameters of a request, if the

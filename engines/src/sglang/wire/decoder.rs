@@ -174,12 +174,17 @@ fn read_columns<'a>(
             table.read_texts(chunks)?;
         }
     }
-    // The releases, and how they process waiting chunks, are known only of a listed layout.
+    Ok(shape_of_message(found, codec, ids))
+}
+
+/// Properties of a message with this layout. The releases, and how they process waiting chunks, are known only of a listed layout.
+fn shape_of_message(found: &FoundLayout, codec: Codec, ids: IdColumn) -> Shape {
     let (schema, waiter) = match found {
         FoundLayout::Listed(layout) => (layout.releases, layout.waiter),
         FoundLayout::Unlisted(..) => (UNLISTED, None),
     };
-    Ok(Shape { engine: NAME, class: layout.class, codec: codec.as_str(), schema, kind: layout.kind, ids, waiter })
+    let layout = found.layout();
+    Shape { engine: NAME, class: layout.class, codec: codec.as_str(), schema, kind: layout.kind, ids, waiter }
 }
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.

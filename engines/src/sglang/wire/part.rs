@@ -214,21 +214,25 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
+    /// [`Self::for_each_int`] for integers that were left in a pickle from `at` on.
+    #[inline]
+    fn for_each_flat_int<E>(self, mut at: usize, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
+        for row in self.row_range() {
+            let Some((value, next)) = pickle::flat_int(self.doc.bytes, at) else {
+                return f(row, IntItem::Other);
+            };
+            f(row, IntItem::Int(i64::from(value)))?;
+            at = next;
+        }
+        Ok(())
+    }
+
     /// Calls `f` with the index and value of each item in a list of integers. `f` should fail for an item that is neither an integer nor
     /// nil, because the items after it may not be found. Stops at the first error of `f`.
     pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            ItemRun::Flat { mut at } if self.kinds == kinds::INT => {
-                for row in self.row_range() {
-                    let Some((value, next)) = pickle::flat_int(doc.bytes, at) else {
-                        return f(row, IntItem::Other);
-                    };
-                    f(row, IntItem::Int(i64::from(value)))?;
-                    at = next;
-                }
-                Ok(())
-            }
+            ItemRun::Flat { at } if self.kinds == kinds::INT => self.for_each_flat_int(at, f),
             ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
                     let (item, next) = read_packed_int(doc.bytes, at);

@@ -8,7 +8,36 @@ use crate::msgpack::{Head, read_head, read_string, skip_value};
 use crate::undecoded::Undecoded;
 use crate::vllm::layout::{OutputColumns, OutputLayout};
 
-/// Values of an output after its ids. Most outputs of a message have the same.
+/// What the previous output of a message has after its ids. Most outputs have the same.
+#[derive(Default)]
+pub(super) struct LastTail<'a> {
+    bytes: &'a [u8],
+    /// The values that were read from the bytes.
+    pub(super) values: OutputTail,
+}
+
+impl<'a> LastTail<'a> {
+    /// Reads the values at `ids_end`, behind the ids of the next output, unless they have the same bytes as the last ones. Returns their
+    /// end.
+    #[inline]
+    pub(super) fn read_next(
+        &mut self,
+        message: &'a [u8],
+        ids_end: usize,
+        row: usize,
+        layout: &OutputLayout,
+    ) -> Result<usize, Undecoded> {
+        let is_same = !self.bytes.is_empty() && message[ids_end..].starts_with(self.bytes);
+        if is_same {
+            return Ok(ids_end + self.bytes.len());
+        }
+        let (end, values) = read_output_tail(message, ids_end, row, layout)?;
+        *self = Self { bytes: &message[ids_end..end], values };
+        Ok(end)
+    }
+}
+
+/// Values of an output after its ids.
 #[derive(Clone, Copy, Default)]
 pub(super) struct OutputTail {
     pub(super) finish: Option<Finish>,
@@ -23,7 +52,7 @@ pub(super) struct OutputTail {
 const FIRST_TAIL_FIELD: u32 = 2;
 
 /// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values.
-pub(super) fn read_output_tail(
+fn read_output_tail(
     bytes: &[u8],
     mut at: usize,
     row: usize,

@@ -1,7 +1,7 @@
 //! Support for `array('q')`, which carries token ids from 0.5.13 on. Each request takes two constructor calls, and later calls are
 //! recognised by the bytes of an earlier one.
 
-use super::super::arena::{NameSpan, Node};
+use super::super::arena::{ListRun, NameSpan, Node};
 use super::vm::PickleMachine;
 use super::{op, scalar};
 use crate::msgpack::runs::count_repeats;
@@ -48,8 +48,7 @@ fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> 
 
 impl PickleMachine<'_, '_> {
     /// The array of 64-bit integers, type code `q`, that `callable(*args)` constructs. `None` for any other call. The call is
-    /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`. The bytes of a reconstructor's call are
-    /// remembered, to recognise similar calls.
+    /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
         let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
         let callable = self.arena.globals[callable as usize];
@@ -57,28 +56,34 @@ impl PickleMachine<'_, '_> {
             return None;
         }
         let args = self.arena.list_runs[args as usize];
-        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
         match self.name_bytes(callable.name) {
-            b"_array_reconstructor" => {
-                let &[_class, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
-                let format = scalar::read_int(self.message, format as usize);
-                if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
-                    return None;
-                }
-                self.remember_call_bytes(data as usize);
-                Some(Node::Array(data))
-            }
-            b"array" => {
-                let &[Node::Str(code), list @ Node::List(first_run)] = arguments else { return None };
-                if self.string_at(code) != Some(b"q") {
-                    return None;
-                }
-                // The array stands for its list. A list that grows later would no longer be equal to it.
-                self.arena.list_runs[first_run as usize].is_array_source = true;
-                Some(list)
-            }
+            b"_array_reconstructor" => self.array_of_bytes(args),
+            b"array" => self.array_of_list(args),
             _ => None,
         }
+    }
+
+    /// The array that the reconstructor makes of its last argument, the data. Remembers the bytes of the call.
+    fn array_of_bytes(&mut self, args: ListRun) -> Option<Node> {
+        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
+        let &[_class, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
+        let format = scalar::read_int(self.message, format as usize);
+        if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
+            return None;
+        }
+        self.remember_call_bytes(data as usize);
+        Some(Node::Array(data))
+    }
+
+    /// The array that is made of its last argument, a list. The list stands for the array, and must not grow any more.
+    fn array_of_list(&mut self, args: ListRun) -> Option<Node> {
+        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
+        let &[Node::Str(code), list @ Node::List(first_run)] = arguments else { return None };
+        if self.string_at(code) != Some(b"q") {
+            return None;
+        }
+        self.arena.list_runs[first_run as usize].is_array_source = true;
+        Some(list)
     }
 
     /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognised by
