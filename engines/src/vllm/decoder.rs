@@ -79,17 +79,13 @@ impl Decoder {
             fields: len as usize,
             what: UNLISTED,
         })?;
-        let OutputList { first_output, count } = read_outputs_head(message, first, envelope)?;
+        let list = read_outputs_head(message, first, envelope)?;
         self.ids.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
         let ids = self.keeps_ids.then_some(&mut self.ids);
         self.times.clear();
         let mut rows = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
-        let outputs = rows.read_outputs(envelope, self.last_layout, first_output, count);
-        let read = outputs.and_then(|outputs| {
-            let made_at = read_fields_after_outputs(message, outputs.end, envelope)?;
-            Ok((outputs, made_at))
-        });
+        let read = rows.read_to_end(envelope, self.last_layout, &list);
         let (ReadOutputs { layout, are_pooled, .. }, made_at) = match read {
             Ok(read) => read,
             Err(why) => {
@@ -272,6 +268,19 @@ struct ReadOutputs {
 }
 
 impl OutputReader<'_, '_> {
+    /// Reads the outputs of the list and the fields behind it. Returns the outputs with the time at which they were made, if the message
+    /// says it.
+    #[inline]
+    fn read_to_end(
+        &mut self,
+        envelope: &'static Envelope,
+        last: Option<UsedLayout>,
+        list: &OutputList,
+    ) -> Result<(ReadOutputs, Option<MonoNs>), Undecoded> {
+        let outputs = self.read_outputs(envelope, last, list.first_output, list.count)?;
+        let made_at = read_fields_after_outputs(self.message, outputs.end, envelope)?;
+        Ok((outputs, made_at))
+    }
     /// Reads the list of `count` outputs at `at`, in a message with this envelope. Uses the layout of the last message if it fits,
     /// otherwise the only one of its length that fits.
     fn read_outputs(

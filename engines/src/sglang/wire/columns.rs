@@ -55,7 +55,7 @@ impl<'a> MessageColumns<'a, '_> {
         self.read_workers(chunks)
     }
 
-    /// Reads the address of each request's tokenizer worker into its chunk. Leaves out nil.
+    /// Reads the address of each request's tokenizer worker into its chunk. Nil leaves the chunk without one.
     #[inline]
     fn read_workers(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
         // The column may be absent.

@@ -103,8 +103,9 @@ impl<'a> PickleWalk<'a> {
                 op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
                     let text = scalar::payload_range(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = text.end;
-                    if let Some(item) = self.push_string(&self.bytes[text], follows_empty_dict && self.open_marks == 0)
-                    {
+                    // The only field of an object is set without a mark.
+                    let is_only_field = follows_empty_dict && self.open_marks == 0;
+                    if let Some(item) = self.push_string(&self.bytes[text], is_only_field) {
                         return Ok(Some(item));
                     }
                 }
@@ -151,8 +152,8 @@ impl<'a> PickleWalk<'a> {
         }
     }
 
-    /// Pushes a string. Returns the field if the string is the name of one. `is_only_field`: the string follows an empty dict without a
-    /// mark, so it can only be the name of the object's one field.
+    /// Pushes a string. Returns the field if the string is the name of one. `is_only_field` says that the string follows an empty dict
+    /// without a mark, so that it can only be the name of the object's one field.
     fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
         self.last_strings = [self.last_strings[1], text];
