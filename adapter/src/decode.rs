@@ -73,21 +73,23 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The captured bytes from the offset `at` of the part on. They end where the captured head ends, or where the captured tail ends if
-    /// `at` is in the tail. `None` for an offset that was not captured.
+    /// The captured bytes from the offset `at` of the part on, up to the first byte that was not captured. `None` for an offset that was
+    /// not captured.
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
         // The tail ends where the part ends.
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
-        let in_head = usize::try_from(at).ok().and_then(|offset| self.head.get(offset..));
-        // At the end of the head this is empty, but the tail may begin there.
-        if let Some(bytes) = in_head
-            && !bytes.is_empty()
-        {
-            return Some(bytes);
+        match bytes_from_offset(self.head, at) {
+            // At the end of the head nothing is left of it, but the tail may begin there.
+            Some([]) | None => bytes_from_offset(self.tail, at.checked_sub(tail_start)?),
+            in_head => in_head,
         }
-        let offset_in_tail = usize::try_from(at.checked_sub(tail_start)?).ok()?;
-        self.tail.get(offset_in_tail..)
     }
+}
+
+/// The bytes from `offset` on. `None` if it is beyond their end.
+#[inline]
+fn bytes_from_offset(bytes: &[u8], offset: u64) -> Option<&[u8]> {
+    bytes.get(usize::try_from(offset).ok()?..)
 }
 
 /// Derives from a request id the id shown in its response, and the index of its choice there. `None` if the choice is not known.
@@ -184,17 +186,23 @@ pub struct ChunkSeconds {
 }
 
 impl EngineSeconds {
-    /// The engine's times of the request `rid`, from a message that was sent at `sent_at` on the same machine. Times that cannot be true
-    /// are counted and left out.
-    fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
-        let mut checker = StepChecker { next_step_at: sent_at, impossible: 0 };
+    /// The times on this machine's monotonic clock, none of which can be later than `latest`. Times that cannot be true are counted and
+    /// left out.
+    fn check_times(self, latest: MonoNs) -> CheckedTimes {
+        let mut checker = StepChecker { next_step_at: latest, impossible: 0 };
         // From the last step to the first, because each must not be later than the one that followed.
         let prefill_finished = checker.check_step(self.prefill_finished);
         let batch_entered = checker.check_step(self.batch_entered);
         let queued = checker.check_step(self.queued);
-        let times = EngineTimes { queued, batch_entered, prefill_finished };
-        RequestTimes { rid, times, impossible: checker.impossible }
+        CheckedTimes { times: EngineTimes { queued, batch_entered, prefill_finished }, impossible: checker.impossible }
     }
+}
+
+/// The engine's times of a request without those that cannot be true.
+struct CheckedTimes {
+    times: EngineTimes,
+    /// Number of times that were left out.
+    impossible: u8,
 }
 
 /// Checks the steps of a request from the last to the first: none can be later than the step that followed it.
@@ -257,24 +265,23 @@ impl<'a> Decoded<'a> {
     pub fn request_times(&self, sent_at: MonoNs) -> impl Iterator<Item = RequestTimes<'_>> {
         self.engine_seconds.iter().filter_map(move |entry| {
             let rid = self.chunks.get(entry.chunk)?.rid;
-            let checked = entry.seconds.check_times(rid, sent_at);
-            let has_times = checked.impossible > 0 || checked.times != EngineTimes::default();
-            (has_times && !rid.is_empty()).then_some(checked)
+            let CheckedTimes { times, impossible } = entry.seconds.check_times(sent_at);
+            let is_unset = impossible == 0 && times == EngineTimes::default();
+            if rid.is_empty() || is_unset {
+                return None;
+            }
+            Some(RequestTimes { rid, times, impossible })
         })
     }
 
     /// The engine's times in the entry with the index `chunk`. All are `None` if it has none. Times after the send are not rejected,
     /// because the time of the send is not known here.
     pub fn engine_times(&self, chunk: usize) -> EngineTimes {
-        match self.engine_seconds.binary_search_by_key(&chunk, |entry| entry.chunk) {
-            Ok(index) => {
-                // The request id would only be returned with the times. No time is later than this send.
-                let no_rid = "";
-                let latest_send = MonoNs(u64::MAX);
-                self.engine_seconds[index].seconds.check_times(no_rid, latest_send).times
-            }
-            Err(_) => EngineTimes::default(),
-        }
+        let Ok(index) = self.engine_seconds.binary_search_by_key(&chunk, |entry| entry.chunk) else {
+            return EngineTimes::default();
+        };
+        let no_limit = MonoNs(u64::MAX);
+        self.engine_seconds[index].seconds.check_times(no_limit).times
     }
 
     /// Properties of the message.

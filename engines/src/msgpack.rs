@@ -237,15 +237,20 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
             continue;
         }
         let (head, head_length) = read_head(bytes, 0)?;
-        values_left += match head {
-            Head::Array { len } => u64::from(len),
-            // Each entry is a key and a value.
-            Head::Map { len } => 2 * u64::from(len),
-            _ => 0,
-        };
+        values_left += values_inside(head);
         at += head_length as u64;
     }
     (at <= part.length).then_some(at)
+}
+
+/// Number of values in a container: items, or keys and values. 0 for any other value.
+#[inline]
+fn values_inside(head: Head) -> u64 {
+    match head {
+        Head::Array { len } => u64::from(len),
+        Head::Map { len } => 2 * u64::from(len),
+        _ => 0,
+    }
 }
 
 /// Range of the payload of the string, bytes or extension at the beginning of `bytes`. It may end beyond `bytes`. `None` for another value.
@@ -297,18 +302,9 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
                 at += short_value_len(first);
                 continue;
             }
-            // Strings, bytes and extensions with a one-byte length, and following values of the same kind.
-            [kind @ (STR_8 | BIN_8 | EXT_8), len, ..] => {
-                // An extension also has a byte for its kind.
-                let head_len = 2 + usize::from(kind == EXT_8);
-                at += head_len + usize::from(len);
-                while values_left > 0
-                    && let Some([next, len]) = data.get(at..at + 2)
-                    && *next == kind
-                {
-                    at += head_len + usize::from(*len);
-                    values_left -= 1;
-                }
+            // Strings, bytes and extensions with a one-byte length, and following values of the same type.
+            [type_byte @ (STR_8 | BIN_8 | EXT_8), len, ..] => {
+                at = skip_values_of_type(data, at, type_byte, len, &mut values_left);
                 continue;
             }
             _ => {}
@@ -321,6 +317,7 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
                 payload
             }
             Head::Map { len } => {
+                // Each entry is a key and a value.
                 values_left += 2 * u64::from(len);
                 payload
             }
@@ -330,8 +327,25 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
     if at <= data.len() { Ok(at) } else { Err(InvalidMsgpack::Truncated { at: data.len() }) }
 }
 
-/// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, any small
-/// integers are counted; after another value, identical ones.
+/// Skips the value at `at`, whose one-byte length is `len`, and the following ones of the same type as long as values are left. Returns the
+/// end of the last one.
+#[inline]
+fn skip_values_of_type(data: &[u8], mut at: usize, type_byte: u8, len: u8, values_left: &mut u64) -> usize {
+    // An extension also has a byte for its kind.
+    let head_len = 2 + usize::from(type_byte == EXT_8);
+    at += head_len + usize::from(len);
+    while *values_left > 0
+        && let Some([next_type, next_len]) = data.get(at..at + 2)
+        && *next_type == type_byte
+    {
+        at += head_len + usize::from(*next_len);
+        *values_left -= 1;
+    }
+    at
+}
+
+/// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, whose
+/// byte is below 0x80, all small integers count. After another value, only identical ones do.
 fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     /// The upper bit of each byte of a word, which is not set in a small integer.
     const UPPER_BITS: u64 = 0x8080_8080_8080_8080;
@@ -342,15 +356,15 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     // The first value does not count towards the limit.
     let max_bytes = usize::try_from(limit).map_or(bytes.len(), |limit| bytes.len().min(limit + 1));
     let bytes = bytes.get(..max_bytes).unwrap_or_default();
-    // Small integers are the only values whose one byte may differ from the next one.
-    if !matches!(bytes, [0..=FIXINT_MAX, ..]) {
+    let begins_with_small_integer = matches!(bytes, [0..=FIXINT_MAX, ..]);
+    if !begins_with_small_integer {
         return count_repeats::<1>(bytes, 0);
     }
     let start = 0;
     let in_words = WORD_VALUES * count_equal_words(bytes, start, UPPER_BITS, SMALL_INTEGERS);
-    let small_integers = in_words + bytes[in_words..].iter().take_while(|first| **first <= FIXINT_MAX).count();
+    let behind_words = bytes[in_words..].iter().take_while(|byte| **byte <= FIXINT_MAX).count();
     // The first one is counted by the caller.
-    small_integers - 1
+    in_words + behind_words - 1
 }
 
 /// Why there is no value at `at`.

@@ -41,26 +41,35 @@ impl ImportedRun {
     /// Analyses an event and writes it to the recording, if there is one. Before it comes a tick if one is due. Fails if the recording
     /// cannot be created.
     fn apply_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
-        // The file is created at the first event, so that an empty import does not overwrite an older recording.
-        if let Some(RecordingTarget { path, force, config }) = self.target.take() {
-            // The log's clock starts at the epoch.
-            let header = RecordingHeader { anchor: Anchor::default(), ..RecordingHeader::for_source("import", config) };
-            self.recorder =
-                Some(Recorder::create(&path, &header, RecordOptions { force, ..RecordOptions::offline() })?);
-        }
-        // The first event causes no tick. It only sets the time of the first tick.
-        let following_tick = MonoNs(event.at.0.saturating_add(TICK_NS));
-        let next_tick = *self.next_tick.get_or_insert(following_tick);
-        if event.at >= next_tick {
-            // The tick comes before the event, as in a live run.
-            self.tick(event.at);
-            self.next_tick = Some(following_tick);
-        }
+        self.create_recording_at_first_event()?;
+        // The tick comes before the event, as in a live run.
+        self.tick_if_due(event.at);
         self.analysis.apply(event);
         if let Some(recorder) = &mut self.recorder {
             recorder.event(event);
         }
         Ok(())
+    }
+
+    /// Creates the recording, if one was asked for. It is not created before the first event, so that an empty import does not overwrite an
+    /// older recording. Does nothing at later events.
+    fn create_recording_at_first_event(&mut self) -> Result<(), RecordError> {
+        let Some(RecordingTarget { path, force, config }) = self.target.take() else { return Ok(()) };
+        // The log's clock starts at the epoch.
+        let header = RecordingHeader { anchor: Anchor::default(), ..RecordingHeader::for_source("import", config) };
+        let options = RecordOptions { force, ..RecordOptions::offline() };
+        self.recorder = Some(Recorder::create(&path, &header, options)?);
+        Ok(())
+    }
+
+    /// Looks for findings if the interval since the last tick is over at `now`. The first event only sets the time of the first tick.
+    fn tick_if_due(&mut self, now: MonoNs) {
+        let following_tick = MonoNs(now.0.saturating_add(TICK_NS));
+        let next_tick = *self.next_tick.get_or_insert(following_tick);
+        if now >= next_tick {
+            self.tick(now);
+            self.next_tick = Some(following_tick);
+        }
     }
 
     /// Lets the analysis look for findings at this time, and writes the tick to the recording, if there is one.
@@ -114,7 +123,8 @@ pub fn import_logs(
     run.tick(run.analysis.ledger().now());
     let mut notes = import_notes(import.stats(), zone.as_ref());
     notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
-    if run.analysis.ledger().totals().requests.finished == 0 {
+    let shows_no_end = run.analysis.ledger().totals().requests.finished == 0;
+    if shows_no_end {
         notes.push(String::from(
             "log: no line for the end of a request; requests of its last ten minutes count as live",
         ));
@@ -140,6 +150,31 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         count(stats.known_records()),
         count(stats.unknown)
     )];
+    for (amount, description) in counted_notes(stats, zone) {
+        if amount > 0 {
+            notes.push(format!("log: {} {description}", count(amount)));
+        }
+    }
+    if let Some(why) = stats.rejected_uncounted_why {
+        notes.push(format!(
+            "log: {} of requests with an error status, which name no engine, are not counted: {why}",
+            plural(stats.rejected_uncounted, "access line")
+        ));
+    }
+    if stats.files_skipped > 0 {
+        notes.push(format!(
+            "log: {} skipped: {}{}",
+            plural(stats.files_skipped, "file"),
+            stats.skipped.join("; "),
+            if stats.files_skipped > stats.skipped.len() as u64 { "; .." } else { "" }
+        ));
+    }
+    notes.extend(stats.broken.iter().map(|why| format!("log: {why}; the lines before it are included")));
+    notes
+}
+
+/// Number of lines of each kind that needs a note, or of evicted rids, with what the note says of them. A number may be 0.
+fn counted_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<(u64, String)> {
     // Full rids are needed only for truncated ones.
     let truncated_rids = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
     let evicted = if truncated_rids > 0 { stats.rids_evicted } else { 0 };
@@ -148,7 +183,7 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         None => String::from("UTC"),
     };
     let offsets = stats.offsets.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
-    for (amount, description) in [
+    vec![
         (stats.zone_assumed, format!("have no time zone and were read as {zone} (--timezone)")),
         (
             stats.zone_derived,
@@ -173,25 +208,5 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
             ),
         ),
         (evicted, String::from("full rids were evicted before truncated ones could be matched")),
-    ] {
-        if amount > 0 {
-            notes.push(format!("log: {} {description}", count(amount)));
-        }
-    }
-    if let Some(why) = stats.rejected_uncounted_why {
-        notes.push(format!(
-            "log: {} of requests with an error status, which name no engine, are not counted: {why}",
-            plural(stats.rejected_uncounted, "access line")
-        ));
-    }
-    if stats.files_skipped > 0 {
-        notes.push(format!(
-            "log: {} skipped: {}{}",
-            plural(stats.files_skipped, "file"),
-            stats.skipped.join("; "),
-            if stats.files_skipped > stats.skipped.len() as u64 { "; .." } else { "" }
-        ));
-    }
-    notes.extend(stats.broken.iter().map(|why| format!("log: {why}; the lines before it are included")));
-    notes
+    ]
 }

@@ -69,6 +69,21 @@ impl<'r> Playback<'r> {
         self.known_findings.clear();
     }
 
+    /// The present findings that have been shown, and in the same order the times to which a seek plays to show them again.
+    fn findings_shown_so_far(&self, analysis: &Analysis) -> (Vec<FindingKey>, Vec<MonoNs>) {
+        let mut shown_findings = Vec::new();
+        let mut shown_at = Vec::new();
+        for finding in analysis.findings() {
+            let key = FindingKey::from(finding);
+            if let Some(found_at) = self.first_shown.get(&key) {
+                // One nanosecond after the tick that found it, so that a seek to this time plays that tick, too.
+                shown_at.push(MonoNs(found_at.0.saturating_add(1)));
+                shown_findings.push(key);
+            }
+        }
+        (shown_findings, shown_at)
+    }
+
     /// Notes when each finding is shown for the first time. If the user seeks the next finding, playback pauses at a new one. Of several
     /// new findings, the worst counts as the one that was sought.
     fn note_new_findings(&mut self, session: &Session) {
@@ -132,13 +147,15 @@ impl Source for Playback<'_> {
                     session.add_degraded(format!("recording: {error}"));
                     session.notify(format!("! recording: {error}"));
                     // Playback goes on behind a damaged block. After another error, the user decides.
-                    if !matches!(error, ReadError::Damaged { .. }) {
+                    let may_go_on = matches!(error, ReadError::Damaged { .. });
+                    if !may_go_on {
                         self.player.pause();
                     }
                     return Flow::Busy;
                 }
             };
-            if played_to >= self.step_end {
+            let is_step_played = played_to >= self.step_end;
+            if is_step_played {
                 self.step_end = MonoNs(played_to.0.saturating_add(STEP_NS));
                 self.player.advance_to(played_to);
                 return Flow::Busy;
@@ -152,17 +169,7 @@ impl Source for Playback<'_> {
 
     /// Executes a command of the user. If the command seeks the previous finding, remembers which finding that is.
     fn play(&mut self, play: Play, analysis: &Analysis) {
-        let mut shown_findings = Vec::new();
-        // When each of `shown_findings` was first shown, in the same order.
-        let mut shown_at = Vec::new();
-        for finding in analysis.findings() {
-            let key = FindingKey::from(finding);
-            if let Some(found_at) = self.first_shown.get(&key) {
-                // One nanosecond after the tick that found it, so that a seek to this time plays that tick, too.
-                shown_at.push(MonoNs(found_at.0.saturating_add(1)));
-                shown_findings.push(key);
-            }
-        }
+        let (shown_findings, shown_at) = self.findings_shown_so_far(analysis);
         self.player.execute_command(play, &shown_at);
         self.sought_finding = None;
         // To go back to a finding, the player sets `restart_to` to the time at which it was shown.

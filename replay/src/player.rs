@@ -125,14 +125,18 @@ impl Player {
             }
             Play::End => self.seek_target = (!self.has_ended).then_some(SeekTarget::End),
             Play::NextFinding => self.seek_target = (!self.has_ended).then_some(SeekTarget::Finding),
-            Play::PreviousFinding => {
-                // Playback pauses where a finding is first shown, or shortly after. The same command then goes to the finding before it.
-                let latest = MonoNs(self.played_to.0.saturating_sub(SECOND_NS));
-                if let Some(&previous) = findings_shown_at.iter().filter(|shown_at| **shown_at < latest).max() {
-                    self.is_playing = false;
-                    self.seek_to(previous);
-                }
-            }
+            Play::PreviousFinding => self.seek_previous_finding(findings_shown_at),
+        }
+    }
+
+    /// Seeks the last finding that was shown before the current one, and pauses there. Does nothing if there is none.
+    fn seek_previous_finding(&mut self, findings_shown_at: &[MonoNs]) {
+        // After this command, playback is paused where the current finding was shown, or shortly after.
+        let latest = MonoNs(self.played_to.0.saturating_sub(SECOND_NS));
+        let previous = findings_shown_at.iter().filter(|shown_at| **shown_at < latest).max();
+        if let Some(&previous) = previous {
+            self.is_playing = false;
+            self.seek_to(previous);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -189,6 +189,14 @@ impl RunTarget {
         }
     }
 
+    /// Path of the recording at the source, of the run's engine if it is known.
+    fn recording_path(&self) -> String {
+        match self.engine.get() {
+            Some(engine) => format!("/recording?engine={}", encode_name(&engine.name)),
+            None => "/recording".to_owned(),
+        }
+    }
+
     /// The run of another engine of the same source.
     fn of_engine(&self, engine: RemoteEngine) -> Self {
         Self { engine: Arc::new(OnceLock::from(engine)), ..self.clone() }
@@ -204,16 +212,10 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
     let mut known_names = BTreeSet::new();
     let mut tasks = JoinSet::new();
     while !first_events.is_closed() {
-        // Empty for a source that lists no engines, which has one run, and for one that does not answer.
-        let engines =
-            timeout(RESPONSE_TIMEOUT, read_engines(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
-        for engine in engines {
-            if known_names.len() == MAX_ENGINES || known_names.contains(&engine.name) {
+        for engine in list_engines(&first).await {
+            let is_new = add_known_engine(&mut known_names, &engine.name, &first.address);
+            if !is_new {
                 continue;
-            }
-            known_names.insert(engine.name.clone());
-            if known_names.len() == MAX_ENGINES {
-                tracing::warn!("{} has more than {MAX_ENGINES} engines: the others are not watched", first.address);
             }
             // The first run of the source may be connected already, to its only engine.
             let is_first_engine = first.engine.set(engine.clone()).is_ok();
@@ -235,6 +237,24 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
         }
         sleep(ENGINES_INTERVAL).await;
     }
+}
+
+/// The engines that a source lists. Empty for a source that lists none, which has one run, and for one that does not answer in time.
+async fn list_engines(target: &RunTarget) -> Vec<RemoteEngine> {
+    timeout(RESPONSE_TIMEOUT, read_engines(target)).await.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+/// Adds an engine's name to the known ones of the source at `address`. Returns false for a name that is known already, and beyond the
+/// maximum. Warns when the maximum is reached.
+fn add_known_engine(known_names: &mut BTreeSet<String>, name: &str, address: &str) -> bool {
+    if known_names.len() == MAX_ENGINES || known_names.contains(name) {
+        return false;
+    }
+    known_names.insert(name.to_owned());
+    if known_names.len() == MAX_ENGINES {
+        tracing::warn!("{address} has more than {MAX_ENGINES} engines: the others are not watched");
+    }
+    true
 }
 
 /// Reads the source's engines from its health. Fails for a list that is too long, because the part of it that is read is no valid JSON.
@@ -277,10 +297,7 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
 async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: &mut bool) -> anyhow::Result<()> {
     // Dropped at the end of this function, which closes the connection.
     let mut connection = JoinSet::new();
-    let path = match target.engine.get() {
-        Some(engine) => format!("/recording?engine={}", encode_name(&engine.name)),
-        None => "/recording".to_owned(),
-    };
+    let path = target.recording_path();
     let response = match timeout(RESPONSE_TIMEOUT, send_request(target, &path, &mut connection)).await {
         Ok(response) => response?,
         Err(_) => anyhow::bail!("it does not answer"),
@@ -294,17 +311,22 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     }
     let mut body = response.into_body();
     let mut splitter = StreamSplitter::default();
-    loop {
-        let part = timeout(SILENCE_TIMEOUT, next_part(&mut body)).await;
-        let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENCE_TIMEOUT.as_secs()))?;
-        let Some(part) = part else { return Ok(()) };
-        splitter.extend(&part.map_err(|error| describe_http_error(&error))?);
+    while let Some(part) = next_part_before_timeout(&mut body).await? {
+        splitter.extend(&part);
         while let Some(section) = splitter.next_section()? {
             if events.send(RemoteEvent::Section(Box::new(section))).await.is_err() {
                 return Ok(());
             }
         }
     }
+    Ok(())
+}
+
+/// The next part of a recording; `None` at its end. Fails if nothing arrives for too long.
+async fn next_part_before_timeout(body: &mut Incoming) -> anyhow::Result<Option<Bytes>> {
+    let part = timeout(SILENCE_TIMEOUT, next_part(body)).await;
+    let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENCE_TIMEOUT.as_secs()))?;
+    part.transpose().map_err(|error| describe_http_error(&error))
 }
 
 /// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes. The response's body arrives only while

@@ -2,14 +2,8 @@
 
 /// Connected components of `count` nodes, each in ascending order, ordered by their first member.
 pub fn connected_groups(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
-    // Disjoint sets: each node refers to one of its group, and the group's first node to itself.
-    let mut leaders: Vec<usize> = (0..count).collect();
-    for (node, other) in edges {
-        let leader = find_leader(&mut leaders, node);
-        let other_leader = find_leader(&mut leaders, other);
-        // The first of both leaders stands for the joined group.
-        leaders[leader.max(other_leader)] = leader.min(other_leader);
-    }
+    let mut leaders = join_connected_nodes(count, edges);
+    // A group stands at the index of its leader.
     let mut groups: Vec<Vec<usize>> = vec![Vec::new(); count];
     for node in 0..count {
         let leader = find_leader(&mut leaders, node);
@@ -17,6 +11,20 @@ pub fn connected_groups(count: usize, edges: impl IntoIterator<Item = (usize, us
     }
     groups.retain(|group| !group.is_empty());
     groups
+}
+
+/// Joins connected nodes to groups, as disjoint sets: each node refers to another one of its group, and the group's first node, its leader,
+/// to itself.
+fn join_connected_nodes(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<usize> {
+    // At first each node is a group of its own.
+    let mut leaders: Vec<usize> = (0..count).collect();
+    for (node, other) in edges {
+        let leader = find_leader(&mut leaders, node);
+        let other_leader = find_leader(&mut leaders, other);
+        // The first of both leaders stands for the joined group.
+        leaders[leader.max(other_leader)] = leader.min(other_leader);
+    }
+    leaders
 }
 
 /// The first node of this node's group, which stands for the group.

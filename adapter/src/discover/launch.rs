@@ -24,24 +24,28 @@ impl FlagName {
     /// `false` or `0` counts as absent. `None` if the flag is absent.
     fn find_in_command(&self, argv: &[String]) -> Option<String> {
         for (index, argument) in argv.iter().enumerate() {
-            let (flag, value) = match argument.split_once('=') {
+            let (flag, value_after_equals) = match argument.split_once('=') {
                 Some((flag, value)) => (flag, Some(value)),
                 None => (argument.as_str(), None),
             };
-            // Python's `argparse` accepts every prefix of a flag that fits no other; `shortest` is the shortest one.
-            let is_this_flag = self.name.starts_with(flag) && flag.len() >= self.shortest.len();
-            if !is_this_flag {
+            if !self.may_be_written_as(flag) {
                 continue;
             }
             if self.has_value {
-                return value.or_else(|| argv.get(index + 1).map(String::as_str)).map(str::to_owned);
+                let next_argument = argv.get(index + 1).map(String::as_str);
+                return value_after_equals.or(next_argument).map(str::to_owned);
             }
-            let is_off = matches!(value, Some("false" | "False" | "0"));
-            if !is_off {
+            let is_switched_off = matches!(value_after_equals, Some("false" | "False" | "0"));
+            if !is_switched_off {
                 return Some(argument.clone());
             }
         }
         None
+    }
+
+    /// Whether `written` is the flag or an abbreviation of it. Python's `argparse` accepts every prefix that fits no other flag.
+    fn may_be_written_as(&self, written: &str) -> bool {
+        self.name.starts_with(written) && written.len() >= self.shortest.len()
     }
 }
 
@@ -74,26 +78,48 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
         let Some(letters) = argument.strip_prefix('-') else {
             return Some(Program::Script(argument));
         };
-        // Single-letter options may be combined, up to one that takes the rest or the next argument: `-um race`.
-        let last_option = letters.trim_start_matches(|letter| OPTIONS_WITHOUT_VALUE.contains(letter));
-        // `-` reads the program from standard input, and `-c` has it in an argument.
-        let is_program_elsewhere = letters.is_empty() || last_option.starts_with('c');
-        if is_program_elsewhere {
-            return None;
-        }
-        if last_option == "m" {
-            return arguments.next().map(|module| Program::Module(module));
-        }
-        if let Some(module) = last_option.strip_prefix('m') {
-            return Some(Program::Module(module));
-        }
-        // The last one is `--check-hash-based-pycs` without its first dash.
-        let takes_next_argument = matches!(last_option, "X" | "W" | "-check-hash-based-pycs");
-        if takes_next_argument {
-            arguments.next();
+        match PythonOption::parse(letters) {
+            PythonOption::Module(module) => return Some(Program::Module(module)),
+            PythonOption::ModuleIsNext => return arguments.next().map(|module| Program::Module(module)),
+            PythonOption::OtherProgram => return None,
+            PythonOption::ValueIsNext => {
+                arguments.next();
+            }
+            PythonOption::Complete => {}
         }
     }
     None
+}
+
+/// What an argument with options of Python says of the program.
+enum PythonOption<'a> {
+    /// `-mMODULE`.
+    Module(&'a str),
+    /// `-m`, with the module in the next argument.
+    ModuleIsNext,
+    /// `-`, which reads the program from standard input, or `-c`, whose program is an argument.
+    OtherProgram,
+    /// An option whose value is the next argument.
+    ValueIsNext,
+    /// Options that say nothing of the program.
+    Complete,
+}
+
+impl<'a> PythonOption<'a> {
+    /// Parses an argument behind its dash. Single-letter options may be combined, up to one that takes the rest or the next argument: `-um
+    /// race`.
+    fn parse(letters: &'a str) -> Self {
+        let last_option = letters.trim_start_matches(|letter| OPTIONS_WITHOUT_VALUE.contains(letter));
+        if letters.is_empty() || last_option.starts_with('c') {
+            return Self::OtherProgram;
+        }
+        match last_option {
+            "m" => Self::ModuleIsNext,
+            // The last one is `--check-hash-based-pycs` without its first dash.
+            "X" | "W" | "-check-hash-based-pycs" => Self::ValueIsNext,
+            _ => last_option.strip_prefix('m').map_or(Self::Complete, Self::Module),
+        }
+    }
 }
 
 impl Flags {

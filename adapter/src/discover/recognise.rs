@@ -112,17 +112,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     /// requests, or whose processes have no role of this engine. By default a wire carries output from its connector to its acceptor, if
     /// the one sends output and the other receives it.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-        let readings = wires.iter().map(|wire| {
-            // `None` if the connecting process is not visible, or if either process has no role of this engine.
-            let (connector, connector_source) = role_among(self.roles(), roles[wire.connector?])?;
-            let (acceptor, acceptor_source) = role_among(self.roles(), roles[wire.acceptor])?;
-            if !connector.sends_output() || !acceptor.receives_output() {
-                return None;
-            }
-            let confidence = Confidence::of_sources([connector_source, acceptor_source]);
-            Some(Reading::forward(Carries::Output, confidence))
-        });
-        readings.collect()
+        wires.iter().map(|wire| read_output_wire(wire, roles, self.roles())).collect()
     }
 
     /// Settings of the engine as a whole.
@@ -297,6 +287,18 @@ impl Reading {
 /// Role of a process if it is one of `roles`. `None` for a process of another engine.
 pub fn role_among(roles: &[Role], of_process: Option<RoleWithSource>) -> Option<RoleWithSource> {
     of_process.filter(|(role, _)| roles.contains(role))
+}
+
+/// Interprets a wire from a process that sends output to one that receives it. `None` for any other wire, if the connecting process is not
+/// visible, and if the role of either process is not one of `roles_of_engine`.
+fn read_output_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], roles_of_engine: &[Role]) -> Option<Reading> {
+    let (connector, connector_source) = role_among(roles_of_engine, roles[wire.connector?])?;
+    let (acceptor, acceptor_source) = role_among(roles_of_engine, roles[wire.acceptor])?;
+    if !connector.sends_output() || !acceptor.receives_output() {
+        return None;
+    }
+    let confidence = Confidence::of_sources([connector_source, acceptor_source]);
+    Some(Reading::forward(Carries::Output, confidence))
 }
 
 /// Properties of an engine's main process, and of the engine.

@@ -131,22 +131,33 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
 /// Settings that Dynamo's worker chooses if no flag of SGLang sets them. All are unknown without Dynamo's release.
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
-    let by_release = Origin::Release(format!("Dynamo {release}"));
-    // From 1.1.0 on, only SGLang's flag skips the detokenizer. Earlier releases skip it unless a flag of their own says otherwise.
-    // `rc(0)` is before every pre-release of 1.1.0.
-    let has_default_of_sglang = release >= Version::new(1, 1, 0).rc(0);
-    let skips_tokenizer_init = if has_default_of_sglang {
-        let skips_by_default = false;
-        setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default)
-    } else if let Some(argument) = evidence.flags.get(USE_TOKENIZER) {
-        Some(Setting::new(false, evidence.argument(argument)))
-    } else {
-        Some(Setting::new(true, by_release.clone()))
-    };
-    // In releases before 0.9.0 each output repeats all earlier tokens.
+    // In releases before 0.9.0 (`rc(0)` is before its pre-releases) each output repeats all earlier tokens.
     let is_incremental = release >= Version::new(0, 9, 0).rc(0);
     let mode = if is_incremental { Mode::Incremental } else { Mode::Cumulative };
-    LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }
+    LauncherDefaults {
+        skips_tokenizer_init: worker_skips_tokenizer_init(evidence, release),
+        mode: Some(setting_by_release(release, mode)),
+    }
+}
+
+/// Whether a worker that was started without SGLang's flag sends output without a detokenizer. From 1.1.0 on, only SGLang's flag skips the
+/// detokenizer. Earlier releases skip it unless a flag of their own says otherwise.
+fn worker_skips_tokenizer_init(evidence: &Evidence<'_>, release: Version) -> Option<Setting<bool>> {
+    // `rc(0)` is before every pre-release of 1.1.0.
+    let has_default_of_sglang = release >= Version::new(1, 1, 0).rc(0);
+    if has_default_of_sglang {
+        let skips_by_default = false;
+        return setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default);
+    }
+    match evidence.flags.get(USE_TOKENIZER) {
+        Some(argument) => Some(Setting::new(false, evidence.argument(argument))),
+        None => Some(setting_by_release(release, true)),
+    }
+}
+
+/// A setting that follows from Dynamo's release.
+fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
+    Setting::new(value, Origin::Release(format!("Dynamo {release}")))
 }
 
 /// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the context, which is the frontend's id, and

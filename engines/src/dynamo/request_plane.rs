@@ -67,6 +67,15 @@ struct MessagePart<'a> {
     rest: &'a [u8],
 }
 
+/// The payload of a message, up to its body.
+struct Payload<'a> {
+    /// The control header.
+    control: &'a [u8],
+    /// The bytes behind the control header, as far as they are present.
+    body_start: &'a [u8],
+    body_bytes: u64,
+}
+
 /// A message whose ids have been read.
 struct ReadMessage {
     /// Number of bytes up to the body.
@@ -92,8 +101,8 @@ impl ParseRequests for RequestPlaneParser {
         }
     }
 
-    /// Passes the ids of each request whose head ends in `input` to `emit`. `begins`: whether `input` is the start of a read, where a message may
-    /// begin.
+    /// Passes the ids of each request whose head ends in `input` to `emit`. `begins` says that `input` is the start of a read, where a
+    /// message may begin.
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
@@ -118,22 +127,22 @@ impl RequestPlaneParser {
     /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it.
     /// `None` if the head continues in the next input, or if the bytes are not a message.
     fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
-        // The head as far as earlier inputs held it. It is kept again if this input does not complete it.
-        let mut kept = std::mem::take(&mut self.kept_head);
-        let kept_length = kept.len();
+        let mut head_so_far = std::mem::take(&mut self.kept_head);
+        let bytes_of_earlier_inputs = head_so_far.len();
         // Nothing is copied if the message begins in this input.
-        let bytes = if kept.is_empty() {
+        let bytes = if head_so_far.is_empty() {
             input
         } else {
-            kept.extend_from_slice(input);
-            &kept
+            head_so_far.extend_from_slice(input);
+            &head_so_far
         };
         match parse_message(bytes, emit) {
             Ok(Some(message)) => {
                 self.body_bytes_left = message.body_bytes;
-                let bytes_of_input = message.head_bytes.saturating_sub(kept_length);
+                let bytes_of_input = message.head_bytes.saturating_sub(bytes_of_earlier_inputs);
                 Some(bytes_of_input.min(input.len()))
             }
+            // The head continues in the next input.
             Ok(None) => {
                 self.kept_head = bytes.to_vec();
                 None
@@ -149,27 +158,32 @@ impl RequestPlaneParser {
 
 /// Parses the message at the start of `bytes`, and passes its ids to `emit`. `None` if more bytes are needed.
 ///
-/// Layout, with big-endian lengths: path and headers, each after its length; the length of the payload; and the payload, which is a prefix
-/// (the lengths of control header and body), the control header, and the body.
+/// A message is a path and headers, each after its big-endian length, and the payload. Its head is everything up to the body in the
+/// payload.
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
     let Some(path) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else { return Ok(None) };
-    let Some(headers) = split_part(path.rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
-    let rest = headers.rest;
-    let headers = serde_json::from_slice(headers.bytes).map_err(|_| Invalid)?;
-    let Some((payload_bytes, rest)) = rest.split_first_chunk() else { return Ok(None) };
+    let Some(json) = split_part(path.rest, |json| json.starts_with(b"{"))? else { return Ok(None) };
+    let headers = serde_json::from_slice(json.bytes).map_err(|_| Invalid)?;
+    let Some(payload) = split_payload(json.rest)? else { return Ok(None) };
+    emit_ids(path.bytes, &headers, payload.control, emit);
+    let head_bytes = bytes.len() - payload.body_start.len();
+    Ok(Some(ReadMessage { head_bytes, body_bytes: payload.body_bytes }))
+}
+
+/// Splits the payload of a message, which comes after its length: a prefix with the lengths of control header and body, the control header,
+/// and the body. `None` if more bytes are needed.
+fn split_payload(bytes: &[u8]) -> Result<Option<Payload<'_>>, Invalid> {
+    let Some((payload_bytes, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
     let lengths = FrameLengths::parse(prefix);
+    // The length of the payload is stated twice: before it, and as the lengths of its parts.
     let payload_bytes = u64::from(u32::from_be_bytes(*payload_bytes));
-    // The prefix states the length of the payload a second time.
-    let are_lengths_equal = (PREFIX_BYTES as u64 + lengths.header).checked_add(lengths.body) == Some(payload_bytes);
-    if lengths.header > MAX_HEADER_BYTES || !are_lengths_equal {
+    let bytes_of_parts = (PREFIX_BYTES as u64 + lengths.header).checked_add(lengths.body);
+    if lengths.header > MAX_HEADER_BYTES || bytes_of_parts != Some(payload_bytes) {
         return Err(Invalid);
     }
-    let Some(control) = rest.get(..lengths.header as usize) else { return Ok(None) };
-    emit_ids(path.bytes, &headers, control, emit);
-    // The head ends with the control header.
-    let head_bytes = bytes.len() - rest.len() + control.len();
-    Ok(Some(ReadMessage { head_bytes, body_bytes: lengths.body }))
+    let Some((control, body_start)) = rest.split_at_checked(lengths.header as usize) else { return Ok(None) };
+    Ok(Some(Payload { control, body_start, body_bytes: lengths.body }))
 }
 
 /// Splits off a part that is preceded by its length. `None` if more bytes are needed. Fails if the part is empty, or if `may_begin` rejects
@@ -194,18 +208,25 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
     // JSON inside a JSON string. Its subject is optional.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
-    let mut rid = None;
-    // Releases before 1.6 use the trace id as request id. Their path is `INSTANCE/ENDPOINT`; later ones also name the component in it.
-    let is_rid_trace_id = memchr_iter(b'/', path).count() == 1;
-    if is_rid_trace_id && let Some(parent) = &headers.traceparent {
-        rid = trace_id_of(&parent.0);
-    }
     emit(RequestIds {
         subject: subject.as_ref().map(|subject| &*subject.0),
         context: &id.0,
-        rid,
+        rid: if uses_trace_id_as_rid(path) { headers.trace_id() } else { None },
         has_readable_response: matches!(&*connection_info.transport.0, TCP | UNNAMED_TRANSPORT),
     });
+}
+
+/// Whether the release uses a request's trace id as its request id, judged by the path. Releases before 1.6 do, and their path is
+/// `INSTANCE/ENDPOINT`; later ones also name the component in it.
+fn uses_trace_id_as_rid(path: &[u8]) -> bool {
+    memchr_iter(b'/', path).count() == 1
+}
+
+impl Headers<'_> {
+    /// The trace id of the request. `None` if it has none, or a malformed one.
+    fn trace_id(&self) -> Option<&str> {
+        trace_id_of(&self.traceparent.as_ref()?.0)
+    }
 }
 
 /// The trace id in a `traceparent`, which is its second part. `None` if it is malformed.

@@ -135,27 +135,34 @@ impl ResponseFrames {
 
     /// Parses a chunk of a response, and passes it to `emit`: output, an error, or the end. A comment is ignored.
     fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
-        let outer: Option<Outer<'_>> = match body.first() {
-            // The release decides the codec: JSON up to 1.3, msgpack from 1.4 on.
-            Some(b'{') => serde_json::from_slice(body).ok(),
-            _ => rmp_serde::from_slice(body).ok(),
-        };
-        let Some(outer) = outer else { return emit(ResponseElement::Undecoded) };
-        // The worker's final marker: everything was written.
-        if outer.complete_final {
+        let Some(outer) = Outer::decode(body) else { return emit(ResponseElement::Undecoded) };
+        let is_final_marker = outer.complete_final;
+        if is_final_marker {
             self.has_ended = true;
             return emit(ResponseElement::Ended);
         }
-        let Some(Annotated { data, event }) = outer.data else { return emit(ResponseElement::Undecoded) };
-        match (data, event) {
-            (Some(output), _) => emit(ResponseElement::Completion(output.to_completion(&self.subject))),
-            (None, Some(event)) => {
+        match outer.data {
+            Some(Annotated { data: Some(output), .. }) => {
+                emit(ResponseElement::Completion(output.to_completion(&self.subject)));
+            }
+            Some(Annotated { event: Some(event), .. }) => {
                 // Other events are comments between chunks. None has tokens.
                 if event.0 == "error" {
                     emit(ResponseElement::Failed);
                 }
             }
-            (None, None) => emit(ResponseElement::Undecoded),
+            _ => emit(ResponseElement::Undecoded),
+        }
+    }
+}
+
+impl<'a> Outer<'a> {
+    /// Decodes a chunk, whose codec depends on the worker's release: JSON up to 1.3, msgpack from 1.4 on. `None` if it is malformed.
+    #[inline]
+    fn decode(body: &'a [u8]) -> Option<Self> {
+        match body.first() {
+            Some(b'{') => serde_json::from_slice(body).ok(),
+            _ => rmp_serde::from_slice(body).ok(),
         }
     }
 }
@@ -178,27 +185,31 @@ impl FrameLengths {
 impl Output<'_> {
     /// The output as a completion of the stream `subject`. Its number of tokens is `None` if the output does not show it.
     fn to_completion<'a>(&'a self, subject: &'a str) -> Completion<'a> {
-        let finished = self.finish_reason.is_some();
         // The choices of a request share a stream and are counted separately.
         let rid = match self.index.unwrap_or(0) {
             0 => Cow::Borrowed(subject),
             index => Cow::Owned(format!("{subject}#{index}")),
         };
-        let tokens = if let Some(ids) = &self.token_ids {
-            Some(ids.len() as u32)
-        } else {
-            // The end of a cancelled request has neither ids nor text, so no tokens.
-            let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
-            (finished && !has_text).then_some(0)
-        };
         Completion {
             rid,
             form: ResponseForm::WorkerStream,
-            tokens,
+            tokens: self.token_count(),
             stated_tokens: self.completion_usage.as_ref().and_then(|usage| usage.completion_tokens),
-            finished,
+            finished: self.finish_reason.is_some(),
             ids: self.token_ids.as_deref().unwrap_or_default(),
             ..Completion::default()
         }
+    }
+
+    /// Number of tokens in the output. `None` if it has text without ids, or neither of them before the end.
+    #[inline]
+    fn token_count(&self) -> Option<u32> {
+        if let Some(ids) = &self.token_ids {
+            return Some(ids.len() as u32);
+        }
+        let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
+        // The end of a cancelled request has neither ids nor text, so no tokens.
+        let is_end_without_output = self.finish_reason.is_some() && !has_text;
+        is_end_without_output.then_some(0)
     }
 }

@@ -38,9 +38,9 @@ pub(crate) fn count_repeats<const N: usize>(bytes: &[u8], at: usize) -> usize {
 fn common_prefix_len(left: &[u8], right: &[u8]) -> usize {
     /// Number of bytes that are compared with vector instructions.
     const BLOCK_BYTES: usize = 32;
-    // The rest is compared in words of eight bytes, without a branch for each byte.
     let blocks = left.as_chunks::<BLOCK_BYTES>().0.iter().zip(right.as_chunks::<BLOCK_BYTES>().0);
     let mut equal_bytes = BLOCK_BYTES * blocks.take_while(|(a, b)| a == b).count();
+    // Compare the rest in words of eight bytes, without a branch for each byte.
     let words = left[equal_bytes..].as_chunks().0.iter().zip(right[equal_bytes..].as_chunks().0);
     for (a, b) in words {
         let difference = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
@@ -50,6 +50,7 @@ fn common_prefix_len(left: &[u8], right: &[u8]) -> usize {
         }
         equal_bytes += 8;
     }
+    // Fewer than eight bytes are left of one of them.
     let bytes = left[equal_bytes..].iter().zip(&right[equal_bytes..]);
     equal_bytes + bytes.take_while(|(a, b)| a == b).count()
 }

@@ -80,25 +80,27 @@ impl Decode for BatchDecoder {
             read_batch(message, &mut chunks)
         };
         match read {
-            Ok(columns) => {
-                let has_old_layout = OLD_COLUMN_COUNTS.contains(&columns);
-                let shape = Shape {
-                    engine: NAME,
-                    class: CLASS,
-                    codec: "msgpack",
-                    schema: if has_old_layout { OLD_RELEASES } else { NEW_RELEASES },
-                    kind: Kind::TokenIds,
-                    ids: IdColumn::Uncounted,
-                    // The message does not show what the task of a request does with several queued chunks.
-                    waiter: None,
-                };
-                Ok(Decoded::new(shape, chunks, &mut self.chunks))
-            }
+            Ok(columns) => Ok(Decoded::new(shape_of_batch(columns), chunks, &mut self.chunks)),
             Err(why) => {
                 self.chunks = recycle(chunks);
                 Err(Refused { reason: why.reason(), detail: why.to_string() })
             }
         }
+    }
+}
+
+/// Properties of a batch with this number of columns, which shows the releases that write it.
+fn shape_of_batch(columns: u32) -> Shape {
+    let has_old_layout = OLD_COLUMN_COUNTS.contains(&columns);
+    Shape {
+        engine: NAME,
+        class: CLASS,
+        codec: "msgpack",
+        schema: if has_old_layout { OLD_RELEASES } else { NEW_RELEASES },
+        kind: Kind::TokenIds,
+        ids: IdColumn::Uncounted,
+        // The message does not show what the task of a request does with several queued chunks.
+        waiter: None,
     }
 }
 
@@ -112,21 +114,18 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
             what: "fewer columns than any release",
         });
     }
-    let (count, mut at) = read_array_head(message, at).ok_or_else(|| malformed_at(at, "request ids are not a list"))?;
-    if count > MAX_REQUESTS {
+    let (requests, mut at) =
+        read_array_head(message, at).ok_or_else(|| malformed_at(at, "request ids are not a list"))?;
+    if requests > MAX_REQUESTS {
         return Err(Undecoded::Limit { limit: "items", value: MAX_REQUESTS as usize });
     }
-    for _ in 0..count {
-        let (rid, next) = read_string(message, at).ok_or_else(|| malformed_at(at, "a request id is not a string"))?;
-        if rid.len() > MAX_RID_BYTES {
-            return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
-        }
-        let rid = str::from_utf8(rid).map_err(|_| malformed_at(at, "a request id is not UTF-8"))?;
+    for _ in 0..requests {
+        let (rid, next) = read_rid(message, at)?;
         chunks.push(Chunk::new(client_rid(rid)));
         at = next;
     }
     // The second column: finish reasons.
-    at = read_column_head(message, at, count)?;
+    at = read_column_head(message, at, requests)?;
     for chunk in &mut *chunks {
         (chunk.finish, at) = read_finish_reason(message, at)?;
     }
@@ -134,13 +133,11 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
     // stream.
     at = skip_value(message, at)?;
     // The fourth column: numbers of new ids.
-    at = read_column_head(message, at, count)?;
+    at = read_column_head(message, at, requests)?;
     for chunk in &mut *chunks {
-        (chunk.listed, at) = match read_head(message, at) {
-            Some((Head::Int(listed), next)) if u32::try_from(listed).is_ok() => (Some(listed as u32), next),
-            Some(_) => return Err(malformed_at(at, "the number of ids is not a count")),
-            None => return Err(Undecoded::Truncated { at }),
-        };
+        let (new_ids, next) = read_id_count(message, at)?;
+        chunk.listed = Some(new_ids);
+        at = next;
     }
     for _ in READ_COLUMNS..columns {
         at = skip_value(message, at)?;
@@ -168,6 +165,27 @@ fn read_column_head(message: &[u8], at: usize, count: u32) -> Result<usize, Unde
     }
 }
 
+/// The request id at `at`, with the offset behind it.
+#[inline]
+fn read_rid(message: &[u8], at: usize) -> Result<(&str, usize), Undecoded> {
+    let (rid, next) = read_string(message, at).ok_or_else(|| malformed_at(at, "a request id is not a string"))?;
+    if rid.len() > MAX_RID_BYTES {
+        return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
+    }
+    let rid = str::from_utf8(rid).map_err(|_| malformed_at(at, "a request id is not UTF-8"))?;
+    Ok((rid, next))
+}
+
+/// The number of new token ids at `at`, with the offset behind it.
+#[inline]
+fn read_id_count(message: &[u8], at: usize) -> Result<(u32, usize), Undecoded> {
+    match read_head(message, at) {
+        Some((Head::Int(count), next)) if u32::try_from(count).is_ok() => Ok((count as u32, next)),
+        Some(_) => Err(malformed_at(at, "the number of ids is not a count")),
+        None => Err(Undecoded::Truncated { at }),
+    }
+}
+
 /// Reads the finish reason at `at`, which is nil for a request that goes on, or a map with a `type`. Returns it with the offset behind it.
 fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
     let end = skip_value(message, at)?;
@@ -178,18 +196,24 @@ fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usiz
             for _ in 0..len {
                 let value_at = skip_value(message, at)?;
                 if read_string(message, at).is_some_and(|(key, _)| key == b"type") {
-                    finish = match read_string(message, value_at) {
-                        Some((b"length", _)) => Finish::Length,
-                        Some((b"stop", _)) => Finish::Stop,
-                        Some((b"abort", _)) => Finish::Abort,
-                        _ => Finish::Other,
-                    };
+                    finish = finish_of_type(message, value_at);
                 }
                 at = skip_value(message, value_at)?;
             }
             Ok((Some(finish), end))
         }
         _ => Err(malformed_at(at, "a finish reason is neither nil nor a map")),
+    }
+}
+
+/// The finish reason with the `type` at `at`, which may be any value.
+#[inline]
+fn finish_of_type(message: &[u8], at: usize) -> Finish {
+    match read_string(message, at) {
+        Some((b"length", _)) => Finish::Length,
+        Some((b"stop", _)) => Finish::Stop,
+        Some((b"abort", _)) => Finish::Abort,
+        _ => Finish::Other,
     }
 }
 

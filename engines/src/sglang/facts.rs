@@ -198,10 +198,12 @@ impl Facts for SgLang {
         let fixed = ABANDONS_FIXED_IN.parse::<Version>().ok();
         // The release is not known.
         let (Some(range), Some(fixed)) = (range, fixed) else { return MAY_ABANDON };
-        if range.last < fixed {
+        let is_surely_unfixed = range.last < fixed;
+        let is_surely_fixed = range.first >= fixed;
+        if is_surely_unfixed {
             "fixed in SGLang 0.5.20 (pull request 35255): before it, the abort of a request whose client disconnected may never reach the \
              scheduler, and `/abort_request` has no effect; until then, limit `max_tokens`, or restart the server to free its slots"
-        } else if range.first >= fixed {
+        } else if is_surely_fixed {
             ""
         } else {
             MAY_ABANDON
@@ -217,11 +219,14 @@ impl Facts for SgLang {
         let (Some(range), Some(columns_from), Some(stats_from)) = (range, columns_from, stats_from) else {
             return SentTimes::both(SentTime::OnlyIf(MAY_SEND_TIMES));
         };
-        if range.last < columns_from {
+        let has_no_times = range.last < columns_from;
+        let has_time_stats = range.first >= stats_from;
+        let has_time_columns = range.first >= columns_from && range.last < stats_from;
+        if has_no_times {
             SentTimes::both(SentTime::Never("SGLang sends its own times from 0.5.5 on"))
-        } else if range.first >= stats_from {
+        } else if has_time_stats {
             SentTimes::both(SentTime::OnlyIf("SGLang sends its own times only with --enable-metrics"))
-        } else if range.first >= columns_from && range.last < stats_from {
+        } else if has_time_columns {
             SentTimes {
                 entries: SentTime::Always,
                 prefill_end: SentTime::Never(
@@ -229,6 +234,7 @@ impl Facts for SgLang {
                 ),
             }
         } else {
+            // The releases of the range differ.
             SentTimes::both(SentTime::OnlyIf(MAY_SEND_TIMES))
         }
     }

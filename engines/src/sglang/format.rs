@@ -127,22 +127,13 @@ fn may_be_first_frame(frame_length: u64, pickle_length: u64) -> bool {
 
 /// Tests whether a message of `length` bytes begins with an array whose first item is the name of a Python class.
 fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
-    let string = match skip_array_head(body) {
-        Ok(string) => string,
-        Err(opening) => return opening,
-    };
-    let name = match read_name_head(string) {
+    let name = match read_class_name(body) {
         Ok(name) => name,
         Err(opening) => return opening,
     };
     let is_usual_length = (MIN_NAME..=MAX_NAME).contains(&name.length);
     let fits_message = (name.length as u64) < length;
-    if !is_usual_length || !fits_message {
-        return Opening::No;
-    }
-    let Some((first, others)) = name.captured.split_first() else { return Opening::More };
-    let is_identifier = others.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-    if !first.is_ascii_uppercase() || !is_identifier {
+    if !is_usual_length || !fits_message || !name.may_be_identifier() {
         Opening::No
     } else if name.captured.len() < name.length {
         Opening::More
@@ -171,11 +162,20 @@ struct ClassName<'a> {
     captured: &'a [u8],
 }
 
-/// Reads a string of msgpack, whose head has one byte, or two from 32 bytes on. If there is no such head, or not all of it yet, fails with
-/// that answer.
+impl ClassName<'_> {
+    /// Whether the captured bytes can begin the name of a class, which has a capital first.
+    #[inline]
+    fn may_be_identifier(&self) -> bool {
+        let Some((first, others)) = self.captured.split_first() else { return true };
+        first.is_ascii_uppercase() && others.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+    }
+}
+
+/// Reads the string that is the first item of a msgpack array. Its head has one byte, or two from 32 bytes on. If there is no such head, or
+/// not all of it yet, fails with that answer.
 #[inline]
-fn read_name_head(string: &[u8]) -> Result<ClassName<'_>, Opening> {
-    let (length, rest) = match *string {
+fn read_class_name(body: &[u8]) -> Result<ClassName<'_>, Opening> {
+    let (length, rest) = match *skip_array_head(body)? {
         [head @ FIXSTR_0..=FIXSTR_31, ref rest @ ..] => (usize::from(head - FIXSTR_0), rest),
         [STR_8, length, ref rest @ ..] => (usize::from(length), rest),
         [] | [STR_8] => return Err(Opening::More),

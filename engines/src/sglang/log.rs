@@ -125,17 +125,15 @@ fn stage_statement<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
 /// the stage of each named request to `sink`.
 fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (area, body) = rest.split_once(']').ok_or(MalformedLine)?;
-    // Names as in the public report. Another area is used as the role.
-    let role = match area {
-        "disagg" => "scheduler",
-        "output" => "tokenizer",
-        other => other,
-    };
     let stage_name = body.split_whitespace().find(|word| is_stage_name(word)).ok_or(MalformedLine)?;
     let tokens = count_of_key(body, "output_len=");
     let pending = count_of_key(body, "pending=");
+    let mut emit_stage = |rid: LoggedRid<'_>| {
+        let stage = Stage::new(rid.text, stage_name, role_of_trace_area(area));
+        sink(&stage_statement(rid, Stage { tokens, pending, ..stage }));
+    };
     if let Some(rid) = value_of_key(body, "rid=").and_then(LoggedRid::parse) {
-        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, stage_name, role) }));
+        emit_stage(rid);
         return Ok(());
     }
     // Without a request id, the line is about a whole batch.
@@ -143,10 +141,17 @@ fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement
     let words = first_list(rids).split([',', ' ']);
     // A list that was cut ends with dots.
     let words = words.filter(|word| !word.trim_end_matches('.').is_empty());
-    for rid in words.filter_map(LoggedRid::parse) {
-        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, stage_name, role) }));
-    }
+    words.filter_map(LoggedRid::parse).for_each(emit_stage);
     Ok(())
+}
+
+/// Role of the process that writes lines about this area. The first two are as in the public report; another area is used as the role.
+fn role_of_trace_area(area: &str) -> &str {
+    match area {
+        "disagg" => "scheduler",
+        "output" => "tokenizer",
+        other => other,
+    }
 }
 
 /// The list at the beginning of the text, up to its closing bracket, or the first word.

@@ -1,20 +1,23 @@
 //! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
 
+mod output_tail;
+
 use std::sync::LazyLock;
 
-use adapter::decode::{ChunkSeconds, Decoded, EngineSeconds, Shape, recycle};
+use adapter::decode::{ChunkSeconds, Decoded, Shape, recycle};
 use trace::MonoNs;
 use trace::engine::Waiter;
-use trace::event::{Chunk, Finish, IdColumn, Kind};
+use trace::event::{Chunk, IdColumn, Kind};
 
 use super::NAME;
-use super::layout::{Envelope, OutputColumns, OutputLayout, TABLE, envelope_with_fields};
+use super::layout::{Envelope, OutputLayout, TABLE, envelope_with_fields};
 use crate::msgpack::type_byte::{
     FIXARRAY_1, FIXARRAY_2, FIXARRAY_3, FIXINT_MAX, FIXMAP_1, FIXMAP_15, FIXSTR_0, FIXSTR_31, MAP_16, STR_8, UINT_8,
     UINT_16, UINT_32,
 };
 use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
+use output_tail::LastTail;
 
 /// Complete message of an engine that dies.
 const DEAD: &str = "ENGINE_CORE_DEAD";
@@ -70,28 +73,19 @@ impl Decoder {
             let chunks = recycle(std::mem::take(&mut self.chunks));
             return Ok(Decoded::new(shape, chunks, &mut self.chunks));
         }
-        let Some((Head::Array { len }, first)) = read_head(message, 0) else {
-            return Err(Undecoded::Codec {
-                expected: "neither a msgpack array nor ENGINE_CORE_DEAD",
-                first: message[..message.len().min(8)].to_vec(),
-            });
-        };
+        let Some((Head::Array { len }, first)) = read_head(message, 0) else { return Err(not_a_batch(message)) };
         let envelope = envelope_with_fields(len).ok_or(Undecoded::Layout {
             class: CLASS,
             fields: len as usize,
             what: UNLISTED,
         })?;
-        let OutputList { first_output, count } = read_outputs_head(message, first, envelope)?;
+        let list = read_outputs_head(message, first, envelope)?;
         self.ids.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
         let ids = self.keeps_ids.then_some(&mut self.ids);
         self.times.clear();
         let mut rows = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
-        let outputs = rows.read_outputs(envelope, self.last_layout, first_output, count);
-        let read = outputs.and_then(|outputs| {
-            let made_at = read_fields_after_outputs(message, outputs.end, envelope)?;
-            Ok((outputs, made_at))
-        });
+        let read = rows.read_to_end(envelope, self.last_layout, &list);
         let (ReadOutputs { layout, are_pooled, .. }, made_at) = match read {
             Ok(read) => read,
             Err(why) => {
@@ -108,16 +102,30 @@ impl Decoder {
             None => shape_of(CLASS, envelope.releases, None, Kind::Control),
         };
         if self.keeps_ids {
-            // The ids of all chunks are in one list, in order.
-            let mut ids = self.ids.as_slice();
-            for chunk in &mut chunks {
-                (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
-            }
+            assign_ids(&mut chunks, &self.ids);
         }
         let mut decoded = Decoded::new(shape, chunks, &mut self.chunks);
         decoded.made_at = made_at;
         decoded.engine_seconds = &self.times;
         Ok(decoded)
+    }
+}
+
+/// Error for a message that is no array, with its first bytes.
+fn not_a_batch(message: &[u8]) -> Undecoded {
+    const SHOWN_BYTES: usize = 8;
+    Undecoded::Codec {
+        expected: "neither a msgpack array nor ENGINE_CORE_DEAD",
+        first: message[..message.len().min(SHOWN_BYTES)].to_vec(),
+    }
+}
+
+/// Gives each chunk its token ids, of `ids` of all chunks in their order.
+#[inline]
+fn assign_ids<'a>(chunks: &mut [Chunk<'a>], ids: &'a [i64]) {
+    let mut ids_left = ids;
+    for chunk in chunks {
+        (chunk.ids, ids_left) = ids_left.split_at(chunk.listed.unwrap_or(0) as usize);
     }
 }
 
@@ -249,17 +257,6 @@ struct OutputReader<'a, 'x> {
     ids: Option<&'x mut Vec<i64>>,
 }
 
-/// Values of an output after its ids. Most outputs of a message have the same.
-#[derive(Clone, Copy, Default)]
-struct OutputTail {
-    finish: Option<Finish>,
-    prompt: Option<u32>,
-    cached: Option<u32>,
-    /// Whether it is a pooling result.
-    is_pooled: bool,
-    times: Option<EngineSeconds>,
-}
-
 /// The outputs of a message that were read.
 struct ReadOutputs {
     /// Layout of the outputs; `None` without outputs.
@@ -271,6 +268,19 @@ struct ReadOutputs {
 }
 
 impl OutputReader<'_, '_> {
+    /// Reads the outputs of the list and the fields behind it. Returns the outputs with the time at which they were made, if the message
+    /// says it.
+    #[inline]
+    fn read_to_end(
+        &mut self,
+        envelope: &'static Envelope,
+        last: Option<UsedLayout>,
+        list: &OutputList,
+    ) -> Result<(ReadOutputs, Option<MonoNs>), Undecoded> {
+        let outputs = self.read_outputs(envelope, last, list.first_output, list.count)?;
+        let made_at = read_fields_after_outputs(self.message, outputs.end, envelope)?;
+        Ok((outputs, made_at))
+    }
     /// Reads the list of `count` outputs at `at`, in a message with this envelope. Uses the layout of the last message if it fits,
     /// otherwise the only one of its length that fits.
     fn read_outputs(
@@ -285,15 +295,9 @@ impl OutputReader<'_, '_> {
             return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
         }
         let fields = read_field_count(self.message, at)?;
-        // Layouts are entries of a static table, so their address identifies them.
-        let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
-        let other_layouts =
-            envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
-        // The layout of the last message first, because it nearly always fits.
-        let candidates = last_layout.into_iter().chain(other_layouts);
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
-        for layout in candidates.filter(|layout| layout.field_count == fields) {
+        for layout in layouts_to_try(envelope, last).filter(|layout| layout.field_count == fields) {
             // An attempt with another layout may have left some outputs.
             self.discard_outputs();
             match self.read_outputs_as(layout, at, count) {
@@ -321,9 +325,7 @@ impl OutputReader<'_, '_> {
         count: u32,
     ) -> Result<ReadOutputs, Undecoded> {
         let message = self.message;
-        // The previous output's bytes after its ids, and the values read from them.
-        let mut tail_bytes: &[u8] = &[];
-        let mut tail = OutputTail::default();
+        let mut last_tail = LastTail::default();
         let mut are_pooled = true;
         let mut listed = 0;
         // The first bytes of every output.
@@ -334,29 +336,14 @@ impl OutputReader<'_, '_> {
             } else {
                 read_output_head(message, at, layout.field_count)?
             };
-            let (rid, ids_at) =
-                read_string(message, at).ok_or_else(|| column_error(message, at, "request_id", row, "not a string"))?;
-            if rid.len() > MAX_RID_BYTES {
-                return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
-            }
-            let rid = utf8(rid).ok_or_else(|| column_error(message, at, "request_id", row, "not UTF-8"))?;
-            // Where ids are not kept, the length of the list is enough.
-            let length_of_one = if self.ids.is_none() { single_id_list_len(&message[ids_at..]) } else { None };
-            let (id_count, ids_end) = match length_of_one {
-                Some(length) => (1, ids_at + length),
-                None => self.read_new_ids(ids_at, row)?,
-            };
+            let (rid, ids_at) = read_rid(message, at, row)?;
+            let (id_count, ids_end) = self.read_or_count_new_ids(ids_at, row)?;
             listed += id_count as usize;
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
-            // Most outputs have the same values after their ids as the one before.
-            if !tail_bytes.is_empty() && message[ids_end..].starts_with(tail_bytes) {
-                at = ids_end + tail_bytes.len();
-            } else {
-                (at, tail) = read_output_tail(message, ids_end, row, layout)?;
-                tail_bytes = &message[ids_end..at];
-            }
+            at = last_tail.read_next(message, ids_end, row, layout)?;
+            let tail = &last_tail.values;
             are_pooled &= tail.is_pooled;
             if let Some(seconds) = tail.times {
                 self.times.push(ChunkSeconds { chunk: row, seconds });
@@ -374,6 +361,17 @@ impl OutputReader<'_, '_> {
             self.chunks.iter_mut().for_each(|chunk| chunk.listed = None);
         }
         Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
+    }
+
+    /// Reads the list of new ids at `at` like [`Self::read_new_ids`]. Where ids are not kept, the length of a list of one id is enough.
+    #[inline]
+    fn read_or_count_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+        if self.ids.is_none()
+            && let Some(list_bytes) = single_id_list_len(&self.message[at..])
+        {
+            return Ok((1, at + list_bytes));
+        }
+        self.read_new_ids(at, row)
     }
 
     /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is
@@ -394,6 +392,31 @@ impl OutputReader<'_, '_> {
         }
         Ok((len, at))
     }
+}
+
+/// The request id at `at`, and the offset after it. `row` is the position of the output in the message, for errors.
+#[inline]
+fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, usize), Undecoded> {
+    let (rid, next) =
+        read_string(message, at).ok_or_else(|| column_error(message, at, "request_id", row, "not a string"))?;
+    if rid.len() > MAX_RID_BYTES {
+        return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
+    }
+    let rid = utf8(rid).ok_or_else(|| column_error(message, at, "request_id", row, "not UTF-8"))?;
+    Ok((rid, next))
+}
+
+/// All layouts of outputs in messages with this envelope. That of the last message comes first, because it nearly always fits.
+#[inline]
+fn layouts_to_try(
+    envelope: &'static Envelope,
+    last: Option<UsedLayout>,
+) -> impl Iterator<Item = &'static OutputLayout> {
+    // Layouts are entries of a static table, so their address identifies them.
+    let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
+    let other_layouts =
+        envelope.layouts.iter().filter(move |layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
+    last_layout.into_iter().chain(other_layouts)
 }
 
 /// Number of fields of the output at `at`. Fails if it is not an array.
@@ -428,160 +451,6 @@ fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
         [FIXARRAY_1, UINT_32, _, _, _, _, ..] => Some(6),
         _ => None,
     }
-}
-
-/// Index of the first field of an output after the request id and the new ids.
-const FIRST_TAIL_FIELD: u32 = 2;
-
-/// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values.
-fn read_output_tail(
-    bytes: &[u8],
-    mut at: usize,
-    row: usize,
-    layout: &OutputLayout,
-) -> Result<(usize, OutputTail), Undecoded> {
-    let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
-    let mut tail = OutputTail::default();
-    let mut has_ended = false;
-    for field in FIRST_TAIL_FIELD..layout.field_count {
-        let next = skip_value(bytes, at)?;
-        let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
-        let column = Some(field);
-        if column == finish {
-            tail.finish = parse_finish_reason(bytes, value, first)
-                .map_err(|what| column_error(bytes, at, "finish_reason", row, what))?;
-        } else if column == finished {
-            let Head::Bool(value) = value else {
-                return Err(column_error(bytes, at, "finished", row, "not a boolean"));
-            };
-            has_ended = value;
-        } else if column == cached {
-            tail.cached = match value {
-                Head::Int(count) => u32::try_from(count).ok(),
-                _ => return Err(column_error(bytes, at, "num_cached_tokens", row, "not an integer")),
-            };
-        } else if column == prefill {
-            match value {
-                Head::Nil => {}
-                Head::Map { len } => {
-                    let PrefillStats { prompt_tokens, cached_tokens } = read_prefill_stats(bytes, first, len)?;
-                    tail.prompt = prompt_tokens;
-                    tail.cached = cached_tokens;
-                }
-                _ => return Err(column_error(bytes, at, "prefill_stats", row, "not a map")),
-            }
-        } else if column == pooling {
-            tail.is_pooled = value != Head::Nil;
-        } else if column == events
-            && let Head::Array { len } = value
-        {
-            tail.times = read_events(bytes, first, len);
-        }
-        at = next;
-    }
-    // An output with the flag `finished` may have no reason.
-    if has_ended && tail.finish.is_none() {
-        tail.finish = Some(Finish::Other);
-    }
-    Ok((at, tail))
-}
-
-/// Finish reason of an output. `first` is the start of the payload of `value`. `None` for a request that goes on. The error describes what
-/// is wrong with the value.
-fn parse_finish_reason(bytes: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
-    match value {
-        Head::Nil => Ok(None),
-        // The codes of vLLM's `FinishReason`.
-        Head::Int(0) => Ok(Some(Finish::Stop)),
-        Head::Int(1) => Ok(Some(Finish::Length)),
-        // ABORT and ERROR.
-        Head::Int(2 | 3) => Ok(Some(Finish::Abort)),
-        Head::Int(_) => Ok(Some(Finish::Other)),
-        // Up to 0.7.1.
-        Head::Str { end } => Ok(Some(match &bytes[first..end] {
-            b"stop" => Finish::Stop,
-            b"length" => Finish::Length,
-            b"abort" | b"error" => Finish::Abort,
-            _ => Finish::Other,
-        })),
-        _ => Err("neither nil, an integer nor a string"),
-    }
-}
-
-/// Lengths of the prompt and of its cached part.
-#[derive(Default)]
-struct PrefillStats {
-    prompt_tokens: Option<u32>,
-    cached_tokens: Option<u32>,
-}
-
-/// Reads the lengths of the prompt and of its cached part, in a map of `len` entries. The name of the first entry is at `name_at`.
-fn read_prefill_stats(bytes: &[u8], mut name_at: usize, len: u32) -> Result<PrefillStats, Undecoded> {
-    let mut stats = PrefillStats::default();
-    for _ in 0..len {
-        let value_at = skip_value(bytes, name_at)?;
-        let next_name_at = skip_value(bytes, value_at)?;
-        let count = match read_head(bytes, value_at) {
-            Some((Head::Int(count), _)) => u32::try_from(count).ok(),
-            _ => None,
-        };
-        match read_string(bytes, name_at) {
-            Some((b"num_prompt_tokens", _)) => stats.prompt_tokens = count,
-            Some((b"num_cached_tokens", _)) => stats.cached_tokens = count,
-            _ => {}
-        }
-        name_at = next_name_at;
-    }
-    Ok(stats)
-}
-
-/// Times at which a request first entered the queue and a batch, in the `count` events from `at` on. `None` unless it entered the queue.
-fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
-    // 0 stands for an event that was not found.
-    let mut seconds = EngineSeconds::default();
-    for _ in 0..count {
-        match read_event(bytes, at) {
-            // Only the first of each: a preempted request enters a batch again.
-            Some(RequestEvent { kind: QUEUED_EVENT, seconds: time }) if seconds.queued == 0.0 => {
-                seconds.queued = time;
-            }
-            Some(RequestEvent { kind: SCHEDULED_EVENT, seconds: time }) if seconds.batch_entered == 0.0 => {
-                seconds.batch_entered = time;
-            }
-            _ => {}
-        }
-        at = skip_value(bytes, at).ok()?;
-    }
-    // A later output may have only the events of a preempted request, which enters a batch again.
-    (seconds.queued != 0.0).then_some(seconds)
-}
-
-/// `EngineCoreEventType` of vLLM. The third is PREEMPTED.
-const QUEUED_EVENT: i64 = 1;
-const SCHEDULED_EVENT: i64 = 2;
-
-/// An event of a request in the engine.
-struct RequestEvent {
-    kind: i64,
-    /// Time by the engine's clock.
-    seconds: f64,
-}
-
-/// Reads one event. `None` if it lacks its type or its time.
-fn read_event(bytes: &[u8], at: usize) -> Option<RequestEvent> {
-    let (Head::Map { len }, mut at) = read_head(bytes, at)? else { return None };
-    let mut kind = None;
-    let mut timestamp = None;
-    for _ in 0..len {
-        let (name, value_at) = read_string(bytes, at)?;
-        match (name, read_head(bytes, value_at)?.0) {
-            (b"type", Head::Int(number)) => kind = Some(number),
-            (b"timestamp", Head::Float(seconds)) => timestamp = Some(seconds),
-            _ => {}
-        }
-        at = skip_value(bytes, value_at).ok()?;
-    }
-    Some(RequestEvent { kind: kind?, seconds: timestamp? })
 }
 
 /// Error for the value at `at`: it is incomplete or, if it is complete, `what` is wrong with it.

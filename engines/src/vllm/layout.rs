@@ -102,6 +102,13 @@ struct ReleaseSpan {
 }
 
 impl ReleaseSpan {
+    /// The span with this label, `FIRST..LAST` or the only release. `None` if a release is not one of `releases`.
+    fn of_label(label: &str, releases: &[&str]) -> Option<Self> {
+        let (first, last) = label.split_once("..").unwrap_or((label, label));
+        let index_of = |name: &str| releases.iter().position(|release| *release == name);
+        Some(Self { first: index_of(first)?, last: index_of(last)? })
+    }
+
     /// Releases in both spans; `None` if there are none.
     fn common_with(self, other: Self) -> Option<Self> {
         let common = Self { first: self.first.max(other.first), last: self.last.min(other.last) };
@@ -132,11 +139,8 @@ fn parse_table(text: &'static str) -> ParsedTable {
         }
         // Behind the class come the kind, `array`, and the releases.
         let label = words.nth(1).unwrap_or_default();
-        let (first, last) = label.split_once("..").unwrap_or((label, label));
-        let first_index = releases.iter().position(|release| *release == first);
-        let last_index = releases.iter().position(|release| *release == last);
-        if let (Some(first), Some(last)) = (first_index, last_index) {
-            lines.push(LayoutLine { class, span: ReleaseSpan { first, last }, fields: words.collect() });
+        if let Some(span) = ReleaseSpan::of_label(label, &releases) {
+            lines.push(LayoutLine { class, span, fields: words.collect() });
         }
     }
     ParsedTable { releases, lines }

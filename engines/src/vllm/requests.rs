@@ -74,21 +74,25 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     let only_row = 0;
     let mut request = DispatchedRequest::new(read_request_id(payload, first, only_row)?);
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.field_count == len);
-    // Releases before 0.8.5 have the prompt's text, nil, in field 1 and its ids in field 2. Later ones have the ids in field 1. Both have
-    // the same number of fields, so the values decide.
     let may_have_text = layouts.clone().any(|layout| layout.prompt_ids_index == 2);
-    if let Some(behind_id) = skip_in_excerpt(payload, first as u64, 1) {
-        request.prompt_tokens = read_ids_len(payload, behind_id);
-        if request.prompt_tokens.is_none() && may_have_text {
-            let behind_text = skip_in_excerpt(payload, behind_id, 1);
-            request.prompt_tokens = behind_text.and_then(|at| read_ids_len(payload, at));
-        }
-    }
+    request.prompt_tokens = read_prompt_len(payload, first as u64, may_have_text);
     request.arrived_unix_ns = layouts.find_map(|layout| find_arrival(payload, layout));
     Ok(request)
 }
 
-/// The request id at `at`. Fails for anything but a text of valid length. `row`: the request's position in the message, for the error.
+/// Number of prompt ids of the request whose first field, the id, is at `id_at`. `None` if it is not found. Releases before 0.8.5 have the
+/// prompt's text, nil, in field 1 and its ids in field 2. Later ones have the ids in field 1. Both may have the same number of fields, so
+/// the values decide.
+fn read_prompt_len(payload: Excerpt<'_>, id_at: u64, may_have_text: bool) -> Option<u32> {
+    let field_1_at = skip_in_excerpt(payload, id_at, 1)?;
+    let ids_in_field_1 = read_ids_len(payload, field_1_at);
+    if ids_in_field_1.is_some() || !may_have_text {
+        return ids_in_field_1;
+    }
+    read_ids_len(payload, skip_in_excerpt(payload, field_1_at, 1)?)
+}
+
+/// The request id at `at`. Fails for anything but a text of valid length. `row` is the request's position in the message, for the error.
 fn read_request_id(payload: Excerpt<'_>, at: usize, row: usize) -> Result<&str, Undecoded> {
     if let Some((id, _)) = read_string(payload.head, at)
         && id.len() <= MAX_RID_BYTES
@@ -154,16 +158,23 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
         // An id that is not UTF-8 is left out.
         read_text_list(payload.head, |id| requests.extend(utf8(id).map(DispatchedRequest::new)))?;
     } else {
-        let Some((Head::Array { len }, mut at)) = read_head(payload.head, 0) else {
-            return Err(not_a_codec(payload.head));
-        };
-        for row in 0..len as usize {
-            requests.push(DispatchedRequest::new(read_request_id(payload, at, row)?));
-            at = skip_value(payload.head, at)?;
-        }
+        read_packed_aborts(payload, requests)?;
     }
     // A message of kind `Aborts` without ids would abort all requests.
-    Ok(if requests.len() == count_before { DispatchKind::Control } else { DispatchKind::Aborts })
+    let names_no_request = requests.len() == count_before;
+    Ok(if names_no_request { DispatchKind::Control } else { DispatchKind::Aborts })
+}
+
+/// Adds the requests in a msgpack list of ids to `requests`.
+fn read_packed_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<(), Undecoded> {
+    let Some((Head::Array { len }, mut at)) = read_head(payload.head, 0) else {
+        return Err(not_a_codec(payload.head));
+    };
+    for row in 0..len as usize {
+        requests.push(DispatchedRequest::new(read_request_id(payload, at, row)?));
+        at = skip_value(payload.head, at)?;
+    }
+    Ok(())
 }
 
 /// Error for a request in neither codec.

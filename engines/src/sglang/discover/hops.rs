@@ -70,37 +70,48 @@ impl<'a> BoundEndpoints<'a> {
     }
 
     /// Interprets a wire from a scheduler to the main process. Schedulers connect to several sockets of it: output, requests, RPC, metrics.
-    /// The output socket is the one that detokenizers also connect to (they are started even where they are idle). `None` for a connection
-    /// to the transfer server, which a prefill engine runs for decode engines.
+    /// `None` for a connection to the transfer server, which a prefill engine runs for decode engines.
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
+        // Detokenizers connect only to the output socket. They are started even where they are idle.
         let output_endpoints = self.endpoints_with_connector(wire.acceptor, DETOKENIZER);
         if output_endpoints.contains(&wire.endpoint) {
             return Some(Reading::forward(Carries::Output, confidence));
         }
-        let scheduler_endpoints = self.endpoints_with_connector(wire.acceptor, SCHEDULER);
         let Some(output_endpoint) = output_endpoints.first() else {
-            // One of these sockets has the output. If there are several, only the traffic shows which one.
-            let is_only_endpoint = scheduler_endpoints.len() == 1;
-            let carries = if is_only_endpoint { Carries::Output } else { Carries::Unknown };
-            return Some(Reading::forward(carries, Confidence::Inferred));
+            return Some(self.scheduler_to_main_without_detokenizer(wire.acceptor));
         };
         // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
-        let output_transport = transport_of(output_endpoint);
-        if output_transport != transport_of(wire.endpoint) {
+        let is_transfer_server = transport_of(output_endpoint) != transport_of(wire.endpoint);
+        if is_transfer_server {
             return None;
         }
-        // Other sockets of the main process, without the transfer server.
-        let mut other_endpoints = scheduler_endpoints;
-        other_endpoints.retain(|endpoint| {
-            let is_output = output_endpoints.contains(endpoint);
-            !is_output && transport_of(endpoint) == output_transport
-        });
-        // Beside the output, schedulers without a controller connect to the socket with their requests.
-        let is_only_other = other_endpoints.len() == 1;
-        if is_only_other && self.endpoints_with_connector(wire.acceptor, DP_CONTROLLER).is_empty() {
+        if self.schedulers_connect_only_for_requests(wire.acceptor, &output_endpoints) {
             return Some(Reading::requests_back(Confidence::Inferred));
         }
         Some(Reading::forward(Carries::Unknown, Confidence::Inferred))
+    }
+
+    /// Interprets a wire from a scheduler to a main process to which no detokenizer connects. One of the main process's sockets has the
+    /// output; if schedulers connect to several, only the traffic shows which one.
+    fn scheduler_to_main_without_detokenizer(&self, main: usize) -> Reading {
+        let has_one_socket = self.endpoints_with_connector(main, SCHEDULER).len() == 1;
+        let carries = if has_one_socket { Carries::Output } else { Carries::Unknown };
+        Reading::forward(carries, Confidence::Inferred)
+    }
+
+    /// Whether the schedulers connect to just one socket of the main process beside those for output. It is then the one with their
+    /// requests, unless a controller passes the requests to them.
+    fn schedulers_connect_only_for_requests(&self, main: usize, output_endpoints: &[&str]) -> bool {
+        let has_controller = !self.endpoints_with_connector(main, DP_CONTROLLER).is_empty();
+        let mut other_endpoints = self.endpoints_with_connector(main, SCHEDULER);
+        other_endpoints.retain(|endpoint| {
+            let is_output = output_endpoints.contains(endpoint);
+            // The transfer server has another transport.
+            let is_transfer_server =
+                output_endpoints.first().is_some_and(|output| transport_of(output) != transport_of(endpoint));
+            !is_output && !is_transfer_server
+        });
+        other_endpoints.len() == 1 && !has_controller
     }
 }
 

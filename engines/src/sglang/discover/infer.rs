@@ -71,30 +71,44 @@ struct NeighbourRole {
     role: Role,
 }
 
-/// Infers the role of one end of a connection by the role of the other. `from` is the process that connects, and `to` the one that accepts.
-/// `None` if both have a role, if neither has one, or if the role of the one does not show that of the other.
-fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
-    match (known_role(roles, from), known_role(roles, to)) {
-        (None, Some(receiver)) => {
-            let role = match receiver {
-                // Only a detokenizer stands between two others.
-                TOKENIZER | ROUTER if has_incoming_edge(edges, from) => DETOKENIZER,
-                TOKENIZER | ROUTER | DETOKENIZER | DETOKENIZER_ROUTER => SCHEDULER,
-                _ => return None,
-            };
-            Some(NeighbourRole { node: from, role })
+/// Infers the role of one end of a connection by the role of the other. The sender connects, and the receiver accepts. `None` if both have
+/// a role, if neither has one, or if the role of the one does not show that of the other.
+fn role_by_neighbour(sender: usize, receiver: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
+    match (known_role(roles, sender), known_role(roles, receiver)) {
+        (None, Some(receiver_role)) => {
+            let role = role_of_sender_to(receiver_role, has_incoming_edge(edges, sender))?;
+            Some(NeighbourRole { node: sender, role })
         }
-        (Some(sender), None) => {
-            let role = match sender {
-                SCHEDULER if has_outgoing_edge(edges, to) => DETOKENIZER,
-                // A detokenizer connects to every worker and also to the main process.
-                DETOKENIZER if sends_to_main(from, edges, roles) => WORKER,
-                SCHEDULER | DETOKENIZER => TOKENIZER,
-                DETOKENIZER_ROUTER => DETOKENIZER,
-                _ => return None,
-            };
-            Some(NeighbourRole { node: to, role })
+        (Some(DETOKENIZER), None) => {
+            // A detokenizer connects to every worker and also to the main process.
+            let role = if sends_to_main(sender, edges, roles) { WORKER } else { TOKENIZER };
+            Some(NeighbourRole { node: receiver, role })
         }
+        (Some(sender_role), None) => {
+            let role = role_of_receiver_from(sender_role, has_outgoing_edge(edges, receiver))?;
+            Some(NeighbourRole { node: receiver, role })
+        }
+        _ => None,
+    }
+}
+
+/// Role of a process that sends to one with the role `receiver`. Among them, only a detokenizer also receives. `None` if the receiver does
+/// not show the role.
+fn role_of_sender_to(receiver: Role, also_receives: bool) -> Option<Role> {
+    match receiver {
+        TOKENIZER | ROUTER if also_receives => Some(DETOKENIZER),
+        TOKENIZER | ROUTER | DETOKENIZER | DETOKENIZER_ROUTER => Some(SCHEDULER),
+        _ => None,
+    }
+}
+
+/// Role of a process that receives from a scheduler or a router. Behind a scheduler, only a detokenizer also sends. `None` for a sender
+/// with another role.
+fn role_of_receiver_from(sender: Role, also_sends: bool) -> Option<Role> {
+    match sender {
+        SCHEDULER if also_sends => Some(DETOKENIZER),
+        SCHEDULER => Some(TOKENIZER),
+        DETOKENIZER_ROUTER => Some(DETOKENIZER),
         _ => None,
     }
 }
@@ -116,18 +130,18 @@ fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) 
     }
     for group in connected_groups(nodes.len(), edges.iter().copied()) {
         let mut edges_of_group = edges.iter().filter(|(from, _)| group.contains(from));
-        let is_engine = edges_of_group.all(|&(from, to)| {
-            matches!(
-                (guesses[from], guesses[to]),
-                (Some(SCHEDULER), Some(DETOKENIZER | TOKENIZER)) | (Some(DETOKENIZER), Some(TOKENIZER))
-            )
-        });
+        let is_engine = edges_of_group.all(|&(from, to)| leads_towards_client(guesses[from], guesses[to]));
         if is_engine {
             for &node in &group {
                 roles[node] = roles[node].or(guesses[node].map(|role| (role, RoleSource::Sockets)));
             }
         }
     }
+}
+
+/// Whether a connection between processes with these guessed roles leads from scheduler to detokenizer to tokenizer.
+fn leads_towards_client(from: Option<Role>, to: Option<Role>) -> bool {
+    matches!((from, to), (Some(SCHEDULER), Some(DETOKENIZER | TOKENIZER)) | (Some(DETOKENIZER), Some(TOKENIZER)))
 }
 
 /// Role of a process by whether it connects, accepts or both. `None` without any connection.
@@ -152,20 +166,23 @@ fn has_outgoing_edge(edges: &[Edge], node: usize) -> bool {
 /// Leaves a role alone that the user has set.
 fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     for node in 0..nodes.len() {
-        if known_role(roles, node) != Some(TOKENIZER) {
-            continue;
-        }
-        let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(node));
-        let is_connected_to_worker = edges
-            .iter()
-            .any(|&(from, to)| (from == node && is_worker(roles, to)) || (to == node && is_worker(roles, from)));
-        // A detokenizer that connects to both a worker and this process serves one engine.
-        let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, node)));
-        let is_set_by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
-        if (starts_worker || is_connected_to_worker || shares_detokenizer) && !is_set_by_hand {
-            roles[node] = roles[node].map(|(_, source)| (ROUTER, source));
+        let Some((TOKENIZER, source)) = roles[node] else { continue };
+        let is_set_by_hand = matches!(source, RoleSource::Hand);
+        if !is_set_by_hand && has_workers(node, nodes, edges, roles) {
+            roles[node] = Some((ROUTER, source));
         }
     }
+}
+
+/// Whether tokenizer workers belong to the engine of this main process.
+fn has_workers(main: usize, nodes: &[Node], edges: &[Edge], roles: &Roles) -> bool {
+    let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(main));
+    let is_connected_to_worker = edges
+        .iter()
+        .any(|&(from, to)| (from == main && is_worker(roles, to)) || (to == main && is_worker(roles, from)));
+    // A detokenizer that connects to both a worker and this process serves one engine.
+    let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, main)));
+    starts_worker || is_connected_to_worker || shares_detokenizer
 }
 
 #[cfg(test)]

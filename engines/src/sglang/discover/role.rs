@@ -49,12 +49,16 @@ pub(super) fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     if !is_whole_name {
         return None;
     }
-    let mut rank = Rank::default();
     // Other roles may have numbers of another meaning, such as a worker's pid.
-    if role != SCHEDULER {
-        return Some((role, rank));
-    }
-    for part in rest.split(['_', ' ']) {
+    let rank = if role == SCHEDULER { parse_rank(rest) } else { Rank::default() };
+    Some((role, rank))
+}
+
+/// Rank of a scheduler by the end of its title: `_DP0_TP1` is rank 0 of data parallelism and 1 of tensor parallelism. Other parts are
+/// ignored.
+fn parse_rank(title_end: &str) -> Rank {
+    let mut rank = Rank::default();
+    for part in title_end.split(['_', ' ']) {
         let name_length = part.find(|c: char| c.is_ascii_digit()).unwrap_or(part.len());
         let (name, number) = part.split_at(name_length);
         let field = match name {
@@ -66,7 +70,7 @@ pub(super) fn role_of_title(title: &str) -> Option<(Role, Rank)> {
         };
         *field = number.parse().ok();
     }
-    Some((role, rank))
+    rank
 }
 
 #[cfg(test)]

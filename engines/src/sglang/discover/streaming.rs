@@ -96,24 +96,15 @@ fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
 /// Whether the engine runs with `--skip-tokenizer-init`, by its connections. A scheduler connects to the detokenizer or, with this flag, a
 /// second time to the tokenizer. `None` if neither is seen.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
-    // Sending and receiving end of each output hop of a scheduler.
-    let mut from_schedulers: Vec<(End, End)> = Vec::new();
-    for hop in hops.iter().filter(|hop| hop.carries == Carries::Output) {
-        if let (Some(sender), Some(receiver)) = (hop.from, hop.to)
-            && sender.role == SCHEDULER
-        {
-            from_schedulers.push((sender, receiver));
-        }
-    }
-    // A scheduler that sends to a detokenizer does not skip it.
-    for (_, receiver) in &from_schedulers {
-        if matches!(receiver.role, DETOKENIZER | DETOKENIZER_ROUTER) {
+    let scheduler_hops = output_hops_of_schedulers(hops);
+    for (_, receiver) in &scheduler_hops {
+        let is_detokenizer = matches!(receiver.role, DETOKENIZER | DETOKENIZER_ROUTER);
+        if is_detokenizer {
             return Some(Setting::new(false, Origin::Sockets));
         }
     }
-    for (sender, receiver) in &from_schedulers {
-        // One scheduler that sends to the same process through two sockets.
-        let connects_twice = from_schedulers.iter().any(|(other_sender, other_receiver)| {
+    for (sender, receiver) in &scheduler_hops {
+        let connects_twice = scheduler_hops.iter().any(|(other_sender, other_receiver)| {
             let is_other_socket = other_sender.inode != sender.inode;
             is_other_socket && other_sender.pid == sender.pid && other_receiver.pid == receiver.pid
         });
@@ -122,6 +113,19 @@ fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
         }
     }
     None
+}
+
+/// Sending and receiving end of each output hop of a scheduler. A hop of which an end is not known is left out.
+fn output_hops_of_schedulers(hops: &[HopSeen]) -> Vec<(End, End)> {
+    let mut ends = Vec::new();
+    for hop in hops.iter().filter(|hop| hop.carries == Carries::Output) {
+        if let (Some(sender), Some(receiver)) = (hop.from, hop.to)
+            && sender.role == SCHEDULER
+        {
+            ends.push((sender, receiver));
+        }
+    }
+    ends
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -156,11 +160,12 @@ impl StreamingRules<'_> {
             return Some(Setting::new(codec, pickle.origin));
         }
         // An environment that could not be read proves nothing.
-        let is_absent = self.evidence.environment.is_some() && self.evidence.variable(PICKLE_SWITCH).is_none();
-        if !is_absent {
+        let is_surely_unset = self.evidence.environment.is_some() && self.evidence.variable(PICKLE_SWITCH).is_none();
+        if !is_surely_unset {
             return None;
         }
-        Some(Setting::new(Codec::Pickle, Origin::NoVariable { pid: self.evidence.pid, variable: PICKLE_SWITCH }))
+        let origin = Origin::NoVariable { pid: self.evidence.pid, variable: PICKLE_SWITCH };
+        Some(Setting::new(Codec::Pickle, origin))
     }
 
     /// The environment variable that makes the engine's output bypass ZMQ, if it is set (0.5.17 and later).

@@ -22,17 +22,19 @@ pub(super) fn read_failed_check(
     let last_message_s = time_of_day_s(rest, "last_heartbeat time: ").ok_or(MalformedLine)?;
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
-        let line_s = line_ns / SECOND_NS;
-        // The line's time may be of another time zone, so the times of day are compared within a quarter of an hour. The line may also be
-        // late or its clock wrong, but the request was sent at least as long ago as the line says.
-        let asked_ago_s = seconds_within_quarter(asked_s, line_s).max(waited_s);
-        // The last message may have come before midnight.
-        let silent_before_s = (asked_s + DAY_S - last_message_s) % DAY_S;
+        // The line may be late or its clock wrong, but the request was sent at least as long ago as the line says.
+        let asked_ago_s = seconds_within_quarter(asked_s, line_ns / SECOND_NS).max(waited_s);
+        let silent_before_s = seconds_within_day(last_message_s, asked_s);
         state.unanswered_since = Some(MonoNs(line_ns.saturating_sub(asked_ago_s * SECOND_NS)));
         state.recv_wait_ns = Some((asked_ago_s + silent_before_s) * SECOND_NS);
     }
     sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::ProcessState(state) });
     Ok(())
+}
+
+/// Seconds from one time of day to another that is less than a day later, and may be behind midnight.
+fn seconds_within_day(from_s: u64, to_s: u64) -> u64 {
+    (to_s + DAY_S - from_s) % DAY_S
 }
 
 /// Seconds from one time to another that is less than a quarter of an hour later. The times may be of different time zones, because zones

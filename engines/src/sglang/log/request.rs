@@ -66,13 +66,7 @@ pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Option<Result<&'static str, MalformedLine>> {
-    // Form of the record, and the stage at which it is written. Records of request metrics show no stage themselves.
-    let (form, logged_stage) = match record.text_of("event").as_deref() {
-        Some("request.received") => ("request-received", Some("receive_logged")),
-        Some("request.finished") => ("request-finished", Some("finish_logged")),
-        _ if record.has_field(PARAMETERS) => ("request-metrics", None),
-        _ => return None,
-    };
+    let form = RecordForm::of_record(record)?;
     let id = record.text_of("id");
     let mut rids = record.texts_of("rid");
     // A record without request ids may have the id of the output.
@@ -82,19 +76,42 @@ pub(super) fn read_record(
     let Some(named) = named_requests(rids.iter().map(Cow::as_ref), id.as_deref()) else {
         return Some(Err(MalformedLine));
     };
-    if let Some(stage) = logged_stage {
+    if let Some(stage) = form.logged_stage {
         emit_stage_of_each(&named, stage, sink);
     }
-    // The parameters are a JSON record of their own, in a string.
-    let is_streamed = match record.text_of(PARAMETERS) {
-        None => record.flag_of(STREAM),
-        Some(parameters) => JsonRecord::parse(&parameters, &field_use).and_then(|request| request.flag_of(STREAM)),
-    };
     // The times of several requests cannot be told apart.
     if let [rid] = *named {
-        emit_times(rid, is_streamed, |key| record.number_of(key), sink);
+        emit_times(rid, is_streamed_in_record(record), |key| record.number_of(key), sink);
     }
-    Some(Ok(form))
+    Some(Ok(form.name))
+}
+
+/// Form of a JSON record.
+struct RecordForm {
+    name: &'static str,
+    /// Stage at which the record is written. Records of request metrics show no stage themselves.
+    logged_stage: Option<&'static str>,
+}
+
+impl RecordForm {
+    /// Form of a record of the request logger or of the request metrics. `None` for a record of something else.
+    fn of_record(record: &JsonRecord<'_>) -> Option<Self> {
+        match record.text_of("event").as_deref() {
+            Some("request.received") => Some(Self { name: "request-received", logged_stage: Some("receive_logged") }),
+            Some("request.finished") => Some(Self { name: "request-finished", logged_stage: Some("finish_logged") }),
+            _ if record.has_field(PARAMETERS) => Some(Self { name: "request-metrics", logged_stage: None }),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the response to the request of a record is streamed. `None` if the record does not state it. The parameters of a request, if the
+/// record has them, are a JSON record of their own in a string.
+fn is_streamed_in_record(record: &JsonRecord<'_>) -> Option<bool> {
+    match record.text_of(PARAMETERS) {
+        None => record.flag_of(STREAM),
+        Some(parameters) => JsonRecord::parse(&parameters, &field_use)?.flag_of(STREAM),
+    }
 }
 
 /// Parses the request ids in `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
@@ -125,19 +142,11 @@ pub(super) fn read_finish(
     for (name, value) in fields.by_ref() {
         match name {
             "rid" => rids = Some(value),
-            STREAM => {
-                is_streamed = match value {
-                    "True" => Some(true),
-                    "False" => Some(false),
-                    _ => None,
-                };
-            }
+            STREAM => is_streamed = bool_of_python(value),
             _ => {}
         }
     }
-    // The text of the output may imitate `'meta_info': `, but stands before it, so the last one is the real one.
-    let out = fields.text_after_object();
-    let meta = out.and_then(|out| out.rfind("'meta_info': {").map(|start| &out[start..]));
+    let meta = fields.text_after_object().and_then(meta_info_of_output);
     let id = meta.and_then(|meta| value_of_key(meta, "'id': ")).and_then(LoggedRid::parse);
     let output_id = id.map(|id| id.text);
     let rids = rids.ok_or(MalformedLine)?;
@@ -148,6 +157,22 @@ pub(super) fn read_finish(
         emit_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
     }
     Ok(())
+}
+
+/// A bool as Python writes it. `None` for any other value.
+fn bool_of_python(value: &str) -> Option<bool> {
+    match value {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// The text from `'meta_info'` on, the last field of an output. `None` without it. The text of the output may imitate the field, but stands
+/// before it.
+fn meta_info_of_output(output: &str) -> Option<&str> {
+    let start = output.rfind("'meta_info': {")?;
+    Some(&output[start..])
 }
 
 /// The requests that a line is about: all of `rids`, or only the one that is the id of the output. `None` if no rid is readable.
@@ -178,15 +203,8 @@ fn emit_times(
     sink: &mut dyn FnMut(&Statement<'_>),
 ) {
     let tokens = number_of(TOKENS).and_then(to_count);
-    let first_token_ns = match (number_of(ARRIVAL), number_of(FIRST_TOKEN_LATENCY)) {
-        (Some(arrival), Some(latency)) => epoch_seconds_to_ns(arrival + latency),
-        _ => None,
-    };
-    let mut stages = Vec::from(TIMES.map(|TimeField { key, stage, process }| StageTime {
-        name: stage,
-        process,
-        wall_ns: number_of(key).and_then(epoch_seconds_to_ns),
-    }));
+    let first_token_ns = first_token_time_ns(&number_of);
+    let mut stages = stated_stage_times(&number_of);
     // Several releases have this stage under different names.
     let prefill_end_ns = stages.iter().filter(|stage| stage.name == PREFILL_FINISHED).find_map(|stage| stage.wall_ns);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
@@ -204,6 +222,23 @@ fn emit_times(
             stage.gap_ns = gap_begin_ns.map(|begin_ns| wall_ns.saturating_sub(begin_ns));
         }
         sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, stage) });
+    }
+}
+
+/// The stages that have a time field of their own, each with the time in it.
+fn stated_stage_times(number_of: impl Fn(&str) -> Option<f64>) -> Vec<StageTime> {
+    Vec::from(TIMES.map(|TimeField { key, stage, process }| StageTime {
+        name: stage,
+        process,
+        wall_ns: number_of(key).and_then(epoch_seconds_to_ns),
+    }))
+}
+
+/// Wall time of a request's first token at the tokenizer, from its arrival and its latency. `None` if the line does not have both.
+fn first_token_time_ns(number_of: impl Fn(&str) -> Option<f64>) -> Option<u64> {
+    match (number_of(ARRIVAL), number_of(FIRST_TOKEN_LATENCY)) {
+        (Some(arrival), Some(latency)) => epoch_seconds_to_ns(arrival + latency),
+        _ => None,
     }
 }
 

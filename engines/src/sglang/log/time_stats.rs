@@ -21,6 +21,26 @@ enum ServerRole {
     Decode,
 }
 
+impl ServerRole {
+    /// Role of the server in the field `type`.
+    fn of_type(value: &str) -> Self {
+        match value {
+            "prefill" => Self::Prefill,
+            "decode" => Self::Decode,
+            _ => Self::Unified,
+        }
+    }
+
+    /// Stage at which such a server has finished a request, or its half of it.
+    fn completion_stage(self) -> &'static str {
+        match self {
+            Self::Unified => "completion",
+            Self::Prefill => "prefill_completion",
+            Self::Decode => "decode_completion",
+        }
+    }
+}
+
 /// A duration of the line, and the stage at its end.
 struct LoggedPhase {
     ns: u64,
@@ -44,22 +64,13 @@ pub(super) fn read_time_stats(
     let (rid, head) = split_once(head, ",").unwrap_or((head, ""));
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     let request = LineFields::parse(head, b',');
-    let role = match request.value_of(&["type"]).ok_or(MalformedLine)? {
-        "prefill" => ServerRole::Prefill,
-        "decode" => ServerRole::Decode,
-        _ => ServerRole::Unified,
-    };
+    let role = ServerRole::of_type(request.value_of(&["type"]).ok_or(MalformedLine)?);
     // Only the rest of the line.
     let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
     let times = LineFields::parse(tail, b' ');
     emit_half(&request, rid, role, sink);
     let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
-    let end_name = match role {
-        ServerRole::Unified => "completion",
-        ServerRole::Prefill => "prefill_completion",
-        ServerRole::Decode => "decode_completion",
-    };
-    let end_stage = Stage { tokens, ..Stage::new(rid.text, end_name, "scheduler") };
+    let end_stage = Stage { tokens, ..Stage::new(rid.text, role.completion_stage(), "scheduler") };
     // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
@@ -70,22 +81,27 @@ pub(super) fn read_time_stats(
         });
         return Ok(());
     };
-    let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
     // The phases count from the begin that the line states, else they end at its timestamp.
-    let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
+    let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(total_ns(&phases))) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         return Ok(());
     };
     let begin_stage = Stage::new(rid.text, first_stage(&times, role), "scheduler");
     sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
-    let mut at_ns = begin_ns;
+    let mut phase_end_ns = begin_ns;
     for phase in &phases {
-        at_ns = at_ns.saturating_add(phase.ns);
+        phase_end_ns = phase_end_ns.saturating_add(phase.ns);
         // Only the end of the request has its tokens.
-        let reached = if phase.end == end_name { end_stage } else { Stage::new(rid.text, phase.end, "scheduler") };
-        sink(&Statement { wall_ns: Some(at_ns), ..stage_statement(rid, reached) });
+        let is_end = phase.end == end_stage.name;
+        let reached = if is_end { end_stage } else { Stage::new(rid.text, phase.end, "scheduler") };
+        sink(&Statement { wall_ns: Some(phase_end_ns), ..stage_statement(rid, reached) });
     }
     Ok(())
+}
+
+/// Duration of all phases together.
+fn total_ns(phases: &[LoggedPhase]) -> u64 {
+    phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns))
 }
 
 /// Maximum number of fields read from a line; releases write up to 12.
@@ -222,33 +238,43 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
         return Err(Impossible);
     }
     let mut phases = Vec::with_capacity(MAX_PHASES);
+    add_phases_before_queue(times, role, &mut phases)?;
+    let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
+    // Later releases write 0 if the request never ran.
+    let forward_ns = times.duration_ns_of(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
+    let forward_entry = match role {
+        ServerRole::Unified => "forward_entry",
+        ServerRole::Prefill => "prefill_forward_entry",
+        ServerRole::Decode => "decode_forward_entry",
+    };
+    phases.push(LoggedPhase { ns: queue_ns, end: forward_entry });
+    phases.push(LoggedPhase { ns: forward_ns, end: role.completion_stage() });
+    Ok(phases)
+}
+
+/// Adds the phases of a half before its queue: the bootstrap, the allocation, and for a decode server the transfer. A single server has
+/// none of them.
+fn add_phases_before_queue(
+    times: &LineFields<'_>,
+    role: ServerRole,
+    phases: &mut Vec<LoggedPhase>,
+) -> Result<(), Impossible> {
     match role {
-        // A single server has no phase before the queue.
         ServerRole::Unified => {}
         ServerRole::Prefill => {
             let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
             let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, &mut phases)?;
+            add_bootstrap(times, whole_ns, &ends, phases)?;
         }
         ServerRole::Decode => {
             let whole_ns = times.duration_ns_of(&["prealloc_queue_duration", "prealloc_duration"])?;
             let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, &mut phases)?;
+            add_bootstrap(times, whole_ns, &ends, phases)?;
             let transfer_ns = times.duration_ns_of(&["transfer_duration"])?;
             phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
         }
     }
-    let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
-    // Later releases write 0 if the request never ran.
-    let forward_ns = times.duration_ns_of(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
-    let [forward_entry, completion] = match role {
-        ServerRole::Unified => ["forward_entry", "completion"],
-        ServerRole::Prefill => ["prefill_forward_entry", "prefill_completion"],
-        ServerRole::Decode => ["decode_forward_entry", "decode_completion"],
-    };
-    phases.push(LoggedPhase { ns: queue_ns, end: forward_entry });
-    phases.push(LoggedPhase { ns: forward_ns, end: completion });
-    Ok(phases)
+    Ok(())
 }
 
 /// Stages at the ends of the first two phases of a half.
@@ -265,12 +291,10 @@ fn add_bootstrap(
     ends: &BootstrapEnds,
     phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
-    let mut bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
-    // 0.5.5 to 0.5.9 write parts that they do not measure. Only their lines have the field `other`.
-    let has_unmeasured_parts = times.value_of(&["other"]).is_some();
-    if has_unmeasured_parts {
-        bootstrap_ns = None;
-    }
+    let stated_bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
+    // 0.5.5 to 0.5.9 write a bootstrap that they do not measure. Only their lines have the field `other`.
+    let is_measured = times.value_of(&["other"]).is_none();
+    let bootstrap_ns = stated_bootstrap_ns.filter(|_| is_measured);
     let allocation_ns = times.duration_ns_of(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(allocation_ns)) = (bootstrap_ns, allocation_ns) {
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });

@@ -200,8 +200,8 @@ impl Arena {
         // Without a tail, the first run is the only one.
         let tail = if head.tail == NONE { list } else { head.tail };
         let last = &mut self.list_runs[tail as usize];
-        // If the items follow those of the last run in the cells, they extend it. Otherwise they become another run.
-        if !last.is_flat && !run.is_flat && last.end == run.start {
+        let continues_last_run_in_cells = !last.is_flat && !run.is_flat && last.end == run.start;
+        if continues_last_run_in_cells {
             last.end = run.end;
             last.len += run.len;
             last.kinds |= run.kinds;

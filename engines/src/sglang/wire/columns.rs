@@ -52,6 +52,12 @@ impl<'a> MessageColumns<'a, '_> {
                 Ok::<(), Undecoded>(())
             })?;
         }
+        self.read_workers(chunks)
+    }
+
+    /// Reads the address of each request's tokenizer worker into its chunk. Nil leaves the chunk without one.
+    #[inline]
+    fn read_workers(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(workers) = self.column_per_request(self.columns.workers, "http_worker_ipcs", chunks)? else {
             return Ok(());
@@ -71,13 +77,7 @@ impl<'a> MessageColumns<'a, '_> {
     /// Appends each chunk's finish reason to `finished`, which stays empty if the message has none.
     pub(super) fn read_counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
-            // The column may be absent.
-            let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
-                return Ok(());
-            };
-            return self.doc.column_parts(meta).try_for_each(|part| {
-                part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finished))
-            });
+            return self.read_meta_column(chunks, finished);
         }
         self.read_count_column(chunks, self.columns.completion, "completion_tokens", |chunk| {
             &mut chunk.completion_tokens
@@ -85,6 +85,24 @@ impl<'a> MessageColumns<'a, '_> {
         self.read_count_column(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
         self.read_count_column(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
         self.read_count_column(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
+        self.read_finish_column(chunks, finished)
+    }
+
+    /// Reads the counts and finish reasons from the column `meta_info`.
+    #[inline]
+    fn read_meta_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+        // The column may be absent.
+        let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
+            return Ok(());
+        };
+        self.doc.column_parts(meta).try_for_each(|part| {
+            part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finished))
+        })
+    }
+
+    /// Reads the column of finish reasons into the chunks, and appends each reason as it was sent to `finished`.
+    #[inline]
+    fn read_finish_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(reasons) = self.column_per_request(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
@@ -98,13 +116,13 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Reads how many token ids each request lists, into its chunk, and appends the lists themselves to `listed`. Returns whether the
+    /// Reads how many token ids each request lists, into its chunk, and appends the lists themselves to `id_lists`. Returns whether the
     /// message has the column of ids.
     #[inline(never)]
     pub(super) fn read_listed_counts(
         &self,
         chunks: &mut [Chunk<'a>],
-        listed: &mut Vec<Node>,
+        id_lists: &mut Vec<Node>,
     ) -> Result<bool, Undecoded> {
         let column = self.columns.ids;
         let Some(ids) = self.column_per_request(column, "output_ids", chunks)? else {
@@ -113,15 +131,15 @@ impl<'a> MessageColumns<'a, '_> {
         };
         let mut total = 0;
         for part in self.doc.column_parts(ids) {
-            part.append_lists(listed);
-            // `listed` has one list for each row of the parts so far.
-            let nodes = listed.get(part.row_range()).unwrap_or_default();
+            part.append_lists(id_lists);
+            // `id_lists` has one list for each row of the parts so far.
+            let lists = id_lists.get(part.row_range()).unwrap_or_default();
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
-            for ((row, node), chunk) in part.row_range().zip(nodes).zip(rows) {
-                chunk.listed = match *node {
+            for ((row, list), chunk) in part.row_range().zip(lists).zip(rows) {
+                chunk.listed = match *list {
                     // The usual lists, whose node states the number of ids. A word is one id.
                     Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
-                    node => self.count_listed(row, node)?,
+                    other => self.count_listed(row, other)?,
                 };
                 total += chunk.listed.unwrap_or(0) as usize;
                 // A hostile message may refer to one long list many times.
@@ -218,18 +236,11 @@ impl<'a> MessageColumns<'a, '_> {
         // The column may be absent.
         let Some(column) = self.column_per_request(column, field, chunks)? else { return Ok(()) };
         for part in self.doc.column_parts(column) {
-            let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             match part.small_ints() {
-                // Nearly every part holds only small counts, which are copied from the message. Pickled ones follow an opcode each.
-                Some(SmallInts::Pickled(run)) => {
-                    for (chunk, [_, value]) in rows.iter_mut().zip(run) {
-                        *count_of(chunk) = Some((*value).into());
-                    }
-                }
-                Some(SmallInts::Packed(run)) => {
-                    for (chunk, value) in rows.iter_mut().zip(run) {
-                        *count_of(chunk) = Some((*value).into());
-                    }
+                // Nearly every part holds only small counts, which are copied from the message.
+                Some(counts) => {
+                    let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
+                    copy_small_counts(counts, rows, &count_of);
                 }
                 // Other counts are decoded one by one.
                 None => part.for_each_int(|row, item| {
@@ -333,6 +344,28 @@ impl<'a> MessageColumns<'a, '_> {
     /// Error for the value of a row.
     fn bad_value(&self, field: &'static str, row: usize, what: &'static str) -> Undecoded {
         Undecoded::Column { class: self.class, field, row, what }
+    }
+}
+
+/// Copies the counts, one for each row, into the field that `count_of` returns.
+#[inline]
+fn copy_small_counts<'a>(
+    counts: SmallInts<'_>,
+    rows: &mut [Chunk<'a>],
+    count_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
+) {
+    match counts {
+        // Each count follows its opcode.
+        SmallInts::Pickled(run) => {
+            for (chunk, [_opcode, value]) in rows.iter_mut().zip(run) {
+                *count_of(chunk) = Some((*value).into());
+            }
+        }
+        SmallInts::Packed(run) => {
+            for (chunk, value) in rows.iter_mut().zip(run) {
+                *count_of(chunk) = Some((*value).into());
+            }
+        }
     }
 }
 

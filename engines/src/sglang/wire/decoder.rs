@@ -3,7 +3,7 @@
 use adapter::decode::{Decoded, Shape, recycle};
 use trace::event::{Chunk, IdColumn, Kind};
 
-use super::arena::Arena;
+use super::arena::{Arena, Node};
 use super::batch::{Batch, Codec};
 use super::columns::{MessageColumns, RowBuffers};
 use super::doc::Doc;
@@ -73,21 +73,7 @@ impl Decoder {
         let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout: last } = self;
         // The buffers keep their memory for the next message.
         rows.clear();
-        let (codec, found) = match message {
-            // A pickle ends with the opcode STOP.
-            [0x80, .., b'.'] => {
-                let (value, protocol) = pickle::load(message, arena, scratch, limits)?;
-                let doc = Doc { bytes: message, arena };
-                (Codec::Pickle { protocol }, identify::identify_pickle(doc, value, rows, *last)?)
-            }
-            [0x80, 2..=5, ..] => return Err(Undecoded::Truncated { at: message.len() }),
-            // In msgpack 0x80 is an empty map, but every message is an array.
-            [0x90..=0x9f | 0xdc | 0xdd, ..] => {
-                arena.clear();
-                (Codec::Msgpack, identify::identify_msgpack(message, &mut rows.values, limits)?)
-            }
-            _ => return Err(not_a_codec(message)),
-        };
+        let (codec, found) = identify_message(message, arena, scratch, rows, limits, *last)?;
         if let FoundLayout::Listed(layout) = found {
             *last = Some(layout);
         }
@@ -97,14 +83,7 @@ impl Decoder {
             Ok(shape) => {
                 let RowBuffers { listed, finished, ids, times, .. } = rows;
                 if *keeps_ids {
-                    for node in &*listed {
-                        tokens::append_ids(ids, doc, *node);
-                    }
-                    let mut ids = ids.as_slice();
-                    for chunk in &mut chunks {
-                        // All ids are in one buffer, one chunk after the other.
-                        (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
-                    }
+                    fill_ids(&mut chunks, doc, listed, ids);
                 }
                 let mut decoded = Decoded::new(shape, chunks, home);
                 decoded.engine_seconds = times;
@@ -115,6 +94,45 @@ impl Decoder {
                 Err(why)
             }
         }
+    }
+}
+
+/// Finds codec and layout of a message. Leaves its fields in `rows`, and what a pickle builds in `arena`.
+#[inline]
+fn identify_message(
+    message: &[u8],
+    arena: &mut Arena,
+    scratch: &mut pickle::Scratch,
+    rows: &mut RowBuffers,
+    limits: &Limits,
+    last: Option<&'static MessageLayout>,
+) -> Result<(Codec, FoundLayout), Undecoded> {
+    match message {
+        // A pickle ends with the opcode STOP.
+        [0x80, .., b'.'] => {
+            let (value, protocol) = pickle::load(message, arena, scratch, limits)?;
+            let doc = Doc { bytes: message, arena };
+            Ok((Codec::Pickle { protocol }, identify::identify_pickle(doc, value, rows, last)?))
+        }
+        [0x80, 2..=5, ..] => Err(Undecoded::Truncated { at: message.len() }),
+        // In msgpack 0x80 is an empty map, but every message is an array.
+        [0x90..=0x9f | 0xdc | 0xdd, ..] => {
+            arena.clear();
+            Ok((Codec::Msgpack, identify::identify_msgpack(message, &mut rows.values, limits)?))
+        }
+        _ => Err(not_a_codec(message)),
+    }
+}
+
+/// Gives each chunk its token ids. Collects all ids that the message lists in one buffer, one chunk after the other.
+#[inline]
+fn fill_ids<'a>(chunks: &mut [Chunk<'a>], doc: Doc<'a>, listed: &[Node], buffer: &'a mut Vec<i64>) {
+    for node in listed {
+        tokens::append_ids(buffer, doc, *node);
+    }
+    let mut ids_left = buffer.as_slice();
+    for chunk in chunks {
+        (chunk.ids, ids_left) = ids_left.split_at(chunk.listed.unwrap_or(0) as usize);
     }
 }
 
@@ -156,12 +174,17 @@ fn read_columns<'a>(
             table.read_texts(chunks)?;
         }
     }
-    // The releases, and how they process waiting chunks, are known only of a listed layout.
+    Ok(shape_of_message(found, codec, ids))
+}
+
+/// Properties of a message with this layout. The releases, and how they process waiting chunks, are known only of a listed layout.
+fn shape_of_message(found: &FoundLayout, codec: Codec, ids: IdColumn) -> Shape {
     let (schema, waiter) = match found {
         FoundLayout::Listed(layout) => (layout.releases, layout.waiter),
         FoundLayout::Unlisted(..) => (UNLISTED, None),
     };
-    Ok(Shape { engine: NAME, class: layout.class, codec: codec.as_str(), schema, kind: layout.kind, ids, waiter })
+    let layout = found.layout();
+    Shape { engine: NAME, class: layout.class, codec: codec.as_str(), schema, kind: layout.kind, ids, waiter }
 }
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.

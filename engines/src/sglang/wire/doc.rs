@@ -35,16 +35,19 @@ impl<'a> Doc<'a> {
                 (Head::Int(value), _) => Some(value),
                 _ => None,
             },
-            // An enum pickles as `Class(value)`. The only enum in these messages is http.HTTPStatus.
-            Node::Object(id) => {
-                let object = self.named_call(id);
-                if object.class_name != b"HTTPStatus" {
-                    return None;
-                }
-                self.int_value(self.list_items(object.call.args)?.next()?)
-            }
+            Node::Object(id) => self.enum_value(id),
             _ => None,
         }
+    }
+
+    /// The integer of an enum, which pickles as `Class(value)`. The only enum in these messages is http.HTTPStatus. `None` for any other
+    /// object.
+    fn enum_value(self, object: u32) -> Option<i64> {
+        let object = self.named_call(object);
+        if object.class_name != b"HTTPStatus" {
+            return None;
+        }
+        self.int_value(self.list_items(object.call.args)?.next()?)
     }
 
     /// A time in seconds: 0 for `None`, and not a number for any other value.

@@ -50,21 +50,26 @@ pub(super) fn identify_pickle(
             return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
         let found = find_layout(doc, class, form, &rows.names, last)?;
-        // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2.
-        let is_wrapper = found.layout().class.starts_with("MultiTokenizerW");
-        // The field with the inner message, if the class has one.
-        let inner = found.columns().wrapped.and_then(|index| rows.values.get(usize::from(index)));
-        // A wrapper inside a wrapper is not unpacked.
-        if is_wrapper
-            && !is_unpacked
-            && let Some(inner) = inner
-        {
-            value = *inner;
-            is_unpacked = true;
-        } else {
-            return Ok(found);
+        match message_in_wrapper(&found, &rows.values) {
+            // A wrapper inside a wrapper is not unpacked.
+            Some(inner) if !is_unpacked => {
+                value = inner;
+                is_unpacked = true;
+            }
+            _ => return Ok(found),
         }
     }
+}
+
+/// The message inside a wrapper with these field values. `None` for a message of another class.
+#[inline]
+fn message_in_wrapper(found: &FoundLayout, values: &[Node]) -> Option<Node> {
+    // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2.
+    let is_wrapper = found.layout().class.starts_with("MultiTokenizerW");
+    if !is_wrapper {
+        return None;
+    }
+    values.get(usize::from(found.columns().wrapped?)).copied()
 }
 
 /// A message object in a pickle.
@@ -76,27 +81,21 @@ struct PickledObject<'a> {
 
 /// Splits a message into its class and its state. It is either `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
 fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, Undecoded> {
-    let mut class = None;
-    let mut form = MessageForm::Dataclass;
-    let mut state = Node::Nil;
-    if let Node::Object(id) = value {
-        let object = doc.named_call(id);
-        let is_struct = object.module == b"msgspec._utils" && object.class_name == b"rebuild";
-        if is_struct {
-            let mut args = doc.list_items(object.call.args).into_iter().flatten();
-            class = args.next();
-            form = MessageForm::Struct;
-            state = args.next().unwrap_or(Node::Nil);
-        } else {
-            class = Some(object.call.callable);
-            state = object.call.state;
-        }
-    }
+    let no_object = || Undecoded::Malformed { at: 0, what: "the pickle holds no message object" };
+    let Node::Object(id) = value else { return Err(no_object()) };
+    let object = doc.named_call(id);
+    let is_struct = object.module == b"msgspec._utils" && object.class_name == b"rebuild";
+    let (class, form, state) = if is_struct {
+        let mut args = doc.list_items(object.call.args).into_iter().flatten();
+        (args.next(), MessageForm::Struct, args.next().unwrap_or(Node::Nil))
+    } else {
+        (Some(object.call.callable), MessageForm::Dataclass, object.call.state)
+    };
     // All classes of messages are in one module.
     match class.and_then(|class| doc.module_and_name(class)) {
         Some((MODULE, name)) => Ok(PickledObject { class: name, form, state }),
         Some((module, name)) => Err(unknown_class(&[module, b".", name].concat())),
-        None => Err(Undecoded::Malformed { at: 0, what: "the pickle holds no message object" }),
+        None => Err(no_object()),
     }
 }
 
@@ -196,13 +195,9 @@ pub(super) fn identify_msgpack(
     if fields > limits.items {
         return Err(Undecoded::Limit { limit: "items", value: limits.items });
     }
-    let mut at = fields_at;
-    for _ in 0..fields {
-        values.push(Node::Pack(at as u32));
-        at = msgpack::skip_value(message, at)?;
-    }
-    if at != message.len() {
-        return Err(Undecoded::Malformed { at, what: "data after the end of the message" });
+    let end = push_packed_fields(message, fields_at, fields, values)?;
+    if end != message.len() {
+        return Err(Undecoded::Malformed { at: end, what: "data after the end of the message" });
     }
     // If several layouts have the same length, use the newest. They differ only in names, which msgpack does not carry.
     let mut fitting = layouts.iter().rev().filter(|layout| layout.form == MessageForm::Struct);
@@ -214,6 +209,21 @@ pub(super) fn identify_msgpack(
         }
         None => Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" }),
     }
+}
+
+/// Appends the `fields` values from `at` on to `values`. Returns the end of the last one.
+#[inline]
+fn push_packed_fields(
+    message: &[u8],
+    mut at: usize,
+    fields: usize,
+    values: &mut Vec<Node>,
+) -> Result<usize, Undecoded> {
+    for _ in 0..fields {
+        values.push(Node::Pack(at as u32));
+        at = msgpack::skip_value(message, at)?;
+    }
+    Ok(at)
 }
 
 /// Error for a class that is in no release, with the first characters of its name.

@@ -116,21 +116,25 @@ impl<'a> ColumnPart<'a> {
         match (self.arena_cells(), self.run) {
             // The lists and arrays of a pickle are contiguous cells.
             (Some(cells), _) => nodes.extend_from_slice(cells),
-            (None, ItemRun::Pack { mut at }) => {
-                for _ in self.row_range() {
-                    if let Some(array) = words::parse_short_array(self.doc.bytes, at) {
-                        nodes.push(Node::Words { words: array.words, at: array.first_word as u32 });
-                        at = array.first_word + words::WORD_BYTES * usize::from(array.words);
-                    } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
-                        nodes.push(Node::Pack(at as u32));
-                        at = next;
-                    } else {
-                        // Cannot happen, because the message has been validated.
-                        break;
-                    }
-                }
-            }
+            (None, ItemRun::Pack { at }) => self.append_packed_lists(at, nodes),
             _ => nodes.extend(self.all_items()),
+        }
+    }
+
+    /// Appends the part's items, which begin at `at` in a msgpack message, to `nodes`.
+    #[inline]
+    fn append_packed_lists(self, mut at: usize, nodes: &mut Vec<Node>) {
+        for _ in self.row_range() {
+            if let Some(array) = words::parse_short_array(self.doc.bytes, at) {
+                nodes.push(Node::Words { words: array.words, at: array.first_word as u32 });
+                at = array.first_word + words::WORD_BYTES * usize::from(array.words);
+            } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
+                nodes.push(Node::Pack(at as u32));
+                at = next;
+            } else {
+                // Cannot happen, because the message has been validated.
+                break;
+            }
         }
     }
 
@@ -150,31 +154,47 @@ impl<'a> ColumnPart<'a> {
     ) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            ItemRun::Flat { at } if self.kinds == kinds::STR => {
-                let mut rest = doc.bytes.get(at..).unwrap_or_default();
-                for row in self.row_range() {
-                    let Some((text, next)) = pickle::flat_string(rest) else {
-                        // The items after this one cannot be found.
-                        return f(row, None);
-                    };
-                    f(row, Some(text))?;
-                    rest = next;
-                }
-                Ok(())
-            }
-            ItemRun::Pack { mut at } => {
-                for row in self.row_range() {
-                    let Some((text, next)) = msgpack::read_string(doc.bytes, at) else {
-                        // The offset of the next item is not known.
-                        return f(row, None);
-                    };
-                    f(row, Some(text))?;
-                    at = next;
-                }
-                Ok(())
-            }
+            ItemRun::Flat { at } if self.kinds == kinds::STR => self.for_each_flat_string(at, f),
+            ItemRun::Pack { at } => self.for_each_packed_string(at, f),
             _ => self.for_each_item(|row, item| f(row, doc.string_bytes(item))),
         }
+    }
+
+    /// [`Self::for_each_string`] for strings that were left in a pickle from `at` on.
+    #[inline]
+    fn for_each_flat_string<E>(
+        self,
+        at: usize,
+        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut rest = self.doc.bytes.get(at..).unwrap_or_default();
+        for row in self.row_range() {
+            let Some((text, next)) = pickle::flat_string(rest) else {
+                // The items after this one cannot be found.
+                return f(row, None);
+            };
+            f(row, Some(text))?;
+            rest = next;
+        }
+        Ok(())
+    }
+
+    /// [`Self::for_each_string`] for the items of a msgpack array, of which the first is at `at`.
+    #[inline]
+    fn for_each_packed_string<E>(
+        self,
+        mut at: usize,
+        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for row in self.row_range() {
+            let Some((text, next)) = msgpack::read_string(self.doc.bytes, at) else {
+                // The offset of the next item is not known.
+                return f(row, None);
+            };
+            f(row, Some(text))?;
+            at = next;
+        }
+        Ok(())
     }
 
     /// The part's integers if each fits into a byte, as in most columns of counts. `None` for other items.
@@ -194,35 +214,30 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
+    /// [`Self::for_each_int`] for integers that were left in a pickle from `at` on.
+    #[inline]
+    fn for_each_flat_int<E>(self, mut at: usize, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
+        for row in self.row_range() {
+            let Some((value, next)) = pickle::flat_int(self.doc.bytes, at) else {
+                return f(row, IntItem::Other);
+            };
+            f(row, IntItem::Int(i64::from(value)))?;
+            at = next;
+        }
+        Ok(())
+    }
+
     /// Calls `f` with the index and value of each item in a list of integers. `f` should fail for an item that is neither an integer nor
     /// nil, because the items after it may not be found. Stops at the first error of `f`.
     pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            ItemRun::Flat { mut at } if self.kinds == kinds::INT => {
-                for row in self.row_range() {
-                    let Some((value, next)) = pickle::flat_int(doc.bytes, at) else {
-                        return f(row, IntItem::Other);
-                    };
-                    f(row, IntItem::Int(i64::from(value)))?;
-                    at = next;
-                }
-                Ok(())
-            }
+            ItemRun::Flat { at } if self.kinds == kinds::INT => self.for_each_flat_int(at, f),
             ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
-                    let item = match msgpack::read_head(doc.bytes, at) {
-                        Some((Head::Int(value), next)) => {
-                            at = next;
-                            IntItem::Int(value)
-                        }
-                        Some((Head::Nil, next)) => {
-                            at = next;
-                            IntItem::Nil
-                        }
-                        _ => IntItem::Other,
-                    };
+                    let (item, next) = read_packed_int(doc.bytes, at);
                     f(row, item)?;
+                    at = next;
                 }
                 Ok(())
             }
@@ -232,5 +247,16 @@ impl<'a> ColumnPart<'a> {
                 None => f(row, IntItem::Other),
             }),
         }
+    }
+}
+
+/// The value at `at` in a msgpack message, as an item of a list of integers, and the offset after it. For an item of another kind, the
+/// offset stays.
+#[inline]
+fn read_packed_int(bytes: &[u8], at: usize) -> (IntItem, usize) {
+    match msgpack::read_head(bytes, at) {
+        Some((Head::Int(value), next)) => (IntItem::Int(value), next),
+        Some((Head::Nil, next)) => (IntItem::Nil, next),
+        _ => (IntItem::Other, at),
     }
 }

@@ -142,10 +142,11 @@ pub(crate) fn read_pickled_request<'a>(
     loop {
         let item = match walk.next_item() {
             Ok(Some(item)) => item,
+            // The end of the pickle.
+            Ok(None) => break,
             // The captured bytes end inside the prompt, so its length stays unknown.
             Err(Undecoded::Truncated { .. }) if !message.is_whole() => break,
             Err(why) => return Err(why),
-            Ok(None) => break,
         };
         match (item, &mut request) {
             (WalkItem::Field { field: RequestField::Rid, value_at, .. }, None) => {
@@ -187,31 +188,40 @@ fn read_pickled_batch<'a>(
     while let Some(item) = walk.next_item()? {
         let WalkItem::Field { field, value_at, depth, is_first } = item else { continue };
         // A client may also choose the key `rid` in a dict of its own, which is nested deeper than the fields of a request.
-        if field == RequestField::Rid && is_first && first_request_depth.is_none_or(|known| depth <= known) {
+        let is_nested_deeper = first_request_depth.is_some_and(|known| depth > known);
+        let begins_request = field == RequestField::Rid && is_first && !is_nested_deeper;
+        if begins_request {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
             first_request_depth = first_request_depth.or(Some(depth));
             current_request_depth = depth;
         }
-        // Not a field of the request itself.
-        if depth != current_request_depth {
+        let is_field_of_request = depth == current_request_depth;
+        if !is_field_of_request {
             continue;
         }
-        match (field, requests[first_of_batch..].last_mut()) {
-            // Ids precede the dicts that a client chooses; the room follows them.
-            (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
-                // A batch may be walked as a whole message, because the walk ends with an error at a list that was cut.
-                let is_whole = true;
-                request.prompt_tokens = count_ids_at(message, value_at, is_whole);
-            }
-            (RequestField::BootstrapRoom, Some(request)) => {
-                let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
-                // A value that is not a room does not replace one.
-                request.room = room.or(request.room);
-            }
-            _ => {}
+        if let Some(request) = requests[first_of_batch..].last_mut() {
+            read_field_of_batch(request, field, message, value_at);
         }
     }
     Ok(DispatchKind::Requests)
+}
+
+/// Reads the prompt's length or the room of a request in a pickled batch, if this field has it. Ids precede the dicts that a client
+/// chooses, so the first ones are right; the room follows them, so the last one is.
+fn read_field_of_batch(request: &mut DispatchedRequest<'_>, field: RequestField, message: &[u8], value_at: usize) {
+    match field {
+        RequestField::InputIds if request.prompt_tokens.is_none() => {
+            // A batch may be walked as a whole message, because the walk ends with an error at a list that was cut.
+            let is_whole = true;
+            request.prompt_tokens = count_ids_at(message, value_at, is_whole);
+        }
+        RequestField::BootstrapRoom => {
+            let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
+            // A value that is not a room does not replace one.
+            request.room = room.or(request.room);
+        }
+        _ => {}
+    }
 }
 
 /// Adds the request that a pickled `AbortReq` names. Adds none if the message aborts all.
@@ -361,11 +371,8 @@ impl<'a> PackedObject<'a> {
             return self.skip_fields(ids_at, self.fields - INPUT_IDS).ok();
         };
         let room_at = self.skip_fields(ids_at, room_index - INPUT_IDS).ok()?;
-        request.room = match self.head_at(room_at)?.0 {
-            Head::Int(room) => u64::try_from(room).ok(),
-            Head::Huge(room) => Some(room),
-            _ => None,
-        };
+        let (room_head, _) = self.head_at(room_at)?;
+        request.room = room_of_head(room_head);
         self.skip_fields(room_at, self.fields - room_index).ok()
     }
 
@@ -395,6 +402,15 @@ impl<'a> PackedObject<'a> {
     fn unknown_layout(&self) -> Undecoded {
         let class = layouts_of_class(self.class).last().map_or("", |layout| layout.class);
         Undecoded::Layout { class, fields: self.fields as usize, what: "another number of fields" }
+    }
+}
+
+/// The room in a field with this head. `None` for nil and any other value.
+fn room_of_head(head: Head) -> Option<u64> {
+    match head {
+        Head::Int(room) => u64::try_from(room).ok(),
+        Head::Huge(room) => Some(room),
+        _ => None,
     }
 }
 

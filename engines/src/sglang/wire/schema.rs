@@ -146,16 +146,19 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let form = words.next()?;
     let releases = words.next()?;
     let fields: Vec<&str> = words.collect();
-    // One or more spans, such as `0.5.9` or `0.5.1..0.5.3,0.5.6`.
-    let first_release = releases.split(',').next()?.split("..").next()?;
-    let last_release = releases.rsplit(',').next()?.rsplit("..").next()?;
-    let range = VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? };
-    let release = ReleaseBehaviour::of_range(range);
+    let shared = ReleaseBehaviour::of_range(range_over_spans(releases)?);
     let kind = kind_of_class(class);
-    let ids = meaning_of_ids(kind, &release);
+    let ids = meaning_of_ids(kind, &shared);
     let columns = ColumnIndices::find(fields.iter().map(|name| name.as_bytes()));
     let form = if form == "struct" { MessageForm::Struct } else { MessageForm::Dataclass };
-    Some(MessageLayout { class, form, releases, fields, columns, kind, ids, waiter: release.behaviour.waiter })
+    Some(MessageLayout { class, form, releases, fields, columns, kind, ids, waiter: shared.behaviour.waiter })
+}
+
+/// Range from the first release to the last one of a list of spans, such as `0.5.9` or `0.5.1..0.5.3,0.5.6`.
+fn range_over_spans(spans: &str) -> Option<VersionRange> {
+    let first_release = spans.split(',').next()?.split("..").next()?;
+    let last_release = spans.rsplit(',').next()?.rsplit("..").next()?;
+    Some(VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? })
 }
 
 /// Meaning of the ids in messages of this kind from these releases.

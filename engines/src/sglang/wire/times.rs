@@ -26,16 +26,29 @@ impl MessageColumns<'_, '_> {
         match self.field_value(self.columns.time_stats) {
             // Releases up to 0.5.9 have columns of numbers, and later ones a list of objects, one for each request.
             None => self.read_time_columns(chunks, times),
-            // In a msgpack message, the objects are a pickle, which is not loaded if they are empty.
+            // In a msgpack message, the objects are a pickle.
             Some(Node::Pack(at)) => {
-                let pickled = wrapped_pickle(self.doc.bytes, at as usize);
-                if let Some(pickled) = pickled.filter(|pickled| may_have_times(pickled))
-                    && let Some((stats, arena)) = nested.load(pickled, self.limits)
-                {
-                    append_time_stats(Doc { bytes: pickled, arena }, stats, chunks, times);
+                if let Some(pickled) = wrapped_pickle(self.doc.bytes, at as usize) {
+                    self.append_pickled_time_stats(pickled, chunks, nested, times);
                 }
             }
             Some(stats) => append_time_stats(self.doc, stats, chunks, times),
+        }
+    }
+
+    /// Reads the times in a pickled list of objects. The pickle is not loaded if its objects are empty.
+    #[inline]
+    fn append_pickled_time_stats(
+        &self,
+        pickled: &[u8],
+        chunks: &[Chunk<'_>],
+        nested: &mut NestedPickle,
+        times: &mut Vec<ChunkSeconds>,
+    ) {
+        if may_have_times(pickled)
+            && let Some((stats, arena)) = nested.load(pickled, self.limits)
+        {
+            append_time_stats(Doc { bytes: pickled, arena }, stats, chunks, times);
         }
     }
 
@@ -88,16 +101,21 @@ fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mu
             continue;
         }
         let Node::Object(id) = object else { continue };
-        let state = doc.named_call(id).call.state;
-        let seconds = EngineSeconds {
-            queued: seconds_of_field(doc, state, QUEUED),
-            batch_entered: seconds_of_field(doc, state, b"forward_entry_time"),
-            prefill_finished: seconds_of_field(doc, state, b"prefill_finished_time"),
-        };
-        // All times are 0 if the engine has set none.
-        if seconds != EngineSeconds::default() {
+        let seconds = seconds_of_state(doc, doc.named_call(id).call.state);
+        let has_times = seconds != EngineSeconds::default();
+        if has_times {
             times.push(ChunkSeconds { chunk: index, seconds });
         }
+    }
+}
+
+/// The times in an object's state. All are 0 if the engine has set none.
+#[inline]
+fn seconds_of_state(doc: Doc<'_>, state: Node) -> EngineSeconds {
+    EngineSeconds {
+        queued: seconds_of_field(doc, state, QUEUED),
+        batch_entered: seconds_of_field(doc, state, b"forward_entry_time"),
+        prefill_finished: seconds_of_field(doc, state, b"prefill_finished_time"),
     }
 }
 

@@ -86,18 +86,22 @@ impl<'a> Value<'a> {
                 .and_then(|payload| doc.bytes.get(payload))
                 .map_or(Self::Other("bytes"), Self::Bytes),
             Node::Words { .. } => doc.array_words(node).map_or(Self::Other("bytes"), Self::Bytes),
-            Node::Pack(at) => match msgpack::read_head(doc.bytes, at as usize) {
-                Some((Head::Nil, _)) => Self::Null,
-                Some((Head::Bool(value), _)) => Self::Bool(value),
-                Some((Head::Float(value), _)) => Self::Float(value),
-                Some((Head::Bin { end }, start)) => doc.bytes.get(start..end).map_or(Self::Other("bytes"), Self::Bytes),
-                Some((Head::Ext { .. }, _)) => Self::Other("an extension"),
-                // Shorter integers, strings, lists and maps were read above.
-                _ => Self::Other("an integer that exceeds 64 bits"),
-            },
+            Node::Pack(at) => Self::of_packed(doc.bytes, at as usize),
             Node::Long(_) => Self::Other("an integer that exceeds 64 bits"),
             Node::Global(_) => Self::Other("a class"),
             _ => Self::Other("an object"),
+        }
+    }
+
+    /// The value at `at` in a msgpack message, which is no integer of 64 bits, string, list or map.
+    fn of_packed(message: &'a [u8], at: usize) -> Self {
+        match msgpack::read_head(message, at) {
+            Some((Head::Nil, _)) => Self::Null,
+            Some((Head::Bool(value), _)) => Self::Bool(value),
+            Some((Head::Float(value), _)) => Self::Float(value),
+            Some((Head::Bin { end }, start)) => message.get(start..end).map_or(Self::Other("bytes"), Self::Bytes),
+            Some((Head::Ext { .. }, _)) => Self::Other("an extension"),
+            _ => Self::Other("an integer that exceeds 64 bits"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Support for `array('q')`, which carries token ids from 0.5.13 on. Each request takes two constructor calls, and later calls are
 //! recognised by the bytes of an earlier one.
 
-use super::super::arena::{NameSpan, Node};
+use super::super::arena::{ListRun, NameSpan, Node};
 use super::vm::PickleMachine;
 use super::{op, scalar};
 use crate::msgpack::runs::count_repeats;
@@ -10,12 +10,45 @@ use crate::msgpack::runs::count_repeats;
 const SIGNED_INT64_LE: i64 = 12;
 
 /// Number of calls processed at once.
-const FEW: usize = 32;
+const CALLS_PER_BATCH: usize = 32;
+/// The data, the arguments, and the result of a call.
+const SLOTS_PER_CALL: usize = 3;
+
+/// A call that constructs an array like an earlier one.
+struct MatchingCall<'m> {
+    /// Length of its data, which are whole words of at most 255 bytes.
+    data_len: u8,
+    /// The message behind the call.
+    rest: &'m [u8],
+}
+
+/// Number of opcodes after the data of a call: `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`.
+const CLOSE_BYTES: usize = 5;
+
+/// The call at the beginning of `bytes`, if it begins with the `N` known bytes and holds whole words. `None` for anything else.
+#[inline]
+fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> Option<MatchingCall<'m>> {
+    /// The closing opcodes in the lower bytes of a word. The upper three bytes are masked.
+    const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
+    const CLOSE_MASK: u64 = 0xff_ffff_ffff;
+    const WORD_BYTES: u8 = 8;
+    let (head, after_head) = bytes.split_first_chunk::<N>()?;
+    if head != known {
+        return None;
+    }
+    let (&data_len, after_len) = after_head.split_first()?;
+    let (_, close) = after_len.split_at_checked(usize::from(data_len))?;
+    let (tail, _) = close.split_first_chunk()?;
+    let is_closed = u64::from_le_bytes(*tail) & CLOSE_MASK == CLOSE;
+    if data_len % WORD_BYTES != 0 || !is_closed {
+        return None;
+    }
+    Some(MatchingCall { data_len, rest: &close[CLOSE_BYTES..] })
+}
 
 impl PickleMachine<'_, '_> {
     /// The array of 64-bit integers, type code `q`, that `callable(*args)` constructs. `None` for any other call. The call is
-    /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`. The bytes of a reconstructor's call are
-    /// remembered, to recognise similar calls.
+    /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
         let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
         let callable = self.arena.globals[callable as usize];
@@ -23,28 +56,34 @@ impl PickleMachine<'_, '_> {
             return None;
         }
         let args = self.arena.list_runs[args as usize];
-        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
         match self.name_bytes(callable.name) {
-            b"_array_reconstructor" => {
-                let &[_class, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
-                let format = scalar::read_int(self.message, format as usize);
-                if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
-                    return None;
-                }
-                self.remember_call_bytes(data as usize);
-                Some(Node::Array(data))
-            }
-            b"array" => {
-                let &[Node::Str(code), list @ Node::List(first_run)] = arguments else { return None };
-                if self.string_at(code) != Some(b"q") {
-                    return None;
-                }
-                // The array stands for its list. A list that grows later would no longer be equal to it.
-                self.arena.list_runs[first_run as usize].is_array_source = true;
-                Some(list)
-            }
+            b"_array_reconstructor" => self.array_of_bytes(args),
+            b"array" => self.array_of_list(args),
             _ => None,
         }
+    }
+
+    /// The array that the reconstructor makes of its last argument, the data. Remembers the bytes of the call.
+    fn array_of_bytes(&mut self, args: ListRun) -> Option<Node> {
+        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
+        let &[_class, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
+        let format = scalar::read_int(self.message, format as usize);
+        if self.string_at(code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
+            return None;
+        }
+        self.remember_call_bytes(data as usize);
+        Some(Node::Array(data))
+    }
+
+    /// The array that is made of its last argument, a list. The list stands for the array, and must not grow any more.
+    fn array_of_list(&mut self, args: ListRun) -> Option<Node> {
+        let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
+        let &[Node::Str(code), list @ Node::List(first_run)] = arguments else { return None };
+        if self.string_at(code) != Some(b"q") {
+            return None;
+        }
+        self.arena.list_runs[first_run as usize].is_array_source = true;
+        Some(list)
     }
 
     /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognised by
@@ -69,52 +108,40 @@ impl PickleMachine<'_, '_> {
         next > at
     }
 
-    /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one.
+    /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one. Each call
+    /// takes three memo slots and one value on the stack.
     fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
-        /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`; the last three bytes are masked.
-        const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
-        const CLOSE_BYTES: usize = 5;
         let Some(known) = known.first_chunk::<N>() else { return at };
-        // A call takes three memo slots and one value.
-        let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
-        let mut budget = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
+        let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
+        let free_values = self.limits.stack.saturating_sub(self.stack.len());
+        let mut calls_left = (free_slots / SLOTS_PER_CALL).min(free_values);
         let mut rest = self.message.get(at..).unwrap_or_default();
         loop {
             // Reserve slots and values for several calls at once, so that the loop does not grow the tables.
-            let slots = self.arena.memo.len();
-            let values = self.stack.len();
-            let batch = budget.min(FEW);
-            self.arena.memo.resize(slots + 3 * batch, Node::Unbuilt);
-            self.stack.resize(values + batch, Node::Unbuilt);
-            let places = self.arena.memo[slots..].as_chunks_mut().0.iter_mut();
-            let mut count = 0;
-            for (numbered, value) in places.zip(&mut self.stack[values..]) {
-                let Some((head, data)) = rest.split_first_chunk::<N>() else { break };
-                if head != known {
-                    break;
-                }
-                let Some((&len, bytes)) = data.split_first() else { break };
-                let Some((_, close)) = bytes.split_at_checked(usize::from(len)) else { break };
-                let Some((tail, _)) = close.split_first_chunk() else { break };
-                if len % 8 != 0 || u64::from_le_bytes(*tail) & 0xff_ffff_ffff != CLOSE {
-                    break;
-                }
+            let first_slot = self.arena.memo.len();
+            let first_value = self.stack.len();
+            let reserved_calls = calls_left.min(CALLS_PER_BATCH);
+            self.arena.memo.resize(first_slot + SLOTS_PER_CALL * reserved_calls, Node::Unbuilt);
+            self.stack.resize(first_value + reserved_calls, Node::Unbuilt);
+            let slots_of_calls = self.arena.memo[first_slot..].as_chunks_mut().0.iter_mut();
+            let mut calls = 0;
+            for (slots, value) in slots_of_calls.zip(&mut self.stack[first_value..]) {
+                let Some(call) = parse_matching_call(rest, known) else { break };
+                // The known bytes end with the opcode of the data. Its words follow the opcode and the length.
                 let data = (at + N - 1) as u32;
-                // The words follow the opcode and the length.
-                let array = Node::Words { words: u16::from(len / 8), at: data + 2 };
-                // The slots of the data, of the arguments, and of the result.
-                *numbered = [Node::Bytes(data), Node::Unbuilt, array];
+                let array = Node::Words { words: u16::from(call.data_len / 8), at: data + 2 };
+                *slots = [Node::Bytes(data), Node::Unbuilt, array];
                 *value = array;
-                rest = &close[CLOSE_BYTES..];
-                at += N + 1 + usize::from(len) + CLOSE_BYTES;
-                count += 1;
+                rest = call.rest;
+                at += N + 1 + usize::from(call.data_len) + CLOSE_BYTES;
+                calls += 1;
             }
-            // What was reserved and not used is given back.
-            self.arena.memo.truncate(slots + 3 * count);
-            self.stack.truncate(values + count);
-            budget -= count;
-            // A call of another form, the end of the message, or of the budget.
-            if count < FEW {
+            // Give back what was reserved and not used.
+            self.arena.memo.truncate(first_slot + SLOTS_PER_CALL * calls);
+            self.stack.truncate(first_value + calls);
+            calls_left -= calls;
+            // A call of another form, the end of the message, or a limit.
+            if calls < CALLS_PER_BATCH {
                 return at;
             }
         }
@@ -123,23 +150,12 @@ impl PickleMachine<'_, '_> {
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
     /// of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
-        /// Length of `EMPTY_TUPLE NEWOBJ MEMOIZE` and the empty state, `EMPTY_DICT MEMOIZE BUILD`.
-        const LEN_AFTER_GET: usize = 6;
-        /// Length of an object whose class is in one of the first 256 memo slots, and of any other one.
-        const SHORT_LEN: usize = op::BINGET_LEN + LEN_AFTER_GET;
-        const LONG_LEN: usize = op::LONG_BINGET_LEN + LEN_AFTER_GET;
         /// The object itself, and its empty state.
         const SLOTS_PER_OBJECT: usize = 2;
         // Noted when its class was pushed.
         let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
-        let repeats = match (object_bytes, &self.message[object_start..]) {
-            (SHORT_LEN, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<SHORT_LEN>(self.message, object_start),
-            (LONG_LEN, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => {
-                count_repeats::<LONG_LEN>(self.message, object_start)
-            }
-            _ => 0,
-        };
+        let repeats = count_repeated_objects(self.message, object_start, object_bytes);
         if repeats == 0 {
             return;
         }
@@ -156,7 +172,7 @@ impl PickleMachine<'_, '_> {
         let first = arena.objects.len();
         arena.objects.extend(std::iter::repeat_n(object, repeats));
         let objects = (first..first + repeats).map(|id| Node::Object(id as u32));
-        // Two memo slots each: the object, and its empty state, to which nothing refers.
+        // Nothing refers to the empty state of an object.
         arena.memo.extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
         self.stack.extend(objects);
     }
@@ -202,5 +218,21 @@ impl PickleMachine<'_, '_> {
     fn name_bytes(&self, name: NameSpan) -> &[u8] {
         let start = name.start as usize;
         self.message.get(start..start + name.len as usize).unwrap_or_default()
+    }
+}
+
+/// Number of times that the object with empty state at `start`, which has `object_bytes` bytes, is repeated directly behind itself. 0 for
+/// an object of another form than `GET EMPTY_TUPLE NEWOBJ`.
+#[inline]
+fn count_repeated_objects(message: &[u8], start: usize, object_bytes: usize) -> usize {
+    /// Length of `EMPTY_TUPLE NEWOBJ MEMOIZE` and the empty state, `EMPTY_DICT MEMOIZE BUILD`.
+    const LEN_AFTER_GET: usize = 6;
+    /// Length of an object whose class is in one of the first 256 memo slots, and of any other one.
+    const SHORT_LEN: usize = op::BINGET_LEN + LEN_AFTER_GET;
+    const LONG_LEN: usize = op::LONG_BINGET_LEN + LEN_AFTER_GET;
+    match (object_bytes, &message[start..]) {
+        (SHORT_LEN, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<SHORT_LEN>(message, start),
+        (LONG_LEN, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => count_repeats::<LONG_LEN>(message, start),
+        _ => 0,
     }
 }

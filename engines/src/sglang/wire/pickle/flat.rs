@@ -43,43 +43,42 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
         match *data.get(at)? {
             op::BININT1 => {
                 set |= kinds::INT;
-                at += 2;
+                at += op::BININT1_LEN;
                 if data.get(at) == Some(&op::BININT1) {
-                    // Four `BININT1` (0x4b) with a value each are a word whose even bytes are known.
-                    let run = count_equal_words(data, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
-                    len += 4 * run;
-                    at += 8 * run;
+                    // A word holds four of them.
+                    let words = count_words_of_one_byte_ints(data, at);
+                    len += 4 * words;
+                    at += 8 * words;
                 }
             }
             op::NONE => {
                 set |= kinds::NIL;
-                let more = count_repeats::<1>(data, at);
-                len += more;
-                at += 1 + more;
+                let repeats = count_repeats::<1>(data, at);
+                len += repeats;
+                at += 1 + repeats;
             }
             op::NEWTRUE | op::NEWFALSE => {
                 set |= kinds::OTHER;
                 at += 1;
                 if matches!(data.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
-                    // `NEWTRUE` (0x88) and `NEWFALSE` (0x89) differ in the lowest bit only.
-                    let run = 8 * count_equal_words(data, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
-                    len += run;
-                    at += run;
+                    let bools = 8 * count_words_of_bools(data, at);
+                    len += bools;
+                    at += bools;
                 }
             }
             op::BININT2 => {
                 set |= kinds::INT;
-                at += 3;
+                at += op::BININT2_LEN;
             }
             op::BININT => {
                 set |= kinds::INT;
-                at += 5;
+                at += op::BININT_LEN;
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
-                let more = count_floats(data, at + 9);
-                len += more;
-                at += 9 * (1 + more);
+                let further_floats = count_floats(data, at + op::BINFLOAT_LEN);
+                len += further_floats;
+                at += op::BINFLOAT_LEN * (1 + further_floats);
             }
             op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
@@ -101,9 +100,13 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
                 }
                 set |= kinds::GET;
                 // The same string repeated.
-                let more = if next == at + 2 { count_repeats::<2>(data, at) } else { count_repeats::<5>(data, at) };
-                len += more;
-                at = next + more * (next - at);
+                let get_len = next - at;
+                let repeats = match get_len {
+                    op::BINGET_LEN => count_repeats::<{ op::BINGET_LEN }>(data, at),
+                    _ => count_repeats::<{ op::LONG_BINGET_LEN }>(data, at),
+                };
+                len += repeats;
+                at = next + repeats * get_len;
             }
             op::LONG1 | op::LONG4 => {
                 set |= kinds::OTHER;
@@ -120,6 +123,18 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
         }
         len += 1;
     }
+}
+
+/// Number of consecutive words from `at` on that are four `BININT1` (0x4b) with a value each, so that every other byte is known.
+#[inline]
+fn count_words_of_one_byte_ints(data: &[u8], at: usize) -> usize {
+    count_equal_words(data, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b)
+}
+
+/// Number of consecutive words from `at` on that are eight `NEWTRUE` (0x88) or `NEWFALSE` (0x89), which differ in the lowest bit only.
+#[inline]
+fn count_words_of_bools(data: &[u8], at: usize) -> usize {
+    count_equal_words(data, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888)
 }
 
 /// Consecutive short strings of a batch.
@@ -198,7 +213,6 @@ fn nth_byte(word: u64, index: usize) -> u8 {
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
-    const LIST_BYTES: usize = 2;
     const LIST_WITH_MARK: u32 = u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]);
     const LIST_WITH_MARK_BYTES: usize = 3;
     const THREE_BYTES: u32 = 0xff_ffff;
@@ -211,22 +225,27 @@ pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
         let after_appends = end + 1;
         return Some(ShortIntList { len: u16::try_from(len).ok()?, first, next: after_appends });
     }
-    if head as u16 != LIST {
-        return None;
-    }
-    let first = LIST_BYTES;
-    let opcode = nth_byte(head, first);
+    if head as u16 == LIST { parse_list_without_mark(head) } else { None }
+}
+
+/// Parses a list of one short integer or none, whose first eight bytes are `head` and begin with `EMPTY_LIST MEMOIZE`. `None` for any other
+/// list.
+#[inline]
+fn parse_list_without_mark(head: u64) -> Option<ShortIntList> {
+    /// Length of `EMPTY_LIST MEMOIZE`.
+    const FIRST: usize = 2;
+    let opcode = nth_byte(head, FIRST);
     let int_len = match opcode {
         op::BININT | op::BININT2 => wide_int_len(opcode),
         op::BININT1 => op::BININT1_LEN,
         // An empty list, before the next list or at the end of the batch.
-        op::EMPTY_LIST | op::APPENDS => return Some(ShortIntList { len: 0, first, next: first }),
+        op::EMPTY_LIST | op::APPENDS => return Some(ShortIntList { len: 0, first: FIRST, next: FIRST }),
         _ => return None,
     };
     // Picklers append a single number without a mark.
-    let append_at = first + int_len;
+    let append_at = FIRST + int_len;
     let is_single = nth_byte(head, append_at) == op::APPEND;
-    is_single.then_some(ShortIntList { len: 1, first, next: append_at + 1 })
+    is_single.then_some(ShortIntList { len: 1, first: FIRST, next: append_at + 1 })
 }
 
 /// A batch of only short integers.

@@ -31,40 +31,46 @@ impl PickleMachine<'_, '_> {
     /// the arena half filled.
     fn scan_flat_lists(&mut self) -> Option<usize> {
         let message = self.message;
-        let limits = self.limits;
         let mut at = self.at;
         loop {
             at = self.scan_short_int_lists(at);
             // A list begins with `EMPTY_LIST MEMOIZE`. The opcode after them shows how its items follow.
             match message.get(at..at + 3)? {
-                [op::EMPTY_LIST, op::MEMOIZE, next] => {
-                    let next_at = at + 2;
-                    let arena = &mut *self.arena;
-                    let is_arena_full = arena.memo.len() >= limits.memo
-                        || arena.list_runs.len() >= limits.items
-                        || arena.cells.len() >= limits.items;
-                    if is_arena_full {
-                        return None;
-                    }
-                    let list = Node::List(arena.list_runs.len() as u32);
-                    arena.memo.push(list);
-                    arena.cells.push(list);
-                    let batch = match *next {
-                        op::MARK => Some(flat::scan_items(message, next_at + 1, &mut arena.memo, limits.memo)?),
-                        // The list has no items: the next one begins, or the batch ends.
-                        op::EMPTY_LIST | op::APPENDS => None,
-                        // A single item is appended without a mark.
-                        _ => Some(flat::scan_single_int(message, next_at)?),
-                    };
-                    // A batch ends before its `APPEND` or `APPENDS`.
-                    at = batch.as_ref().map_or(next_at, |batch| batch.end + 1);
-                    arena.list_runs.push(batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run()));
-                }
+                [op::EMPTY_LIST, op::MEMOIZE, next_opcode] => at = self.scan_flat_list(at + 2, *next_opcode)?,
                 [op::FRAME, ..] => at = flat::skip_frame(message, at)?,
                 [op::APPENDS, ..] => return Some(at + 1),
                 _ => return None,
             }
         }
+    }
+
+    /// Enters a list of scalars into the arena. Its items, if it has any, begin with `next_opcode` at `next_at`. Returns the end of the
+    /// list; `None` for other items, and at a limit.
+    #[inline]
+    fn scan_flat_list(&mut self, next_at: usize, next_opcode: u8) -> Option<usize> {
+        let message = self.message;
+        let limits = self.limits;
+        let arena = &mut *self.arena;
+        let is_arena_full = arena.memo.len() >= limits.memo
+            || arena.list_runs.len() >= limits.items
+            || arena.cells.len() >= limits.items;
+        if is_arena_full {
+            return None;
+        }
+        let list = Node::List(arena.list_runs.len() as u32);
+        arena.memo.push(list);
+        arena.cells.push(list);
+        let batch = match next_opcode {
+            op::MARK => Some(flat::scan_items(message, next_at + 1, &mut arena.memo, limits.memo)?),
+            // The list has no items: the next one begins, or the batch ends.
+            op::EMPTY_LIST | op::APPENDS => None,
+            // A single item is appended without a mark.
+            _ => Some(flat::scan_single_int(message, next_at)?),
+        };
+        // A batch ends before its `APPEND` or `APPENDS`.
+        let end = batch.as_ref().map_or(next_at, |batch| batch.end + 1);
+        arena.list_runs.push(batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run()));
+        Some(end)
     }
 
     /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. The integers

@@ -99,17 +99,13 @@ impl<'a> PickleWalk<'a> {
                     self.at = at + op::FRAME_LEN;
                     self.follows_empty_dict = follows_empty_dict;
                 }
-                op::MARK => {
-                    let mark = self.marks.get_mut(self.open_marks);
-                    let mark = mark.ok_or(Undecoded::Limit { limit: "depth", value: MAX_DEPTH })?;
-                    *mark = OpenMark { height: self.stack_height, is_dict: follows_empty_dict };
-                    self.open_marks += 1;
-                }
+                op::MARK => self.open_mark(follows_empty_dict)?,
                 op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
                     let text = scalar::payload_range(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = text.end;
-                    if let Some(item) = self.push_string(&self.bytes[text], follows_empty_dict && self.open_marks == 0)
-                    {
+                    // The only field of an object is set without a mark.
+                    let is_only_field = follows_empty_dict && self.open_marks == 0;
+                    if let Some(item) = self.push_string(&self.bytes[text], is_only_field) {
                         return Ok(Some(item));
                     }
                 }
@@ -117,15 +113,8 @@ impl<'a> PickleWalk<'a> {
                     let MemoGet { slot, next } =
                         flat::read_memo_get(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = next;
-                    let mut name_slots = self.name_slots.iter();
-                    let named = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
-                    // The same string may also be a value.
-                    let field = named.filter(|_| self.is_at_key());
-                    let is_only_field = false;
-                    let item = field.map(|field| self.field_item(field, is_only_field));
-                    self.stack_height += 1;
-                    if item.is_some() {
-                        return Ok(item);
+                    if let Some(item) = self.push_memoized(slot) {
+                        return Ok(Some(item));
                     }
                 }
                 op::STACK_GLOBAL => {
@@ -145,7 +134,7 @@ impl<'a> PickleWalk<'a> {
                     self.stack_height += 1;
                 }
                 op::BINFLOAT => {
-                    self.at = at + 9;
+                    self.at = at + op::BINFLOAT_LEN;
                     self.stack_height += 1;
                 }
                 op::SHORT_BINBYTES | op::BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
@@ -163,8 +152,8 @@ impl<'a> PickleWalk<'a> {
         }
     }
 
-    /// Pushes a string. Returns the field if the string is the name of one. `is_only_field`: the string follows an empty dict without a
-    /// mark, so it can only be the name of the object's one field.
+    /// Pushes a string. Returns the field if the string is the name of one. `is_only_field` says that the string follows an empty dict
+    /// without a mark, so that it can only be the name of the object's one field.
     fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
         self.last_strings = [self.last_strings[1], text];
@@ -184,6 +173,29 @@ impl<'a> PickleWalk<'a> {
         self.memo_len += u32::from(is_memoized);
         self.stack_height += 1;
         item
+    }
+
+    /// Pushes the value in a memo slot. Returns the field if the value is the name of one.
+    #[inline]
+    fn push_memoized(&mut self, slot: usize) -> Option<WalkItem<'a>> {
+        let mut name_slots = self.name_slots.iter();
+        let named = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
+        // The same string may also be a value.
+        let field = named.filter(|_| self.is_at_key());
+        let is_only_field = false;
+        let item = field.map(|field| self.field_item(field, is_only_field));
+        self.stack_height += 1;
+        item
+    }
+
+    /// Opens a mark at the present height of the stack. Fails at the limit.
+    #[inline]
+    fn open_mark(&mut self, is_dict: bool) -> Result<(), Undecoded> {
+        let mark = self.marks.get_mut(self.open_marks);
+        let mark = mark.ok_or(Undecoded::Limit { limit: "depth", value: MAX_DEPTH })?;
+        *mark = OpenMark { height: self.stack_height, is_dict };
+        self.open_marks += 1;
+        Ok(())
     }
 
     /// Whether the next value is a key of the innermost dict. Keys and values alternate, so this depends on the number of values that are
@@ -341,14 +353,11 @@ fn count_array_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
                 format = bytes.get(at + 1).copied();
                 at + op::BININT1_LEN
             }
-            opcode @ (op::SHORT_BINBYTES | op::BINBYTES) => {
-                // The length precedes the data, which need not be captured.
-                let data_bytes = match opcode {
-                    op::SHORT_BINBYTES => u32::from(*bytes.get(at + 1)?),
-                    _ => u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?),
-                };
-                let item_bytes = bytes_per_item(format?)?;
-                return Some(data_bytes / item_bytes);
+            // The data, which need not be captured, because their length precedes them.
+            op::SHORT_BINBYTES => return Some(u32::from(*bytes.get(at + 1)?) / bytes_per_item(format?)?),
+            op::BINBYTES => {
+                let data_bytes = u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?);
+                return Some(data_bytes / bytes_per_item(format?)?);
             }
             _ => return None,
         };

@@ -99,12 +99,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 // An object without arguments, which `repeat_last_object` compares with the following ones.
                 op::EMPTY_TUPLE if self.message.get(self.at) == Some(&op::NEWOBJ) => {
                     self.at += 1;
-                    let callable = self.pop_value()?;
-                    self.push_object(callable, Node::Tuple(self.empty_tuple))?;
-                    let numbered = self.memoize_next()?;
-                    if self.skip_empty_state() && numbered {
-                        self.repeat_last_object();
-                    }
+                    self.push_object_without_arguments()?;
                 }
                 op::EMPTY_TUPLE => self.push_value(Node::Tuple(self.empty_tuple))?,
                 op::MARK => self.open_mark()?,
@@ -153,14 +148,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     let callable = self.pop_value()?;
                     self.construct_value(callable, args)?;
                 }
-                op::OBJ => {
-                    let mark = self.pop_mark()?;
-                    let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
-                    self.build_tuple(mark + 1)?;
-                    let args = self.pop_value()?;
-                    self.stack.truncate(mark);
-                    self.construct_value(callable, args)?;
-                }
+                op::OBJ => self.construct_from_mark()?,
                 op::INST => {
                     let callable = self.read_text_global()?;
                     let mark = self.pop_mark()?;
@@ -196,6 +184,29 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
+    /// Runs `EMPTY_TUPLE NEWOBJ`: replaces the class on the stack by an object of it. Repeats it if it has an empty state, as the objects
+    /// of a list often have.
+    #[inline]
+    fn push_object_without_arguments(&mut self) -> Result<(), Undecoded> {
+        let callable = self.pop_value()?;
+        self.push_object(callable, Node::Tuple(self.empty_tuple))?;
+        let is_memoized = self.memoize_next()?;
+        if self.skip_empty_state() && is_memoized {
+            self.repeat_last_object();
+        }
+        Ok(())
+    }
+
+    /// Runs `OBJ`: replaces the class behind the innermost mark, and the arguments behind the class, by an object.
+    fn construct_from_mark(&mut self) -> Result<(), Undecoded> {
+        let mark = self.pop_mark()?;
+        let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
+        self.build_tuple(mark + 1)?;
+        let args = self.pop_value()?;
+        self.stack.truncate(mark);
+        self.construct_value(callable, args)
+    }
+
     /// The value that the pickle has built. Fails if anything else is left on the stack or in the message.
     fn finish(&mut self) -> Result<Node, Undecoded> {
         if self.at != self.message.len() {
@@ -212,24 +223,30 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         // Only a list above the innermost open mark can get the items that follow.
         if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
+            && self.read_plain_batch(list)?
         {
-            if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
-                // Lists in a list, such as the ids of each request.
-                if self.read_flat_lists(list)? {
-                    return Ok(());
-                }
-            } else if let Some(batch) = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo)
-            {
-                // Continue after the `APPENDS` that ends the batch.
-                self.at = batch.end + 1;
-                return self.arena.append_run(list, batch.to_list_run(), self.limits);
-            }
+            return Ok(());
         }
         if self.marks.len() >= self.limits.depth {
             return Err(Undecoded::Limit { limit: "depth", value: self.limits.depth });
         }
         self.marks.push(self.stack.len() as u32);
         Ok(())
+    }
+
+    /// Reads the batch of plain items at `self.at` into `list`. Returns false if the batch has any other item; then nothing has changed.
+    #[inline]
+    fn read_plain_batch(&mut self, list: u32) -> Result<bool, Undecoded> {
+        // Lists in a list, such as the ids of each request.
+        if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
+            return self.read_flat_lists(list);
+        }
+        let batch = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo);
+        let Some(batch) = batch else { return Ok(false) };
+        // Continue after the `APPENDS` that ends the batch.
+        self.at = batch.end + 1;
+        self.arena.append_run(list, batch.to_list_run(), self.limits)?;
+        Ok(true)
     }
 
     /// Copies the top of the stack into the memo at `slot`. Fails unless it is the next slot.

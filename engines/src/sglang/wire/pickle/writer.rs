@@ -183,18 +183,8 @@ impl<'t> Pickler<'t> {
 
     /// Writes `array('q', ids)` as `array.__reduce_ex__` does.
     pub fn array(&mut self, ids: &[i64]) {
-        // Protocol 2 has no opcode for bytes, so the array is made of a list.
         if self.style.protocol == 2 {
-            self.write_global("array", "array");
-            // The type code of 64-bit integers.
-            self.write_text("q");
-            self.out.push(op::EMPTY_LIST);
-            self.memoize();
-            for id in ids {
-                self.write_int(*id);
-                self.out.push(op::APPEND);
-            }
-            self.out.push(op::TUPLE2);
+            self.write_listed_array(ids);
         } else {
             self.write_packed_array(ids);
         }
@@ -202,6 +192,20 @@ impl<'t> Pickler<'t> {
         self.out.push(op::REDUCE);
         self.memoize();
         self.end_value();
+    }
+
+    /// Writes the call that makes an array from a list, as in protocol 2, which has no opcode for bytes.
+    fn write_listed_array(&mut self, ids: &[i64]) {
+        self.write_global("array", "array");
+        // The type code of 64-bit integers.
+        self.write_text("q");
+        self.out.push(op::EMPTY_LIST);
+        self.memoize();
+        for id in ids {
+            self.write_int(*id);
+            self.out.push(op::APPEND);
+        }
+        self.out.push(op::TUPLE2);
     }
 
     /// Writes the call that makes an array from its bytes. Further arrays refer to the names that the first one has written.
@@ -238,13 +242,14 @@ impl<'t> Pickler<'t> {
         self.out.push(empty);
         self.memoize();
         for batch in items.chunks(self.style.batch) {
-            if batch.len() > 1 {
+            let has_mark = batch.len() > 1;
+            if has_mark {
                 self.out.push(op::MARK);
             }
             for element in batch {
                 item(self, element);
             }
-            self.out.push(if batch.len() > 1 { add_several } else { add_one });
+            self.out.push(if has_mark { add_several } else { add_one });
         }
         self.end_value();
     }
