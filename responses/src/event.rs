@@ -169,18 +169,9 @@ impl<'a> ResponseJson<'a> {
     /// Converts the event to a completion. `None` if it names no request, or is not about a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
         let completion = if let Some(meta) = self.meta_info {
-            // An event of the engine's own endpoint.
-            let BorrowedText(rid) = meta.id?;
             // The name of the list depends on the release.
             let listed_ids = self.output_ids.or(self.token_ids);
-            Completion {
-                rid,
-                tokens: listed_ids.as_deref().map(count_items),
-                stated_tokens: meta.completion_tokens,
-                finished: meta.finish_reason.is_some(),
-                finish: meta.finish_reason.map(|FinishReason(finish)| finish),
-                ..Completion::default()
-            }
+            generate_completion(meta, listed_ids.as_deref())?
         } else {
             let choices = self.choices?;
             let BorrowedText(rid) = self.id?;
@@ -194,6 +185,19 @@ impl<'a> ResponseJson<'a> {
         }
         Some(completion)
     }
+}
+
+/// Completion of an event of the engine's own endpoint, with the ids that it lists, if any. `None` if it names no request.
+fn generate_completion<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>) -> Option<Completion<'a>> {
+    let BorrowedText(rid) = meta.id?;
+    Some(Completion {
+        rid,
+        tokens: listed_ids.map(count_items),
+        stated_tokens: meta.completion_tokens,
+        finished: meta.finish_reason.is_some(),
+        finish: meta.finish_reason.map(|FinishReason(finish)| finish),
+        ..Completion::default()
+    })
 }
 
 /// Completion of an event of an `OpenAI` endpoint. `lists_ids`: the events of its response list the ids of their tokens.

@@ -210,13 +210,20 @@ impl ResponseReader {
         }
     }
 
+    /// Protocol that the first of these bytes show. None is looked for in the rest of a write behind skipped bytes, because that may begin in
+    /// the middle of a response.
+    #[inline]
+    fn detect_at_start(&self, bytes: &[u8], is_start_of_write: bool) -> Detected {
+        if is_start_of_write || self.skipped_bytes == 0 {
+            detect_protocol(bytes, self.protocols)
+        } else {
+            Detected::Unknown
+        }
+    }
+
     /// Looks for a readable position, and parses the bytes from there on. `is_start_of_write`: the bytes are the first of a write.
     fn seek_protocol(&mut self, bytes: &[u8], is_start_of_write: bool, server: &mut Server, sink: &mut EventSink<'_>) {
-        let mut detected = Detected::Unknown;
-        // Other bytes may be from the middle of a response.
-        if is_start_of_write || self.skipped_bytes == 0 {
-            detected = detect_protocol(bytes, self.protocols);
-        }
+        let mut detected = self.detect_at_start(bytes, is_start_of_write);
         let mut offset = 0;
         if let Detected::Unknown = detected {
             if let Some(chunk) = find_chunk_with_event(bytes) {
@@ -347,10 +354,11 @@ impl ConnectionResponses {
         let response = open.entry(stream).or_default();
         response.apply_element(element, limits, server, sink);
         if begins {
-            response.arrival = take_arrival(next_arrival, other_protocol);
-            // The caller's span was read together with the arrival, so without an arrival it may be that of another request.
-            let is_arrival_known = response.arrival.is_some_and(|times| times.is_ok());
+            let arrival = take_arrival(next_arrival, other_protocol);
             let caller_span = trace_parent.take();
+            response.arrival = arrival;
+            // Both were read together, so without an arrival the span may be that of another request.
+            let is_arrival_known = arrival.is_some_and(|times| times.is_ok());
             response.trace_parent = if is_arrival_known { caller_span } else { None };
         }
     }

@@ -233,7 +233,12 @@ impl Texts {
         } else if may_be_first {
             self.begin_request(SentText::new(hop, chunk), chunk);
         }
-        // The newest request is kept in any case.
+        self.evict_above_limit();
+    }
+
+    /// Forgets the oldest requests while more bytes are kept than permitted. The newest request is kept in any case.
+    #[inline]
+    fn evict_above_limit(&mut self) {
         while self.bytes > MAX_BYTES && self.requests.values.len() > 1 {
             let evicted = self.requests.remove_oldest();
             self.count_evicted(evicted);

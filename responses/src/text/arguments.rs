@@ -3,7 +3,7 @@
 //! Parsers of engines write the object again, with other blanks and escapes. So the values are compared first; then the characters, as they
 //! are and without blanks and escapes.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use serde_json::Value;
 use trace::event::ToolCallOutcome;
@@ -276,6 +276,17 @@ fn may_be_number(spans: &[CharSpan]) -> bool {
     are_all_of_number && chars.any(|char| !"eE".contains(char))
 }
 
+/// Where a part that only the longer text has may begin: all characters before it are equal at the start of both texts, and all behind it
+/// at the end. In text that repeats itself, there are several places. `None` if the equal characters do not cover the shorter text, so that
+/// more than one part differs.
+fn possible_starts(equal_start: usize, equal_end: usize, shorter_length: usize) -> Option<RangeInclusive<usize>> {
+    if equal_start + equal_end < shorter_length {
+        return None;
+    }
+    let first_start = shorter_length - equal_end.min(shorter_length);
+    Some(first_start..=equal_start)
+}
+
 /// Finds one missing, repeated, or exchanged part that explains the whole difference. `None` if there is none, or above the budget.
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
     let equal_start = common_length(written.iter(), sent.iter());
@@ -286,14 +297,7 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     if part_length == 0 {
         return find_swapped(written, sent, equal_start, equal_end, budget);
     }
-    // The equal characters do not cover the shorter text, so more than one part differs.
-    if equal_start + equal_end < shorter_length {
-        return None;
-    }
-    // All characters before the part are equal at the start of both texts, and all behind it at the end. In text that repeats itself, this
-    // is so for several starts of the part.
-    let first_start = shorter_length - equal_end.min(shorter_length);
-    let starts = first_start..=equal_start;
+    let starts = possible_starts(equal_start, equal_end, shorter_length)?;
     if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
         return None;
     }
@@ -412,16 +416,21 @@ fn find_swapped(
             let swapped = equal_start - lead..difference_end + trail;
             let boundary = find_rotation(&written[swapped.clone()], &sent[swapped.clone()], budget);
             if let Some(boundary) = boundary {
-                // If whole events were exchanged, events end before, between and behind the parts.
-                let indices_behind_ends = [swapped.start, swapped.start + boundary, swapped.end];
-                let event_ends = indices_behind_ends.map(|index| event_end_before(written, index));
-                let bytes = sent[swapped.start].from..sent[swapped.end - 1].to;
-                let parts = vec![differing_part(sent, bytes, event_ends)];
+                let parts = vec![swapped_part(written, sent, swapped, boundary)];
                 return Some(Comparison { outcome: ToolCallOutcome::Swapped, parts });
             }
         }
     }
     None
+}
+
+/// The two exchanged parts as one differing part. `boundary`: number of characters before the second of them in the written text.
+fn swapped_part(written: &[CharSpan], sent: &[CharSpan], swapped: Range<usize>, boundary: usize) -> DifferingPart {
+    // If whole events were exchanged, events end before, between and behind the parts.
+    let indices_behind_ends = [swapped.start, swapped.start + boundary, swapped.end];
+    let event_ends = indices_behind_ends.map(|index| event_end_before(written, index));
+    let bytes = sent[swapped.start].from..sent[swapped.end - 1].to;
+    differing_part(sent, bytes, event_ends)
 }
 
 /// Finds a place in `sent` whose two sides were exchanged in `written`. Returns the length of the later side. `None` if there is no such
