@@ -210,8 +210,8 @@ impl ResponseReader {
         }
     }
 
-    /// Protocol that the first of these bytes show. None is looked for in the rest of a write behind skipped bytes, because that may begin in
-    /// the middle of a response.
+    /// Protocol that the first of these bytes show. The rest of a write behind skipped bytes may begin in the middle of a response, so none
+    /// is looked for there.
     #[inline]
     fn detect_at_start(&self, bytes: &[u8], is_start_of_write: bool) -> Detected {
         if is_start_of_write || self.skipped_bytes == 0 {

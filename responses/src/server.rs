@@ -269,8 +269,8 @@ impl GenerateEvent {
         })
     }
 
-    /// Number of tokens that the event had when the engine made it. From 0.5.11 on a cumulative event refers to the engine's own list, which
-    /// may grow before the event is written. So it has no more tokens than it states.
+    /// Number of tokens that the event had when the engine made it: no more than it states. From 0.5.11 on a cumulative event refers to the
+    /// engine's own list, which may grow before the event is written.
     #[inline]
     fn tokens_when_made(&self, mode: Mode, stated: Option<u32>) -> u32 {
         match stated {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
-use confine::{Plan, Work};
+use confine::{Account, Plan, Work};
 use outputs::report::hostile::{EscapeForm, line as printable_line};
 use probe_user::discover::RoleSpec;
 use session::Signals;
@@ -152,6 +152,14 @@ fn ask_for_confirmation() -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
+/// The user whose rights move the sockets back: that of the engine, if its process is named. Fails if the engine has other files.
+fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
+    let Some(pid) = args.pid else { return Ok(account::own_account()) };
+    // In another container, the same path would be another file.
+    account::require_same_files(pid)?;
+    account::account_of_process(pid)
+}
+
 /// `tokengap splice --restore`: moves sockets back that a killed tokengap has left behind. Exit code 2 if one could not be moved back.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
@@ -159,15 +167,7 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
     }
-    let account = match args.pid {
-        Some(pid) => {
-            // In another container, the same path would be another file.
-            account::require_same_files(pid)?;
-            account::account_of_process(pid)?
-        }
-        None => account::own_account(),
-    };
-    confinement::change_account(account, Plan::new(Work::Move))?;
+    confinement::change_account(account_to_restore_with(args)?, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
     let mut is_any_refused = false;
     let mut moved_sockets = 0;
