@@ -316,13 +316,6 @@ async fn run_connection(
 ) {
     // If that fails, the kernel's own limit holds.
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER_BYTES).ok();
-    let time_limit = async {
-        sleep(limits.connection_timeout).await;
-        // A stream lasts as long as the run.
-        if state.is_stream() {
-            std::future::pending::<()>().await;
-        }
-    };
     // Its drop takes a stream off the run's count when the connection ends, also if this task is aborted.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
@@ -330,12 +323,20 @@ async fn run_connection(
         served = serve_connection(stream, limits, &handler, &state) => {
             served.is_err_and(|error| error.is_timeout() || error.is_parse())
         }
-        () = time_limit => true,
+        () = wait_for_time_limit(&state, limits.connection_timeout) => true,
         // The stream has counted the reason.
         () = state.close.notified() => false,
     };
     if has_failed {
         handler.counts.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns when the time of the connection is over: never if it streams, because a stream lasts as long as the run.
+async fn wait_for_time_limit(state: &ConnectionState, limit: Duration) {
+    sleep(limit).await;
+    if state.is_stream() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -90,16 +90,18 @@ fn health_json(health: Option<RunHealth>) -> Value {
 }
 
 impl RunHealth {
+    /// The earliest start among those of the two runs in which tokens flow.
+    fn earliest_flow_start(self, other: Self) -> MonoNs {
+        match (self.has_flow(), other.has_flow()) {
+            (true, true) => self.flow.flow_began.min(other.flow.flow_began),
+            (true, false) => self.flow.flow_began,
+            (false, _) => other.flow.flow_began,
+        }
+    }
+
     /// State of two runs together: alive if both are, and attached if one is. Tokens flow if they flow in one of the runs.
     fn combine_with(self, other: Self) -> Self {
-        // The earliest start among the runs in which tokens flow.
-        let flow_began = if !self.has_flow() {
-            other.flow.flow_began
-        } else if other.has_flow() {
-            self.flow.flow_began.min(other.flow.flow_began)
-        } else {
-            self.flow.flow_began
-        };
+        let flow_began = self.earliest_flow_start(other);
         Self {
             is_running: self.is_running && other.is_running,
             is_attached: self.is_attached || other.is_attached,

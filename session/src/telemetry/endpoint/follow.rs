@@ -85,13 +85,8 @@ impl StreamClient {
         let lines = LineBuffer::default();
         let mut converter = EventConverter::new(opening, engines, lines.clone());
         loop {
-            let converted = match runtime.block_on(cursor.next()) {
-                StreamStep::Section(section) => converter.convert_bytes(&section),
-                StreamStep::Behind => return StreamEnd::Slow,
-                StreamStep::Ended => return StreamEnd::Complete,
-            };
-            if let Err(error) = converted {
-                return StreamEnd::Failed(error.to_string());
+            if let Err(end) = converter.convert_step(runtime.block_on(cursor.next())) {
+                return end;
             }
             let text = lines.take_lines();
             if !text.is_empty()
@@ -239,6 +234,17 @@ impl EventConverter {
             splitter: StreamSplitter::default(),
             reader: BlockReader::default(),
             export: None,
+        }
+    }
+
+    /// Converts the next step of the stream. `Err` if the stream stops there.
+    fn convert_step(&mut self, step: StreamStep) -> Result<(), StreamEnd> {
+        match step {
+            StreamStep::Section(section) => {
+                self.convert_bytes(&section).map_err(|error| StreamEnd::Failed(error.to_string()))
+            }
+            StreamStep::Behind => Err(StreamEnd::Slow),
+            StreamStep::Ended => Err(StreamEnd::Complete),
         }
     }
 

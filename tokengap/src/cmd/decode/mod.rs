@@ -81,15 +81,11 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(message) if args.json => json::write_message(&mut out, &name, message, &budget)?,
             Ok(message) => text::write_message(&mut out, &name, message, &budget)?,
             Err(why) if args.json => json::write_error(&mut out, &name, why)?,
-            Err(why) => {
-                // Flush first, so that both streams keep their order on a terminal.
-                out.flush()?;
-                errln!("{name}: {why}");
-            }
+            Err(why) => print_error(&mut out, &name, why)?,
         }
         if budget.is_exhausted() {
-            out.flush()?;
-            errln!("{name}: more than {} bytes of content; the rest is omitted (--max-output)", args.max_output);
+            let what = format!("more than {} bytes of content; the rest is omitted (--max-output)", args.max_output);
+            print_error(&mut out, &name, &what)?;
         }
         if decoded.is_err() {
             code = ExitCode::from(2);
@@ -97,6 +93,13 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     Ok(code)
+}
+
+/// Prints a line about a file on stderr. Flushes `out` first, so that both streams keep their order on a terminal.
+fn print_error(out: &mut impl Write, file: &str, what: &str) -> io::Result<()> {
+    out.flush()?;
+    errln!("{file}: {what}");
+    Ok(())
 }
 
 /// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
