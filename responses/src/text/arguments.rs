@@ -348,7 +348,6 @@ fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else
 /// differs.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
-    const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
     let mut written_index = 0;
     let mut sent_index = 0;
     // From the first to the last replaced character of the sent text.
@@ -359,11 +358,11 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
             sent_index += 1;
             continue;
         }
-        if span.char != REPLACEMENT {
+        if span.char != char::REPLACEMENT_CHARACTER {
             return None;
         }
         let run_start = sent_index;
-        written_index += written[written_index..].iter().take_while(|span| span.char == REPLACEMENT).count();
+        written_index += length_of_replacement_run(&written[written_index..]);
         sent_index = end_of_replaced(sent, run_start, written.get(written_index));
         // U+FFFD stands for no character of the sent text.
         if sent_index == run_start {
@@ -375,10 +374,19 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     if sent_index != sent.len() {
         return None;
     }
-    let Range { start, end } = replaced?;
-    let bytes = sent[start].from..sent[end - 1].to;
-    let event_ends = one_event_end_before(written, start);
-    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, event_ends)] })
+    let parts = vec![garbled_part(written, sent, replaced?)];
+    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts })
+}
+
+/// Number of U+FFFD at the start of these characters.
+fn length_of_replacement_run(written: &[CharSpan]) -> usize {
+    written.iter().take_while(|span| span.char == char::REPLACEMENT_CHARACTER).count()
+}
+
+/// The part from the first to the last replaced character of the sent text.
+fn garbled_part(written: &[CharSpan], sent: &[CharSpan], replaced: Range<usize>) -> DifferingPart {
+    let bytes = sent[replaced.start].from..sent[replaced.end - 1].to;
+    differing_part(sent, bytes, one_event_end_before(written, replaced.start))
 }
 
 /// End of the characters from `start` on for which a run of U+FFFD stands. They reach to the next character that both texts have, or to an

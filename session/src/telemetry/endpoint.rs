@@ -103,9 +103,7 @@ impl EndpointServer {
         let MetricsOptions { address, token, past_bytes } = options;
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
         // Bound on this thread, so that an address in use ends the command with an error.
-        let listener = StdListener::bind(address).with_context(context)?;
-        // Tokio requires it.
-        listener.set_nonblocking(true).with_context(context)?;
+        let listener = bind_for_tokio(address).with_context(context)?;
         let listen_address = listener.local_addr().with_context(context)?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(context)?;
@@ -249,6 +247,13 @@ async fn wait_for_streams(store: &SectionStore) {
 struct OpenConnection {
     state: Arc<ConnectionState>,
     task: AbortHandle,
+}
+
+/// Binds the address. The listener does not block, as Tokio requires.
+fn bind_for_tokio(address: SocketAddr) -> std::io::Result<StdListener> {
+    let listener = StdListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Starts the thread that accepts connections and answers their requests.

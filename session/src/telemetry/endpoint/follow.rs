@@ -253,24 +253,30 @@ impl EventConverter {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {
-                StreamSection::Header { header, .. } => {
-                    // The configuration in a recording lacks the facts about engines.
-                    let config = Config { engines: self.engines, ..header.config };
-                    let lines = self.lines.clone();
-                    let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;
-                    self.export = Some(StreamExport { source: header.source, export });
-                }
+                StreamSection::Header { header, .. } => self.begin_export(*header)?,
                 StreamSection::Block(block) => self.convert_block(&block)?,
-                StreamSection::End(closing) => {
-                    // The section does not name the source; the header did.
-                    if let Some(StreamExport { source, export }) = self.export.take() {
-                        export.finish(&ReportInput { kind: source, ..*closing })?;
-                    }
-                }
+                StreamSection::End(closing) => self.finish_export(*closing)?,
                 // The report as of some moment is no event.
                 StreamSection::Status(_) => {}
             }
         }
+        Ok(())
+    }
+
+    /// Begins the export of the run that the header describes.
+    fn begin_export(&mut self, header: RecordingHeader) -> io::Result<()> {
+        // The configuration in a recording lacks the facts about engines.
+        let config = Config { engines: self.engines, ..header.config };
+        let lines = self.lines.clone();
+        let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;
+        self.export = Some(StreamExport { source: header.source, export });
+        Ok(())
+    }
+
+    /// Ends the export with the source's last state, if it has begun. That does not name the source; the header did.
+    fn finish_export(&mut self, closing: ReportInput) -> io::Result<()> {
+        let Some(StreamExport { source, export }) = self.export.take() else { return Ok(()) };
+        export.finish(&ReportInput { kind: source, ..closing })?;
         Ok(())
     }
 

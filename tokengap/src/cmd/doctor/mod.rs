@@ -115,6 +115,13 @@ pub(crate) fn run_doctor(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!all_work)))
 }
 
+/// Pids of the engine's processes, the lowest first.
+fn sorted_pids(engine: &Engine) -> Vec<u32> {
+    let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
 /// Tests each feature. If `tries_attach`, the tests attach to the engine for a moment; otherwise they use only this process.
 fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnosis {
     let mut facts = facts::machine_facts();
@@ -128,9 +135,7 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
     let mut features = vec![rows::engine_row(!engines.is_empty(), watcher.topology())];
     let mut pids = None;
     if let Some(engine) = &engine {
-        let mut engine_pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
-        engine_pids.sort_unstable();
-        pids = Some(engine_pids);
+        pids = Some(sorted_pids(engine));
         features.push(rows::thread_times_row(engine));
     }
     match engine {
