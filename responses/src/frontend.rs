@@ -333,17 +333,22 @@ impl Frontends {
         add_to_count(&mut self.unknown, why, 1);
     }
 
-    /// Describes the waits that are not known, with counts.
-    pub fn degraded(&self) -> Vec<String> {
-        let mut unknown = self.unknown.clone();
+    /// Number of streams whose response by a frontend is overdue. A younger one may still be written.
+    fn count_overdue_responses(&self) -> u64 {
         let mut overdue = 0;
         for EndedSide { ended_at, side } in self.waiting.values() {
             let lacks_response = !matches!(side, ResponseSide::Frontend(_));
-            // A younger response may still be written.
             if lacks_response && self.last_stream_end.since(*ended_at) >= OVERDUE_NS {
                 overdue += 1;
             }
         }
+        overdue
+    }
+
+    /// Describes the waits that are not known, with counts.
+    pub fn degraded(&self) -> Vec<String> {
+        let mut unknown = self.unknown.clone();
+        let overdue = self.count_overdue_responses();
         if overdue > 0 {
             add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
         }

@@ -5,8 +5,8 @@ mod counting;
 use std::borrow::Cow;
 
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, Arrival, ArrivalTimes, Rejection, ToolCalls, TraceParent, Traced, UnjudgedReason,
-    UnknownArrival, What,
+    Answer, AnswerContent, AnswerEnd, Arrival, ArrivalTimes, Delivery, Rejection, ToolCalls, TraceParent, Traced,
+    UnjudgedReason, UnknownArrival, What,
 };
 
 use super::content::StreamTokens;
@@ -223,30 +223,11 @@ impl OpenResponse {
         let tokens_by_text = self.count_by_text(&completion, server);
         completion.tokens = tokens_by_text.or(completion.tokens);
         let part = self.find_part(&completion.rid);
-        let delivery = match (completion.form, completion.tokens) {
-            (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
-                let stated_before = part.and_then(|part| part.stated_tokens);
-                server.delivery_of_ids(&completion, stated_before, is_joined_by_name)
-            }
-            // Tokens that no event counts are reported once, by the first such event.
-            (_, None) => {
-                let is_first_uncounted = part.is_none_or(|part| part.is_counted);
-                is_first_uncounted.then(|| delivery_of_text(&completion.rid))
-            }
-            // A role, or the usage alone.
-            (_, Some(0)) if !completion.finished => None,
-            (_, Some(tokens)) => {
-                server.deliveries += 1;
-                // Deliveries counted by text are reported below.
-                tokens_by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
-            }
-        };
+        let is_counted_by_text = tokens_by_text.is_some();
+        let delivery = delivery_of_event(&completion, part, is_counted_by_text, is_joined_by_name, server);
         let is_new_request = part.is_none() && self.parts.len() < limits.requests;
-        if is_new_request && let Some(times) = self.arrival {
-            sink.emit(What::Arrived(Arrival { rid: &completion.rid, times }));
-            if let Some(parent) = self.trace_parent {
-                sink.emit(What::Traced(Traced { rid: &completion.rid, parent }));
-            }
+        if is_new_request {
+            self.report_arrival(&completion.rid, sink);
         }
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));
@@ -257,6 +238,16 @@ impl OpenResponse {
             && !is_joined_by_name
         {
             server.content.add_stream_chunk(&mut part.stream_tokens, completion.ids);
+        }
+    }
+
+    /// Reports the arrival of a new request and the span of its caller, as far as they are known.
+    #[inline]
+    fn report_arrival(&self, rid: &str, sink: &mut EventSink<'_>) {
+        let Some(times) = self.arrival else { return };
+        sink.emit(What::Arrived(Arrival { rid, times }));
+        if let Some(parent) = self.trace_parent {
+            sink.emit(What::Traced(Traced { rid, parent }));
         }
     }
 
@@ -349,13 +340,11 @@ impl OpenResponse {
         if end == AnswerEnd::Failed && self.is_refused_stream() {
             sink.emit(What::Rejected(Rejection { status: STATUS_OF_STREAM }));
         }
-        let lacks_end = self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end;
-        let done = (self.is_fully_observed && !self.is_body).then_some(self.is_done);
         // Recorded once for the whole response.
         let mut writes = self.is_worker_stream.then_some(self.writes);
         for part in &self.parts {
-            // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
-            if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid) {
+            // Its answer has the request's id.
+            if self.is_under_shown_id(part) {
                 // Only frees the text kept under this id, so nothing is compared.
                 let is_whole = false;
                 _ = server.texts.forget_request(&part.rid, is_whole);
@@ -380,13 +369,7 @@ impl OpenResponse {
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
-                content: part.content.map(|content| AnswerContent {
-                    lacks_end,
-                    // Other choices may have another reason.
-                    finish: content.finish.filter(|_| self.is_fully_observed),
-                    done,
-                    ..content
-                }),
+                content: self.content_of_answer(part, end),
                 tool_calls: ended.tool_calls,
             }));
             if let Some(writes) = writes.take() {
@@ -394,6 +377,25 @@ impl OpenResponse {
                 server.frontends.record_worker_end(context, rid, writes, sink);
             }
         }
+    }
+
+    /// Whether the part has the events before the first frame: they named the request by the id that the response shows.
+    fn is_under_shown_id(&self, part: &RequestPart) -> bool {
+        !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid)
+    }
+
+    /// Description of the content that a request got, with what only the end of the response shows.
+    fn content_of_answer(&self, part: &RequestPart, end: AnswerEnd) -> Option<AnswerContent> {
+        let content = part.content?;
+        let has_done_marker = self.is_done;
+        Some(AnswerContent {
+            lacks_end: self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end,
+            // Other choices may have another reason.
+            finish: content.finish.filter(|_| self.is_fully_observed),
+            // Only streams have the marker.
+            done: (self.is_fully_observed && !self.is_body).then_some(has_done_marker),
+            ..content
+        })
     }
 
     /// Whether no event of the response names a request, and its status does not say that it has an error.
@@ -462,6 +464,35 @@ impl OpenResponse {
         // The total is unknown if any event was missed or not counted.
         let tokens = if is_counted && self.is_fully_observed { Some(part.tokens + last_tokens) } else { None };
         EndedPart { tokens, tool_calls }
+    }
+}
+
+/// Delivery of an event, which is counted. `None` if the event has no tokens, or if its deliveries are counted by their text: these are
+/// reported apart. `part` has the earlier events of the request.
+#[inline]
+fn delivery_of_event<'c>(
+    completion: &'c Completion<'_>,
+    part: Option<&RequestPart>,
+    is_counted_by_text: bool,
+    is_joined_by_name: bool,
+    server: &mut Server,
+) -> Option<Delivery<'c>> {
+    match (completion.form, completion.tokens) {
+        (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
+            let stated_before = part.and_then(|part| part.stated_tokens);
+            server.delivery_of_ids(completion, stated_before, is_joined_by_name)
+        }
+        // Tokens that no event counts are reported once, by the first such event.
+        (_, None) => {
+            let is_first_uncounted = part.is_none_or(|part| part.is_counted);
+            is_first_uncounted.then(|| delivery_of_text(&completion.rid))
+        }
+        // A role, or the usage alone.
+        (_, Some(0)) if !completion.finished => None,
+        (_, Some(tokens)) => {
+            server.deliveries += 1;
+            if is_counted_by_text { None } else { Some(delivery_of_tokens(completion, tokens)) }
+        }
     }
 }
 

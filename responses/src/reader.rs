@@ -345,10 +345,9 @@ impl ConnectionResponses {
             }
             return;
         }
-        // The stream with the lowest number is the oldest.
-        let has_no_space = open.len() >= limits.streams && !open.contains_key(&stream);
-        if has_no_space && let Some((_, oldest)) = open.pop_first() {
-            oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
+        let is_new_stream = !open.contains_key(&stream);
+        if is_new_stream && open.len() >= limits.streams {
+            end_oldest(open, server, sink);
         }
         let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
         let response = open.entry(stream).or_default();
@@ -371,6 +370,16 @@ impl ConnectionResponses {
         }
         self.open.values_mut().for_each(OpenResponse::mark_incomplete);
         sink.report_missed_event();
+    }
+}
+
+/// Ends the oldest open response, that of the stream with the lowest number, because a new one needs its place.
+#[inline]
+fn end_oldest(open: &mut BTreeMap<u32, OpenResponse>, server: &mut Server, sink: &mut EventSink<'_>) {
+    // Known only when the connection ends.
+    let unacknowledged = None;
+    if let Some((_, oldest)) = open.pop_first() {
+        oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
     }
 }
 

@@ -137,14 +137,14 @@ impl ResponseCalls {
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
-    /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
-    /// has no calls.
-    fn compare_with_objects(
+    /// Compares each call with its object in the text, and returns the first one with the worst outcome. `None` if the response has no
+    /// calls.
+    fn worst_call(
         &self,
         sent: &SearchedText<'_>,
         objects: &[Option<Range<usize>>],
         budget: &mut StepBudget,
-    ) -> Option<ToolCalls> {
+    ) -> Option<ComparedCall> {
         let last = self.calls.len().checked_sub(1)?;
         let mut worst: Option<ComparedCall> = None;
         for (index, (call, object)) in self.calls.iter().zip(objects).enumerate() {
@@ -156,7 +156,18 @@ impl ResponseCalls {
                 worst = Some(ComparedCall { index, comparison, exceeds_budget: budget.is_exceeded() });
             }
         }
-        let worst = worst?;
+        worst
+    }
+
+    /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
+    /// has no calls.
+    fn compare_with_objects(
+        &self,
+        sent: &SearchedText<'_>,
+        objects: &[Option<Range<usize>>],
+        budget: &mut StepBudget,
+    ) -> Option<ToolCalls> {
+        let worst = self.worst_call(sent, objects, budget)?;
         let call = &self.calls[worst.index];
         let object = objects[worst.index].as_ref();
         Some(ToolCalls {

@@ -113,11 +113,9 @@ impl PushQueue {
                 return;
             }
         } else {
-            // Metrics are cumulative, so the new ones replace those of the same run that still wait.
-            state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != body.run);
+            state.remove_waiting_metrics(body.run);
         }
-        let waiting_bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
-        if waiting_bytes + body.json.len() > self.max_bytes {
+        if state.waiting_bytes() + body.json.len() > self.max_bytes {
             state.count_dropped_items(&body, body.items, "the queue is full (--otlp-queue)");
             return;
         }
@@ -224,6 +222,16 @@ impl PushQueue {
 }
 
 impl PushState {
+    /// Removes the metrics of a run that still wait. Metrics are cumulative, so new ones replace them.
+    fn remove_waiting_metrics(&mut self, run: PushRunId) {
+        self.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != run);
+    }
+
+    /// Length of all bodies that wait.
+    fn waiting_bytes(&self) -> usize {
+        self.waiting.iter().map(|waiting| waiting.json.len()).sum()
+    }
+
     /// Whether all runs have ended. False before the first run is added.
     fn is_over(&self) -> bool {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)

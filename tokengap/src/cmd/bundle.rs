@@ -169,14 +169,21 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
     header[TAR_MAGIC].copy_from_slice(b"ustar\x0000");
     header[TAR_PREFIX..TAR_PREFIX + folder.len()].copy_from_slice(folder.as_bytes());
     if bytes > TAR_MAX_OCTAL {
-        // The size as a big-endian number of twelve bytes with the highest bit set, as GNU tar, libarchive and Python write and read it.
-        let marked_size: u128 = (1 << 95) | u128::from(bytes);
-        header[TAR_SIZE].copy_from_slice(&marked_size.to_be_bytes()[4..]);
+        header[TAR_SIZE].copy_from_slice(&binary_size(bytes));
     }
     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
     // The checksum replaces its blanks; the last one stays.
     header[TAR_CHECKSUM].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     header
+}
+
+/// Field for a size with too many digits for a tar header: a big-endian number of twelve bytes with the highest bit set, as GNU tar,
+/// libarchive and Python write and read it.
+fn binary_size(bytes: u64) -> [u8; 12] {
+    let mut field = [0; 12];
+    field[4..].copy_from_slice(&bytes.to_be_bytes());
+    field[0] = 0x80;
+    field
 }
 
 /// A file to be archived, with its entry in the manifest.

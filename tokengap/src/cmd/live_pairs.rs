@@ -73,8 +73,8 @@ impl LivePairs {
         last.at.elapsed() >= interval.max(last.min_interval())
     }
 
-    /// Interval of joins for a screen that shows the pairs. It is short if the user has opened another request since the last join, and waits
-    /// for what its pair shows about it.
+    /// Interval of joins for a screen that shows the pairs. It is short if the user has opened another request since the last join, and
+    /// waits for what its pair shows about it.
     fn interval_on_screen(&self, last: &LastJoin) -> Duration {
         let has_opened_another = self.shown_request() != last.request;
         if has_opened_another { REQUEST_INTERVAL } else { SCREEN_INTERVAL }
