@@ -98,6 +98,11 @@ fn parse_picked_arguments() -> anyhow::Result<Option<cli::Cli>> {
     Ok(Some(cli::Cli::parse_from(line)))
 }
 
+/// Whether `--print-config` was given. For a command without this flag, clap returns an error.
+fn asks_for_configuration(flags: &clap::ArgMatches) -> bool {
+    flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
+}
+
 /// Parses the command line. An empty one on a terminal opens the picker. Returns `None` if nothing is left to run: the user has quit the
 /// picker, or `--print-config` was answered. A mistake on the command line ends the process.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
@@ -111,8 +116,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
     let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
     if let Some((section, flags)) = matches.subcommand()
-        // For a command without this flag, clap returns an error.
-        && flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
+        && asks_for_configuration(flags)
     {
         output::print_result(&config::effective_config(&command, section, flags), EscapeForm::Text)?;
         return Ok(None);

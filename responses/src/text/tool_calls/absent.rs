@@ -29,9 +29,11 @@ impl ResponseCalls {
             return None;
         }
         let all_objects = find_call_objects(sent.text, budget)?;
-        let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
-        // Without equal values, the objects that were found by the names of the calls, if each call has one.
-        let delivered: Vec<Range<usize>> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
+        let delivered = match self.find_equal_objects(sent.text, &all_objects, budget) {
+            Some(equal_objects) => equal_objects,
+            // Without equal values, the objects that were found by the names of the calls.
+            None => all_if_known(objects)?,
+        };
         let absent = objects_except(&all_objects, &delivered);
         let accounts_for_all = absent.len() + self.calls.len() == all_objects.len();
         let absent_bytes: usize = absent.iter().map(Range::len).sum();
@@ -79,6 +81,11 @@ impl ResponseCalls {
         }
         Some(equal_objects)
     }
+}
+
+/// The objects of all calls. `None` if that of a call is unknown.
+fn all_if_known(objects: &[Option<Range<usize>>]) -> Option<Vec<Range<usize>>> {
+    objects.iter().cloned().collect()
 }
 
 /// Those of `objects` that are not among `others`. Two ranges are the same object if they start at the same byte.
