@@ -355,10 +355,7 @@ impl ConnectionResponses {
         if begins {
             let arrival = take_arrival(next_arrival, other_protocol);
             let caller_span = trace_parent.take();
-            response.arrival = arrival;
-            // Both were read together, so without an arrival the span may be that of another request.
-            let is_arrival_known = arrival.is_some_and(|times| times.is_ok());
-            response.trace_parent = if is_arrival_known { caller_span } else { None };
+            set_request(response, arrival, caller_span);
         }
     }
 
@@ -381,6 +378,19 @@ fn end_oldest(open: &mut BTreeMap<u32, OpenResponse>, server: &mut Server, sink:
     if let Some((_, oldest)) = open.pop_first() {
         oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
     }
+}
+
+/// Keeps the arrival of the response's request and the span of its caller. Both were read together, so without an arrival the span may be
+/// that of another request.
+#[inline]
+fn set_request(
+    response: &mut OpenResponse,
+    arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    caller_span: Option<TraceParent>,
+) {
+    let is_arrival_known = arrival.is_some_and(|times| times.is_ok());
+    response.arrival = arrival;
+    response.trace_parent = if is_arrival_known { caller_span } else { None };
 }
 
 /// Arrival of the request whose response begins. `None` where arrivals are not observed. `other_protocol`: why the connection's protocol

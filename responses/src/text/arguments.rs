@@ -303,8 +303,8 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     }
     let is_missing = written.len() < sent.len();
     let longer_text = if is_missing { sent } else { written };
-    // Numbers may be written in another form.
-    if starts.clone().any(|start| may_be_number(&longer_text[start..start + part_length])) {
+    let may_be_reformatted_number = starts.clone().any(|start| may_be_number(&longer_text[start..start + part_length]));
+    if may_be_reformatted_number {
         return None;
     }
     let mut parts = Vec::new();

@@ -71,6 +71,11 @@ impl RecordedServer {
         self.side.map_or("", |known| known.shown_by)
     }
 
+    /// This prefill server in the list of those of a pair, with what shows its side.
+    fn as_prefill(&self, run_index: usize) -> PrefillName {
+        PrefillName { name: self.name.clone(), run_index, side_by: self.side_by().to_owned() }
+    }
+
     fn report(&self, slowest: usize) -> Report {
         Report::of(&self.analysis, &ReportInput { wall: Some(self.anchor), slowest, ..self.input.clone() })
     }
@@ -86,9 +91,7 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
     // The servers may run on two machines. An anchor gives the time of day for a time of a recording.
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
-    // What shows that this is the prefill server.
-    let side_by = prefill.side_by().to_owned();
-    let names = [PrefillName { name: prefill.name.clone(), run_index: ONLY_PREFILL, side_by }];
+    let names = [prefill.as_prefill(ONLY_PREFILL)];
     let mut report = decode.report(slowest);
     // The report is of the decode server, so times count from the start of its capture.
     let start = report.capture_start();

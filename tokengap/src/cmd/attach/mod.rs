@@ -281,15 +281,23 @@ fn watch_engines(
     let mut finished = finish_runs(runs);
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
-    let Some(UnobservedEngine { name, failure }) = first_unobserved(&finished, failures) else {
-        return app::print_reports(&finished, live.outcome);
+    print_reports_or_failure(&finished, failures, live)
+}
+
+/// Prints the reports. Fails if an engine could not be observed, because that is no sign of a healthy one. If nothing was seen of any
+/// engine, prints no report: empty ones would only hide the reason.
+fn print_reports_or_failure(
+    finished: &[RunReport],
+    failures: Vec<Option<String>>,
+    live: &LiveArgs,
+) -> anyhow::Result<ExitCode> {
+    let Some(UnobservedEngine { name, failure }) = first_unobserved(finished, failures) else {
+        return app::print_reports(finished, live.outcome);
     };
-    // Empty reports would only hide the reason.
     if finished.iter().all(|run| run.report.saw_nothing()) {
         bail!(failure);
     }
-    app::print_reports(&finished, live.outcome)?;
-    // An engine that could not be observed is not healthy.
+    app::print_reports(finished, live.outcome)?;
     bail!("{name}: {failure}")
 }
 
