@@ -222,20 +222,28 @@ fn choices_completion<'a>(
             completion.stated_tokens = stated_tokens;
             completion.text = choices.text;
         }
-        1 => {
-            // The first event of a chat, which names the role, has no ids.
-            completion.tokens = if lists_ids { choices.tokens.or(Some(0)) } else { choices.tokens };
-            // A usage beside the only choice counts the tokens of that choice so far.
-            completion.stated_tokens = stated_tokens;
-            completion.tokens_so_far = stated_tokens;
-            completion.logprobs = choices.logprobs;
-            completion.text = choices.text;
-        }
+        1 => add_only_choice(&mut completion, choices, stated_tokens, lists_ids),
         // The usage is the sum of all choices, the text that of the last one, and the request that of the first. So no count is kept, and
         // the text counts as unread text of other fields.
         _ => completion.text.elsewhere = true,
     }
     completion
+}
+
+/// Adds the tokens and the text of an event's only choice. So a usage beside it counts the tokens of that choice so far.
+#[inline]
+fn add_only_choice<'a>(
+    completion: &mut Completion<'a>,
+    choice: Choices<'a>,
+    stated_tokens: Option<u32>,
+    lists_ids: bool,
+) {
+    // The first event of a chat, which names the role, has no ids.
+    completion.tokens = if lists_ids { choice.tokens.or(Some(0)) } else { choice.tokens };
+    completion.stated_tokens = stated_tokens;
+    completion.tokens_so_far = stated_tokens;
+    completion.logprobs = choice.logprobs;
+    completion.text = choice.text;
 }
 
 /// Parses the data of one server-sent event. `None` for an event of another application, which is about no request.

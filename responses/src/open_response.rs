@@ -436,12 +436,7 @@ impl OpenResponse {
     /// confirms. Counts the request by whether its tokens are known. Returns its tokens and tool calls.
     fn end_part(&self, part: &RequestPart, end: AnswerEnd, server: &mut Server, sink: &mut EventSink<'_>) -> EndedPart {
         let is_complete = end == AnswerEnd::Whole;
-        let mut last_tokens = 0;
-        // A part may lack a finishing event: with several choices, all of these events may name the last one.
-        if part.is_counted && is_complete {
-            let all_observed = part.tokens_so_far.is_some();
-            last_tokens = server.texts.compare_end(&part.rid, all_observed).unwrap_or(0);
-        }
+        let last_tokens = if is_complete { count_last_tokens(part, server) } else { 0 };
         let finished = true;
         let is_whole_body = false;
         server.report_deliveries_by_text(&part.rid, finished, is_whole_body, sink);
@@ -465,6 +460,16 @@ impl OpenResponse {
         let tokens = if is_counted && self.is_fully_observed { Some(part.tokens + last_tokens) } else { None };
         EndedPart { tokens, tool_calls }
     }
+}
+
+/// Number of tokens at the end of a complete response that only its end confirms. A part may lack a finishing event: with several choices,
+/// all of these events may name the last one.
+fn count_last_tokens(part: &RequestPart, server: &mut Server) -> u32 {
+    if !part.is_counted {
+        return 0;
+    }
+    let all_observed = part.tokens_so_far.is_some();
+    server.texts.compare_end(&part.rid, all_observed).unwrap_or(0)
 }
 
 /// Delivery of an event, which is counted. `None` if the event has no tokens, or if its deliveries are counted by their text: these are

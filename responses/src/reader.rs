@@ -203,10 +203,7 @@ impl ResponseReader {
             });
         }
         for (stream, response) in std::mem::take(&mut responses.open) {
-            // The client may have cancelled one of several streams earlier, which only the server reads.
-            let is_end_known = stream == SINGLE_STREAM || end == AnswerEnd::ClientLeft;
-            let response_end = if is_end_known { end } else { AnswerEnd::Unknown };
-            response.end_response(response_end, unacknowledged, server, sink);
+            response.end_response(end_of_stream(stream, end), unacknowledged, server, sink);
         }
     }
 
@@ -368,6 +365,13 @@ impl ConnectionResponses {
         self.open.values_mut().for_each(OpenResponse::mark_incomplete);
         sink.report_missed_event();
     }
+}
+
+/// How the open response of a stream ended with its connection. The client may have cancelled one of several streams earlier, which only
+/// the server reads.
+fn end_of_stream(stream: u32, connection_end: AnswerEnd) -> AnswerEnd {
+    let is_end_known = stream == SINGLE_STREAM || connection_end == AnswerEnd::ClientLeft;
+    if is_end_known { connection_end } else { AnswerEnd::Unknown }
 }
 
 /// Ends the oldest open response, that of the stream with the lowest number, because a new one needs its place.

@@ -271,6 +271,18 @@ fn serve_on_thread(
     Ok(())
 }
 
+/// Waits for the next connection. `None`, after a pause, if it cannot be accepted, for example because all file descriptors are in use.
+async fn accept_connection(listener: &TcpListener) -> Option<TcpStream> {
+    match listener.accept().await {
+        Ok((stream, _)) => Some(stream),
+        Err(error) => {
+            tracing::info!("metrics: cannot accept a connection: {error}");
+            sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
 /// Accepts connections for ever, each in a task. At the limit, a new connection replaces the oldest that has not sent a request. If all
 /// have sent one, it replaces the oldest.
 async fn accept_connections(
@@ -282,15 +294,7 @@ async fn accept_connections(
     // Connections that do not stream, the oldest first.
     let mut open_connections: VecDeque<OpenConnection> = VecDeque::new();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            // For example because all file descriptors are in use for now.
-            Err(error) => {
-                tracing::info!("metrics: cannot accept a connection: {error}");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+        let Some(stream) = accept_connection(&listener).await else { continue };
         // The paths of streams have limits of their own.
         open_connections.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open_connections.len() >= limits.connections {

@@ -71,6 +71,15 @@ fn max_clients(path: ServedPath, run_count: usize) -> usize {
     path.max_clients() * limited_runs
 }
 
+/// Counts the connection among those that stream the run. The count goes down when the connection closes.
+fn count_streaming_connection(connection: &ConnectionState, run: &Arc<ServedRun>) {
+    // `set` succeeds once for each connection.
+    let is_newly_set = connection.streamed_run.set(Arc::clone(run)).is_ok();
+    if is_newly_set {
+        run.store.streaming_connections.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Answers a request for a path that serves no run: the index page, or an error that names the paths of runs.
 fn answer_other_path(path: &str) -> Response<ReplyBody> {
     if path == "/" {
@@ -292,11 +301,7 @@ impl RequestHandler {
         run: &Arc<ServedRun>,
         connection: &ConnectionState,
     ) -> Response<ReplyBody> {
-        // `set` succeeds once for each connection. The count goes down when the connection closes.
-        let is_newly_set = connection.streamed_run.set(Arc::clone(run)).is_ok();
-        if is_newly_set {
-            run.store.streaming_connections.fetch_add(1, Ordering::Relaxed);
-        }
+        count_streaming_connection(connection, run);
         let (parts, outgoing) = channel(WAITING_PARTS);
         let is_complete = Arc::<AtomicBool>::default();
         let client = StreamClient {

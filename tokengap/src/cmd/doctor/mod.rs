@@ -138,13 +138,7 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
         pids = Some(sorted_pids(engine));
         features.push(rows::thread_times_row(engine));
     }
-    match engine {
-        Some(engine) if tries_attach => {
-            features.extend(trial::try_on_engine(watcher, engine.clone()));
-            features.push(rows::splice_row(&engine));
-        }
-        _ => features.extend(trial::try_on_tokengap()),
-    }
+    features.extend(probe_rows(watcher, engine, tries_attach));
     features.extend([rows::tap_row(), rows::recording_row()]);
     let engines = engines.iter().map(EngineLine::of_engine).collect();
     Diagnosis {
@@ -154,6 +148,19 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
         pids,
         features,
         facts,
+    }
+}
+
+/// Rows of the features that need probes. If `tries_attach` and there is an engine, the tests attach to it; otherwise they use only this
+/// process.
+fn probe_rows(watcher: Watcher, engine: Option<Engine>, tries_attach: bool) -> Vec<FeatureRow> {
+    match engine {
+        Some(engine) if tries_attach => {
+            let mut tested = trial::try_on_engine(watcher, engine.clone());
+            tested.push(rows::splice_row(&engine));
+            tested
+        }
+        _ => trial::try_on_tokengap(),
     }
 }
 
