@@ -11,7 +11,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use outputs::report::hostile::{self, EscapeForm};
-use outputs::report::{RunReport, RunsReport};
+use outputs::report::{Report, RunReport, RunsReport};
 use serde_json::Value;
 use tokio::sync::mpsc::channel;
 use tokio::sync::{Notify, Semaphore};
@@ -21,6 +21,7 @@ use trace::engine::Engines;
 use super::body::ReplyBody;
 use super::follow::StreamClient;
 use super::served_runs::{ServedRun, ServedRuns};
+use crate::about::EngineIdentity;
 use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::endpoint_counts::EndpointCounts;
@@ -69,6 +70,22 @@ impl ConnectionState {
 fn max_clients(path: ServedPath, run_count: usize) -> usize {
     let limited_runs = if path == ServedPath::Recording { run_count.max(1) } else { 1 };
     path.max_clients() * limited_runs
+}
+
+/// Report of a run with its engine. An engine of this machine has no address, and no records of it can be missed on the way.
+fn report_of_engine(engine: EngineIdentity, report: Report) -> RunReport {
+    RunReport {
+        name: engine.name,
+        endpoint: None,
+        side: engine.side,
+        port: engine.port,
+        model: engine.model,
+        state: engine.state.to_owned(),
+        records_before: None,
+        records_missed: None,
+        gaps: None,
+        report,
+    }
 }
 
 /// Counts the connection among those that stream the run. The count goes down when the connection closes.
@@ -219,19 +236,7 @@ impl RequestHandler {
                 no_answer.push(engine.name);
                 continue;
             };
-            // An engine of this machine has no address, and no records of it can be missed on the way.
-            reports.push(RunReport {
-                name: engine.name,
-                endpoint: None,
-                side: engine.side,
-                port: engine.port,
-                model: engine.model,
-                state: engine.state.to_owned(),
-                records_before: None,
-                records_missed: None,
-                gaps: None,
-                report: (*report).clone(),
-            });
+            reports.push(report_of_engine(engine, (*report).clone()));
         }
         let json = match reports.as_slice() {
             // No run has answered.
