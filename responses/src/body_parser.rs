@@ -63,20 +63,12 @@ impl BodyParser {
     pub(super) fn parse(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::Events(events) => {
-                events.parse(piece, limits.event_bytes, |data| {
-                    // An event without data was too long to be kept.
-                    let Some(data) = data else { return emit(ResponseElement::Undecoded) };
-                    // Events of other applications have no element.
-                    if let Some(element) = parse_event(data) {
-                        emit(element);
-                    }
-                });
+                events.parse(piece, limits.event_bytes, |data| emit_event(data, emit));
             }
             Self::Json(json) => {
-                // The byte beyond the limit shows that the body exceeds it.
-                let space = (limits.event_bytes + 1).saturating_sub(json.len());
-                if json.extend(&piece[..piece.len().min(space)]).is_err() {
-                    // Memory is short, so the rest of the body is ignored.
+                let is_kept = keep_json(json, piece, limits.event_bytes);
+                // Memory is short, so the rest of the body is ignored.
+                if !is_kept {
                     *self = Self::UnkeptJson;
                 }
             }
@@ -96,4 +88,21 @@ impl BodyParser {
         }
         emit(ResponseElement::Ended);
     }
+}
+
+/// Emits the element of a server-sent event. Without `data`, the event was too long to be kept.
+#[inline]
+fn emit_event(data: Option<&[u8]>, emit: &mut Emit<'_>) {
+    let Some(data) = data else { return emit(ResponseElement::Undecoded) };
+    // Events of other applications have no element.
+    if let Some(element) = parse_event(data) {
+        emit(element);
+    }
+}
+
+/// Keeps a piece of a JSON body, up to one byte beyond `limit`: that byte shows that the body exceeds it. Returns false if memory is short.
+#[inline]
+fn keep_json(kept: &mut BoundedBuffer, piece: &[u8], limit: usize) -> bool {
+    let space = (limit + 1).saturating_sub(kept.len());
+    kept.extend(&piece[..piece.len().min(space)]).is_ok()
 }

@@ -42,9 +42,8 @@ impl ChunkedDecoder {
             }
             let is_line_complete = self.read_line(input);
             if !is_line_complete {
-                // The input ends within the line. A line without an end must not be collected forever.
-                let limit = if self.state == ChunkedState::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
-                return if self.line.len() > limit { Err(Unreadable::Chunks) } else { Ok(false) };
+                // The input ends within the line, whose rest follows with the next bytes.
+                return if self.is_line_too_long() { Err(Unreadable::Chunks) } else { Ok(false) };
             }
             let ends_body = self.interpret_line()?;
             if ends_body {
@@ -52,6 +51,13 @@ impl ChunkedDecoder {
             }
         }
         Ok(false)
+    }
+
+    /// Whether the line so far is longer than any valid one. A line without an end must not be collected forever.
+    #[inline]
+    fn is_line_too_long(&self) -> bool {
+        let longest_valid = if self.state == ChunkedState::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
+        self.line.len() > longest_valid
     }
 
     /// Moves bytes of `input` into `line`, up to and including the next line end. Returns false if the input has no line end.

@@ -60,16 +60,31 @@ pub(super) struct StreamTokens {
 }
 
 impl SentTokens {
-    /// Those `ids` of a chunk whose marks (hashes) are not kept yet. `count`: number of the request's tokens up to the end of this chunk.
-    /// `None` if the tokens of the request cannot be kept.
-    fn new_ids<'c>(&self, ids: &'c [i64], count: usize) -> Option<&'c [i64]> {
-        if self.is_incomplete || count > MAX_TOKENS {
+    /// Those `ids` of a chunk whose marks (hashes) are not kept yet. `tokens_so_far`: number of the request's tokens up to the end of this
+    /// chunk. `None` if the tokens of the request cannot be kept.
+    fn new_ids<'c>(&self, ids: &'c [i64], tokens_so_far: usize) -> Option<&'c [i64]> {
+        if self.is_incomplete || tokens_so_far > MAX_TOKENS {
             return None;
         }
-        let new_tokens = count.checked_sub(self.marks.len())?;
+        let new_tokens = tokens_so_far.checked_sub(self.marks.len())?;
         // Cumulative chunks list the earlier tokens first. With more new tokens than ids, a chunk was missed.
         let first_new = ids.len().checked_sub(new_tokens)?;
         Some(&ids[first_new..])
+    }
+
+    /// Keeps no token of the request from here on, because it cannot be matched without all of its tokens. Returns the number of freed
+    /// marks.
+    fn give_up(&mut self) -> usize {
+        self.is_incomplete = true;
+        // Replaced, because an emptied list would keep the memory.
+        std::mem::take(&mut self.marks).len()
+    }
+}
+
+impl StreamTokens {
+    /// Whether the tokens can show the stream's request. With no marks, or with a part of them only, the stream could be of any request.
+    fn can_identify_request(&self) -> bool {
+        !self.marks.is_empty() && !self.is_incomplete
     }
 }
 
@@ -89,23 +104,24 @@ impl ContentMatcher {
     /// the oldest requests beyond the limits.
     pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>) {
         let Chunk { rid, ids, .. } = *chunk;
-        let (Some(key), Some(count)) = (self.key, chunk.completion_tokens) else { return };
+        let (Some(key), Some(tokens_so_far)) = (self.key, chunk.completion_tokens) else { return };
         if !self.sent.values.contains_key(rid) {
             let evicted = self.sent.insert(rid, SentTokens::default(), MAX_REQUESTS);
             self.count_evicted(evicted);
         }
         let Some(sent) = self.sent.values.get_mut(rid) else { return };
-        let Some(new_ids) = sent.new_ids(ids, count as usize) else {
-            sent.is_incomplete = true;
-            // A request without all of its tokens cannot be matched.
-            self.kept_marks -= sent.marks.len();
-            // Not just cleared, which would keep the memory.
-            sent.marks = Vec::new();
+        let Some(new_ids) = sent.new_ids(ids, tokens_so_far as usize) else {
+            self.kept_marks -= sent.give_up();
             return;
         };
         sent.marks.extend(new_ids.iter().map(|&id| token_mark(key, id as u32)));
         self.kept_marks += new_ids.len();
-        // The newest request is kept in any case.
+        self.evict_above_limit();
+    }
+
+    /// Forgets the oldest requests while more marks are kept than permitted. The newest request is kept in any case.
+    #[inline]
+    fn evict_above_limit(&mut self) {
         while self.kept_marks > MAX_MARKS && self.sent.values.len() > 1 {
             let evicted = self.sent.remove_oldest();
             self.count_evicted(evicted);
@@ -136,17 +152,11 @@ impl ContentMatcher {
     /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if
     /// there is exactly one, which is then forgotten. Counts the result.
     pub(super) fn match_stream(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
-        // A stream with no marks (hashes of its tokens), or with a part of them only, could be of any request.
-        if !self.is_enabled() || stream.marks.is_empty() || stream.is_incomplete {
+        if !self.is_enabled() || !stream.can_identify_request() {
             return None;
         }
-        let mut matching = Vec::new();
-        for (rid, sent) in &self.sent.values {
-            if sent.marks.len() == token_count as usize && stream.occurs_in(&sent.marks) {
-                matching.push(rid);
-            }
-        }
-        match matching[..] {
+        let requests_with_tokens = requests_with_tokens_of(&self.sent, stream, token_count as usize);
+        match requests_with_tokens[..] {
             [] => {
                 self.unknown += 1;
                 None
@@ -204,6 +214,21 @@ fn token_mark(key: u64, id: u32) -> u32 {
     // The constants of SplitMix64 spread each bit of the id over the whole number.
     let mixed = (u64::from(id) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+}
+
+/// Ids of the requests with `token_count` tokens among which the chunks of the stream occur.
+fn requests_with_tokens_of<'r>(
+    sent: &'r Recent<SentTokens>,
+    stream: &StreamTokens,
+    token_count: usize,
+) -> Vec<&'r String> {
+    let mut rids = Vec::new();
+    for (rid, sent) in &sent.values {
+        if sent.marks.len() == token_count && stream.occurs_in(&sent.marks) {
+            rids.push(rid);
+        }
+    }
+    rids
 }
 
 #[cfg(test)]

@@ -169,18 +169,9 @@ impl<'a> ResponseJson<'a> {
     /// Converts the event to a completion. `None` if it names no request, or is not about a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
         let completion = if let Some(meta) = self.meta_info {
-            // An event of the engine's own endpoint.
-            let BorrowedText(rid) = meta.id?;
             // The name of the list depends on the release.
             let listed_ids = self.output_ids.or(self.token_ids);
-            Completion {
-                rid,
-                tokens: listed_ids.as_deref().map(count_items),
-                stated_tokens: meta.completion_tokens,
-                finished: meta.finish_reason.is_some(),
-                finish: meta.finish_reason.map(|FinishReason(finish)| finish),
-                ..Completion::default()
-            }
+            generate_completion(meta, listed_ids.as_deref())?
         } else {
             let choices = self.choices?;
             let BorrowedText(rid) = self.id?;
@@ -194,6 +185,19 @@ impl<'a> ResponseJson<'a> {
         }
         Some(completion)
     }
+}
+
+/// Completion of an event of the engine's own endpoint, with the ids that it lists, if any. `None` if it names no request.
+fn generate_completion<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>) -> Option<Completion<'a>> {
+    let BorrowedText(rid) = meta.id?;
+    Some(Completion {
+        rid,
+        tokens: listed_ids.map(count_items),
+        stated_tokens: meta.completion_tokens,
+        finished: meta.finish_reason.is_some(),
+        finish: meta.finish_reason.map(|FinishReason(finish)| finish),
+        ..Completion::default()
+    })
 }
 
 /// Completion of an event of an `OpenAI` endpoint. `lists_ids`: the events of its response list the ids of their tokens.
@@ -218,20 +222,28 @@ fn choices_completion<'a>(
             completion.stated_tokens = stated_tokens;
             completion.text = choices.text;
         }
-        1 => {
-            // The first event of a chat, which names the role, has no ids.
-            completion.tokens = if lists_ids { choices.tokens.or(Some(0)) } else { choices.tokens };
-            // A usage beside the only choice counts the tokens of that choice so far.
-            completion.stated_tokens = stated_tokens;
-            completion.tokens_so_far = stated_tokens;
-            completion.logprobs = choices.logprobs;
-            completion.text = choices.text;
-        }
+        1 => add_only_choice(&mut completion, choices, stated_tokens, lists_ids),
         // The usage is the sum of all choices, the text that of the last one, and the request that of the first. So no count is kept, and
         // the text counts as unread text of other fields.
         _ => completion.text.elsewhere = true,
     }
     completion
+}
+
+/// Adds the tokens and the text of an event's only choice. So a usage beside it counts the tokens of that choice so far.
+#[inline]
+fn add_only_choice<'a>(
+    completion: &mut Completion<'a>,
+    choice: Choices<'a>,
+    stated_tokens: Option<u32>,
+    lists_ids: bool,
+) {
+    // The first event of a chat, which names the role, has no ids.
+    completion.tokens = if lists_ids { choice.tokens.or(Some(0)) } else { choice.tokens };
+    completion.stated_tokens = stated_tokens;
+    completion.tokens_so_far = stated_tokens;
+    completion.logprobs = choice.logprobs;
+    completion.text = choice.text;
 }
 
 /// Parses the data of one server-sent event. `None` for an event of another application, which is about no request.

@@ -221,11 +221,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
                 while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
                     if name == "tool_calls" {
                         // Kept as JSON, which is parsed only if it lists calls.
-                        let json = fields.next_value::<&RawValue>()?.get();
-                        // An event without calls may still list none.
-                        let lists_no_call =
-                            json == "null" || json.trim_matches(['[', ']', ' ', '\n', '\r', '\t']).is_empty();
-                        message.tool_calls = if lists_no_call { "" } else { json };
+                        message.tool_calls = empty_without_calls(fields.next_value::<&RawValue>()?.get());
                         continue;
                     }
                     let value = fields.next_value::<Outline>()?;
@@ -242,6 +238,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
         }
         deserializer.deserialize_map(MessageVisitor)
     }
+}
+
+/// The JSON of `tool_calls`, or an empty text if it lists no call: events without calls may have `null` or an empty list.
+#[inline]
+fn empty_without_calls(json: &str) -> &str {
+    let lists_no_call = json == "null" || json.trim_matches(['[', ']', ' ', '\n', '\r', '\t']).is_empty();
+    if lists_no_call { "" } else { json }
 }
 
 /// Outline of a value of any form.

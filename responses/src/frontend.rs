@@ -59,6 +59,25 @@ fn ns_between(from: Option<MonoNs>, to: Option<MonoNs>) -> Option<u64> {
     Some(to.since(from))
 }
 
+/// Nanoseconds for which the frontend held the first token back. `None` if that is not the only explanation of the difference.
+fn first_token_wait(worker: &Writes, frontend: &Writes) -> Option<u64> {
+    // With another number of parts, the first parts of both sides may hold different tokens.
+    let has_same_parts = frontend.parts == worker.parts;
+    // After a short write, the client held the token back.
+    if !has_same_parts || frontend.has_short_write_before_first {
+        return None;
+    }
+    ns_between(worker.first_part_at, frontend.first_part_at)
+}
+
+/// Nanoseconds for which the frontend held the last token back. `None` if the client may have held it back, or one side has not finished.
+fn last_token_wait(worker: &Writes, frontend: &Writes) -> Option<u64> {
+    if frontend.has_short_write {
+        return None;
+    }
+    ns_between(worker.finished_at, frontend.finished_at)
+}
+
 /// Writes of one response by one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
@@ -145,11 +164,7 @@ impl TimedResponse {
         match element {
             ResponseElement::Began => self.begin_response(),
             ResponseElement::Completion(completion) if completion.form == ResponseForm::OpenAi => {
-                let id = strip_endpoint_prefix(&completion.rid);
-                // All events of a response have the same id.
-                if self.id.is_empty() && id.len() <= LONGEST_ID {
-                    self.id.push_str(id);
-                }
+                self.keep_id(&completion.rid);
                 self.writes.record_event(sink.at, completion);
             }
             ResponseElement::Undecoded => self.writes.are_all_observed = false,
@@ -172,6 +187,15 @@ impl TimedResponse {
             has_short_write_before_first: writes_before.has_short_write_before_first,
             ..Writes::observed_from_start()
         };
+    }
+
+    /// Keeps the id that the first event of the response shows. All of its events have the same one.
+    #[inline]
+    fn keep_id(&mut self, shown_id: &str) {
+        let id = strip_endpoint_prefix(shown_id);
+        if self.id.is_empty() && id.len() <= LONGEST_ID {
+            self.id.push_str(id);
+        }
     }
 
     /// Ends the response, if one is in progress, and passes its times to `waits` if its id is known.
@@ -289,23 +313,14 @@ impl Frontends {
         if let Some(why) = why_not_comparable(worker, frontend) {
             return self.count_unknown(why);
         }
-        let has_same_parts = frontend.parts == worker.parts;
-        // With another number of parts, the first ones of both sides may hold different tokens. After a short write, the client held the
-        // token back.
-        let mut first_token_ns = None;
-        if has_same_parts && !frontend.has_short_write_before_first {
-            first_token_ns = ns_between(worker.first_part_at, frontend.first_part_at);
-        }
-        let mut last_token_ns = None;
-        if !frontend.has_short_write {
-            last_token_ns = ns_between(worker.finished_at, frontend.finished_at);
-        }
+        let first_token_ns = first_token_wait(worker, frontend);
+        let last_token_ns = last_token_wait(worker, frontend);
         // One reason for each response, the most certain one.
         if frontend.has_short_write {
             self.count_unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {
             self.count_unknown(UnknownWait::EndedEarly);
-        } else if !has_same_parts {
+        } else if frontend.parts != worker.parts {
             self.count_unknown(UnknownWait::HeldBack);
         }
         if first_token_ns.or(last_token_ns).is_some() {
@@ -318,17 +333,22 @@ impl Frontends {
         add_to_count(&mut self.unknown, why, 1);
     }
 
-    /// Describes the waits that are not known, with counts.
-    pub fn degraded(&self) -> Vec<String> {
-        let mut unknown = self.unknown.clone();
+    /// Number of streams whose response by a frontend is overdue. A younger one may still be written.
+    fn count_overdue_responses(&self) -> u64 {
         let mut overdue = 0;
         for EndedSide { ended_at, side } in self.waiting.values() {
             let lacks_response = !matches!(side, ResponseSide::Frontend(_));
-            // A younger response may still be written.
             if lacks_response && self.last_stream_end.since(*ended_at) >= OVERDUE_NS {
                 overdue += 1;
             }
         }
+        overdue
+    }
+
+    /// Describes the waits that are not known, with counts.
+    pub fn degraded(&self) -> Vec<String> {
+        let mut unknown = self.unknown.clone();
+        let overdue = self.count_overdue_responses();
         if overdue > 0 {
             add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
         }

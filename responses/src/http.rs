@@ -115,18 +115,11 @@ impl HttpParser {
             _ => return Err(Unreadable::Head),
         };
         let status = response.code;
-        let body = match status {
-            // Another protocol follows, such as that of websockets.
-            Some(101) => return Err(Unreadable::Upgraded),
-            // Interim: the response itself follows.
-            Some(100..=199) => None,
-            // Never with a body, whatever the head says.
-            Some(204 | 304) => Some(DeclaredBody::empty()),
-            _ => Some(declared_body(&response)),
-        };
+        let body = body_after_head(&response)?;
         // The bytes behind the head belong to the body or to the next response.
         *input = &input[head_bytes - earlier_bytes..];
         self.partial_head.clear();
+        // The response itself follows its interim ones, which have no body.
         if let Some(body) = body {
             self.begin_response(status, body, emit);
         }
@@ -172,6 +165,18 @@ impl DeclaredBody {
 fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Option<&'a [u8]> {
     let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
     found.map(|header| header.value.trim_ascii())
+}
+
+/// Body of the response with this head. `None` if the response is an interim one. Fails if another protocol follows.
+fn body_after_head(response: &httparse::Response<'_, '_>) -> Result<Option<DeclaredBody>, Unreadable> {
+    match response.code {
+        // For example that of websockets.
+        Some(101) => Err(Unreadable::Upgraded),
+        Some(100..=199) => Ok(None),
+        // Never with a body, whatever the head says.
+        Some(204 | 304) => Ok(Some(DeclaredBody::empty())),
+        _ => Ok(Some(declared_body(response))),
+    }
 }
 
 /// Reads from the head of a response how its body is transferred, and how the body's content is to be read.

@@ -1,15 +1,16 @@
 //! One response: its events as deliveries, and an answer for each of its requests when it ends.
 
+mod counting;
+
 use std::borrow::Cow;
 
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerFinish, AnswerForm, Arrival, ArrivalTimes, Rejection, ToolCalls,
-    TraceParent, Traced, UnjudgedReason, UnknownArrival, What,
+    Answer, AnswerContent, AnswerEnd, Arrival, ArrivalTimes, Delivery, Rejection, ToolCalls, TraceParent, Traced,
+    UnjudgedReason, UnknownArrival, What,
 };
 
 use super::content::StreamTokens;
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
-use super::fields::common_finish;
 use super::frontend::Writes;
 use super::names::{AnnouncedStream, ResponseIds};
 use super::observed_calls::ObservedCalls;
@@ -69,40 +70,6 @@ struct RequestPart {
     stream_tokens: StreamTokens,
     calls: ObservedCalls,
     content: Option<AnswerContent>,
-}
-
-impl RequestPart {
-    /// Adds an event to the description of an HTTP response's content: its finish reason, and the number of events with output.
-    /// `tokens_before`: number of the request's tokens up to the previous event, if known.
-    fn count_event_for_content(&mut self, completion: &Completion<'_>, tokens_before: Option<u32>) {
-        let form = match completion.form {
-            ResponseForm::OpenAi => AnswerForm::OpenAi,
-            ResponseForm::Generate => AnswerForm::Generate,
-            // They are no HTTP responses to a client, so their content is not described.
-            ResponseForm::WorkerStream | ResponseForm::GrpcText => return,
-        };
-        let content = self.content.get_or_insert(AnswerContent::new(form));
-        // A finishing event whose reason was not read counts as one with another reason.
-        let finish = if completion.finished { completion.finish.or(Some(AnswerFinish::Other)) } else { None };
-        content.finish = common_finish(content.finish, finish);
-        let mut new_tokens = None;
-        if let (Some(tokens_so_far), Some(tokens_before)) = (completion.tokens_so_far, tokens_before) {
-            new_tokens = tokens_so_far.checked_sub(tokens_before);
-        }
-        // The events of the engine's own endpoint may be cumulative, so the ids that they list are no new tokens.
-        if form == AnswerForm::OpenAi {
-            new_tokens = new_tokens.or(completion.tokens);
-        }
-        let has_tokens = new_tokens.is_some_and(|tokens| tokens > 0);
-        // The text of the engine's own endpoint is not read, so each of its events may have some.
-        let may_have_text = !completion.text.is_empty() || form == AnswerForm::Generate;
-        if has_tokens || may_have_text {
-            content.events = content.events.saturating_add(1);
-        }
-        if has_tokens {
-            content.event_tokens_max = content.event_tokens_max.max(new_tokens);
-        }
-    }
 }
 
 impl OpenResponse {
@@ -203,20 +170,25 @@ impl OpenResponse {
         if self.is_worker_stream {
             self.writes.record_event(sink.at, &completion);
         }
-        let mut announced = self.announced.take();
-        // Events reported earlier under another id keep that id.
+        self.resolve_announced_rid(server);
+        // Both are moved out of their owners for this call, because the event borrows its request's id from one of them.
+        let announced = self.announced.take();
+        let ids = std::mem::take(&mut server.response_ids);
+        self.report_deliveries(completion, announced.as_ref(), &ids, limits, server, sink);
+        server.response_ids = ids;
+        self.announced = announced;
+    }
+
+    /// Looks up the engine's id of an announced request before its first event. Events reported earlier under another id keep that id.
+    #[inline]
+    fn resolve_announced_rid(&mut self, server: &mut Server) {
         let is_first_event = self.parts.is_empty();
-        if let Some(announced) = &mut announced
+        if let Some(announced) = &mut self.announced
             && announced.rid.is_none()
             && is_first_event
         {
             announced.rid = server.resolve_rid(&announced.context);
         }
-        // The ids and `announced` are moved out of their owners for this call, because the event borrows its request's id from one of them.
-        let ids = std::mem::take(&mut server.response_ids);
-        self.report_deliveries(completion, announced.as_ref(), &ids, limits, server, sink);
-        server.response_ids = ids;
-        self.announced = announced;
     }
 
     /// Reports the deliveries of an event, under the id that its request has on the hops. `announced`: the stream, if a request plane
@@ -251,30 +223,11 @@ impl OpenResponse {
         let tokens_by_text = self.count_by_text(&completion, server);
         completion.tokens = tokens_by_text.or(completion.tokens);
         let part = self.find_part(&completion.rid);
-        let delivery = match (completion.form, completion.tokens) {
-            (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
-                let stated_before = part.and_then(|part| part.stated_tokens);
-                server.delivery_of_ids(&completion, stated_before, is_joined_by_name)
-            }
-            // Tokens that no event counts are reported once, by the first such event.
-            (_, None) => {
-                let is_first_uncounted = part.is_none_or(|part| part.is_counted);
-                is_first_uncounted.then(|| delivery_of_text(&completion.rid))
-            }
-            // A role, or the usage alone.
-            (_, Some(0)) if !completion.finished => None,
-            (_, Some(tokens)) => {
-                server.deliveries += 1;
-                // Deliveries counted by text are reported below.
-                tokens_by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
-            }
-        };
+        let is_counted_by_text = tokens_by_text.is_some();
+        let delivery = delivery_of_event(&completion, part, is_counted_by_text, is_joined_by_name, server);
         let is_new_request = part.is_none() && self.parts.len() < limits.requests;
-        if is_new_request && let Some(times) = self.arrival {
-            sink.emit(What::Arrived(Arrival { rid: &completion.rid, times }));
-            if let Some(parent) = self.trace_parent {
-                sink.emit(What::Traced(Traced { rid: &completion.rid, parent }));
-            }
+        if is_new_request {
+            self.report_arrival(&completion.rid, sink);
         }
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));
@@ -288,80 +241,14 @@ impl OpenResponse {
         }
     }
 
-    /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
-    /// probabilities. `None` if an earlier event or this one shows no count. An event without text counts as 0 tokens, unless
-    /// `is_compared`: the tokens are counted by comparing the text with the text that was sent.
-    fn count_tokens(
-        &self,
-        completion: &Completion<'_>,
-        limits: &Limits,
-        is_compared: bool,
-        sink: &mut EventSink<'_>,
-    ) -> Option<u32> {
-        let part = self.find_part(&completion.rid);
-        if part.is_some_and(|part| !part.is_counted) {
-            return None;
+    /// Reports the arrival of a new request and the span of its caller, as far as they are known.
+    #[inline]
+    fn report_arrival(&self, rid: &str, sink: &mut EventSink<'_>) {
+        let Some(times) = self.arrival else { return };
+        sink.emit(What::Arrived(Arrival { rid, times }));
+        if let Some(parent) = self.trace_parent {
+            sink.emit(What::Traced(Traced { rid, parent }));
         }
-        let listed = completion.tokens.or(completion.logprobs);
-        if let Some(tokens_so_far) = completion.tokens_so_far {
-            let tokens_before = match part {
-                Some(part) => part.tokens_so_far,
-                // The request's first event. Above the limit, an earlier one may have been left out.
-                None if self.is_fully_observed && self.parts.len() < limits.requests => Some(0),
-                None => None,
-            };
-            if let Some(tokens_before) = tokens_before {
-                return tokens_so_far.checked_sub(tokens_before);
-            }
-            if listed.is_none() {
-                // Of the tokens so far, those of missed events are unknown, so nothing shows how many this event has.
-                sink.report_missed_event();
-                return Some(0);
-            }
-            return listed;
-        }
-        let has_counted_tokens = part.is_some_and(|part| part.tokens > 0);
-        // An event without text has the role at the start of a chat. At the end it may have a token without text, unless earlier events
-        // showed their tokens.
-        let has_no_token = completion.text.is_empty() && (!completion.finished || has_counted_tokens);
-        if has_no_token && !is_compared { Some(listed.unwrap_or(0)) } else { listed }
-    }
-
-    /// Counts the tokens of an event that states no count, by comparing its text with the text that was sent. `None` if they are unknown,
-    /// or the event needs no comparison. An event that shows tokens otherwise ends the comparison event by event.
-    fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
-        let rid = &*completion.rid;
-        match completion.form {
-            ResponseForm::OpenAi => {}
-            // A worker's stream lists ids.
-            ResponseForm::WorkerStream => return None,
-            // Their text is not compared.
-            ResponseForm::Generate | ResponseForm::GrpcText => {
-                server.texts.stop_comparison(rid);
-                return None;
-            }
-        }
-        let part = self.find_part(rid);
-        let is_counted = part.is_none_or(|part| part.is_counted);
-        if completion.tokens.is_some() || !is_counted {
-            // The role at the start of a chat, or the usage at its end.
-            let is_without_output = completion.tokens == Some(0) && completion.text.is_empty();
-            if is_without_output {
-                return None;
-            }
-            // Chats may have tool calls, which are compared at the end of the response. A completion (`text.completion`) has none.
-            if completion.text.completion {
-                server.texts.stop_comparison(rid);
-            } else {
-                server.texts.defer_comparison(rid, &completion.text);
-            }
-            return None;
-        }
-        let are_all_events_observed = match part {
-            Some(part) => part.tokens_so_far.is_some(),
-            None => self.is_fully_observed,
-        };
-        server.texts.compare_event(rid, &completion.text, completion.finished, are_all_events_observed)
     }
 
     /// The part of the response that belongs to this request. `None` before its first event.
@@ -406,24 +293,11 @@ impl OpenResponse {
         let index = self.find_or_add_part(completion, shown_id, limits)?;
         let part_count = self.parts.len();
         let part = &mut self.parts[index];
-        let listed_tokens = completion.tokens.unwrap_or(0);
-        part.is_counted &= completion.tokens.is_some();
         if !completion.text.tool_calls.is_empty() {
             part.calls.count_calls(completion.text.tool_calls);
         }
-        // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
-        // with the same result.
-        let lists_all_ids = completion.form != ResponseForm::OpenAi && completion.stated_tokens == completion.tokens;
-        part.tokens = if lists_all_ids { listed_tokens } else { part.tokens.saturating_add(listed_tokens) };
-        part.count_event_for_content(completion, part.tokens_so_far);
-        let has_continuous_usage = completion.tokens_so_far.is_some();
-        // Log probabilities of a chat lack the tokens of text that a parser removed. Only continuous usage would count these.
-        part.may_lack_tokens |= completion.logprobs.is_some() && !has_continuous_usage && !completion.text.completion;
-        let counted_so_far = part.tokens_so_far.map(|before| before.saturating_add(listed_tokens));
-        part.tokens_so_far = completion.tokens_so_far.or(counted_so_far);
-        // The final usage of several choices is their sum, and so not that of one part.
-        let is_usage_of_part = completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage;
-        if is_usage_of_part {
+        part.add_tokens(completion);
+        if states_count_of_part(completion, part_count) {
             part.stated_tokens = completion.stated_tokens.or(part.stated_tokens);
         }
         Some(part)
@@ -466,13 +340,11 @@ impl OpenResponse {
         if end == AnswerEnd::Failed && self.is_refused_stream() {
             sink.emit(What::Rejected(Rejection { status: STATUS_OF_STREAM }));
         }
-        let lacks_end = self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end;
-        let done = (self.is_fully_observed && !self.is_body).then_some(self.is_done);
         // Recorded once for the whole response.
         let mut writes = self.is_worker_stream.then_some(self.writes);
         for part in &self.parts {
-            // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
-            if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid) {
+            // Its answer has the request's id.
+            if self.is_under_shown_id(part) {
                 // Only frees the text kept under this id, so nothing is compared.
                 let is_whole = false;
                 _ = server.texts.forget_request(&part.rid, is_whole);
@@ -497,13 +369,7 @@ impl OpenResponse {
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
-                content: part.content.map(|content| AnswerContent {
-                    lacks_end,
-                    // Other choices may have another reason.
-                    finish: content.finish.filter(|_| self.is_fully_observed),
-                    done,
-                    ..content
-                }),
+                content: self.content_of_answer(part, end),
                 tool_calls: ended.tool_calls,
             }));
             if let Some(writes) = writes.take() {
@@ -511,6 +377,25 @@ impl OpenResponse {
                 server.frontends.record_worker_end(context, rid, writes, sink);
             }
         }
+    }
+
+    /// Whether the part has the events before the first frame: they named the request by the id that the response shows.
+    fn is_under_shown_id(&self, part: &RequestPart) -> bool {
+        !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid)
+    }
+
+    /// Description of the content that a request got, with what only the end of the response shows.
+    fn content_of_answer(&self, part: &RequestPart, end: AnswerEnd) -> Option<AnswerContent> {
+        let content = part.content?;
+        let has_done_marker = self.is_done;
+        Some(AnswerContent {
+            lacks_end: self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end,
+            // Other choices may have another reason.
+            finish: content.finish.filter(|_| self.is_fully_observed),
+            // Only streams have the marker.
+            done: (self.is_fully_observed && !self.is_body).then_some(has_done_marker),
+            ..content
+        })
     }
 
     /// Whether no event of the response names a request, and its status does not say that it has an error.
@@ -551,12 +436,7 @@ impl OpenResponse {
     /// confirms. Counts the request by whether its tokens are known. Returns its tokens and tool calls.
     fn end_part(&self, part: &RequestPart, end: AnswerEnd, server: &mut Server, sink: &mut EventSink<'_>) -> EndedPart {
         let is_complete = end == AnswerEnd::Whole;
-        let mut last_tokens = 0;
-        // A part may lack a finishing event: with several choices, all of these events may name the last one.
-        if part.is_counted && is_complete {
-            let all_observed = part.tokens_so_far.is_some();
-            last_tokens = server.texts.compare_end(&part.rid, all_observed).unwrap_or(0);
-        }
+        let last_tokens = if is_complete { count_last_tokens(part, server) } else { 0 };
         let finished = true;
         let is_whole_body = false;
         server.report_deliveries_by_text(&part.rid, finished, is_whole_body, sink);
@@ -570,8 +450,7 @@ impl OpenResponse {
         if part.is_counted && compared.differs {
             sink.emit(What::Delivered(delivery_of_text(&part.rid)));
         }
-        let lacks_tokens = part.may_lack_tokens && part.stated_tokens.is_some_and(|stated| part.tokens < stated);
-        let is_counted = part.is_counted && !compared.differs && !lacks_tokens;
+        let is_counted = part.is_counted && !compared.differs && !part.lacks_tokens();
         if is_counted {
             server.counted += 1;
         } else if !compared.differs {
@@ -581,6 +460,53 @@ impl OpenResponse {
         let tokens = if is_counted && self.is_fully_observed { Some(part.tokens + last_tokens) } else { None };
         EndedPart { tokens, tool_calls }
     }
+}
+
+/// Number of tokens at the end of a complete response that only its end confirms. A part may lack a finishing event: with several choices,
+/// all of these events may name the last one.
+fn count_last_tokens(part: &RequestPart, server: &mut Server) -> u32 {
+    if !part.is_counted {
+        return 0;
+    }
+    let all_observed = part.tokens_so_far.is_some();
+    server.texts.compare_end(&part.rid, all_observed).unwrap_or(0)
+}
+
+/// Delivery of an event, which is counted. `None` if the event has no tokens, or if its deliveries are counted by their text: these are
+/// reported apart. `part` has the earlier events of the request.
+#[inline]
+fn delivery_of_event<'c>(
+    completion: &'c Completion<'_>,
+    part: Option<&RequestPart>,
+    is_counted_by_text: bool,
+    is_joined_by_name: bool,
+    server: &mut Server,
+) -> Option<Delivery<'c>> {
+    match (completion.form, completion.tokens) {
+        (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
+            let stated_before = part.and_then(|part| part.stated_tokens);
+            server.delivery_of_ids(completion, stated_before, is_joined_by_name)
+        }
+        // Tokens that no event counts are reported once, by the first such event.
+        (_, None) => {
+            let is_first_uncounted = part.is_none_or(|part| part.is_counted);
+            is_first_uncounted.then(|| delivery_of_text(&completion.rid))
+        }
+        // A role, or the usage alone.
+        (_, Some(0)) if !completion.finished => None,
+        (_, Some(tokens)) => {
+            server.deliveries += 1;
+            if is_counted_by_text { None } else { Some(delivery_of_tokens(completion, tokens)) }
+        }
+    }
+}
+
+/// Whether the count that the event states is that of its request. The final usage of several choices is their sum, and so not that of one
+/// part.
+#[inline]
+fn states_count_of_part(completion: &Completion<'_>, part_count: usize) -> bool {
+    let has_continuous_usage = completion.tokens_so_far.is_some();
+    completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage
 }
 
 /// What is known of a request's part of a response once the response has ended.

@@ -203,20 +203,24 @@ impl ResponseReader {
             });
         }
         for (stream, response) in std::mem::take(&mut responses.open) {
-            // The client may have cancelled one of several streams earlier, which only the server reads.
-            let is_end_known = stream == SINGLE_STREAM || end == AnswerEnd::ClientLeft;
-            let response_end = if is_end_known { end } else { AnswerEnd::Unknown };
-            response.end_response(response_end, unacknowledged, server, sink);
+            response.end_response(end_of_stream(stream, end), unacknowledged, server, sink);
+        }
+    }
+
+    /// Protocol that the first of these bytes show. The rest of a write behind skipped bytes may begin in the middle of a response, so none
+    /// is looked for there.
+    #[inline]
+    fn detect_at_start(&self, bytes: &[u8], is_start_of_write: bool) -> Detected {
+        if is_start_of_write || self.skipped_bytes == 0 {
+            detect_protocol(bytes, self.protocols)
+        } else {
+            Detected::Unknown
         }
     }
 
     /// Looks for a readable position, and parses the bytes from there on. `is_start_of_write`: the bytes are the first of a write.
     fn seek_protocol(&mut self, bytes: &[u8], is_start_of_write: bool, server: &mut Server, sink: &mut EventSink<'_>) {
-        let mut detected = Detected::Unknown;
-        // Other bytes may be from the middle of a response.
-        if is_start_of_write || self.skipped_bytes == 0 {
-            detected = detect_protocol(bytes, self.protocols);
-        }
+        let mut detected = self.detect_at_start(bytes, is_start_of_write);
         let mut offset = 0;
         if let Detected::Unknown = detected {
             if let Some(chunk) = find_chunk_with_event(bytes) {
@@ -338,20 +342,17 @@ impl ConnectionResponses {
             }
             return;
         }
-        // The stream with the lowest number is the oldest.
-        let has_no_space = open.len() >= limits.streams && !open.contains_key(&stream);
-        if has_no_space && let Some((_, oldest)) = open.pop_first() {
-            oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
+        let is_new_stream = !open.contains_key(&stream);
+        if is_new_stream && open.len() >= limits.streams {
+            end_oldest(open, server, sink);
         }
         let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
         let response = open.entry(stream).or_default();
         response.apply_element(element, limits, server, sink);
         if begins {
-            response.arrival = take_arrival(next_arrival, other_protocol);
-            // The caller's span was read together with the arrival, so without an arrival it may be that of another request.
-            let is_arrival_known = response.arrival.is_some_and(|times| times.is_ok());
+            let arrival = take_arrival(next_arrival, other_protocol);
             let caller_span = trace_parent.take();
-            response.trace_parent = if is_arrival_known { caller_span } else { None };
+            set_request(response, arrival, caller_span);
         }
     }
 
@@ -364,6 +365,36 @@ impl ConnectionResponses {
         self.open.values_mut().for_each(OpenResponse::mark_incomplete);
         sink.report_missed_event();
     }
+}
+
+/// How the open response of a stream ended with its connection. The client may have cancelled one of several streams earlier, which only
+/// the server reads.
+fn end_of_stream(stream: u32, connection_end: AnswerEnd) -> AnswerEnd {
+    let is_end_known = stream == SINGLE_STREAM || connection_end == AnswerEnd::ClientLeft;
+    if is_end_known { connection_end } else { AnswerEnd::Unknown }
+}
+
+/// Ends the oldest open response, that of the stream with the lowest number, because a new one needs its place.
+#[inline]
+fn end_oldest(open: &mut BTreeMap<u32, OpenResponse>, server: &mut Server, sink: &mut EventSink<'_>) {
+    // Known only when the connection ends.
+    let unacknowledged = None;
+    if let Some((_, oldest)) = open.pop_first() {
+        oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
+    }
+}
+
+/// Keeps the arrival of the response's request and the span of its caller. Both were read together, so without an arrival the span may be
+/// that of another request.
+#[inline]
+fn set_request(
+    response: &mut OpenResponse,
+    arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    caller_span: Option<TraceParent>,
+) {
+    let is_arrival_known = arrival.is_some_and(|times| times.is_ok());
+    response.arrival = arrival;
+    response.trace_parent = if is_arrival_known { caller_span } else { None };
 }
 
 /// Arrival of the request whose response begins. `None` where arrivals are not observed. `other_protocol`: why the connection's protocol

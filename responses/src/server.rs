@@ -136,36 +136,25 @@ impl Server {
         stated_before: Option<u32>,
         is_joined_by_name: bool,
     ) -> Option<Delivery<'a>> {
-        if completion.form == ResponseForm::WorkerStream && is_joined_by_name {
-            self.deliveries += 1;
-            return Some(Delivery {
-                completion_tokens: completion.stated_tokens,
-                ..delivery_of_tokens(completion, completion.tokens?)
-            });
-        }
-        if completion.form != ResponseForm::Generate {
-            return None;
-        }
         let stated = completion.stated_tokens;
-        // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
-        let (listed_tokens, mode_of_event) = match completion.tokens {
-            Some(tokens) => (tokens, stated.and_then(|count| mode_shown_by(tokens, count, stated_before))),
-            None => (stated?, Some(Mode::Cumulative)),
-        };
-        let mode = self.mode_of_delivery(mode_of_event);
-        // An event that repeats the count of the last one shows no mode.
-        if stated != stated_before {
-            self.observed_mode = mode_of_event.or(self.observed_mode);
+        match completion.form {
+            ResponseForm::WorkerStream if is_joined_by_name => {
+                self.deliveries += 1;
+                Some(Delivery { completion_tokens: stated, ..delivery_of_tokens(completion, completion.tokens?) })
+            }
+            ResponseForm::Generate => {
+                let event = GenerateEvent::new(completion, stated_before)?;
+                let mode = self.mode_of_delivery(event.shown_mode);
+                // An event that repeats the count of the last one shows no mode.
+                if stated != stated_before {
+                    self.observed_mode = event.shown_mode.or(self.observed_mode);
+                }
+                self.deliveries += 1;
+                let tokens = event.tokens_when_made(mode, stated);
+                Some(Delivery { mode, completion_tokens: stated, ..delivery_of_tokens(completion, tokens) })
+            }
+            _ => None,
         }
-        self.deliveries += 1;
-        let mut tokens = listed_tokens;
-        // From 0.5.11 on a cumulative event refers to the engine's own list, which may grow before the event is written.
-        if mode == Mode::Cumulative
-            && let Some(count) = stated
-        {
-            tokens = tokens.min(count);
-        }
-        Some(Delivery { mode, completion_tokens: stated, ..delivery_of_tokens(completion, tokens) })
     }
 
     /// Output mode of a delivery whose event shows `mode_of_event`.
@@ -253,6 +242,41 @@ impl Server {
             ));
         }
         degraded
+    }
+}
+
+/// Tokens of an event of the engine's own endpoint.
+struct GenerateEvent {
+    /// Number of tokens that the event lists, or that its text has.
+    tokens: u32,
+    /// Output mode that the event shows, if it shows one.
+    shown_mode: Option<Mode>,
+}
+
+impl GenerateEvent {
+    /// Tokens of this event. `stated_before`: token count in the previous event of the response. `None` if the event has neither ids nor a
+    /// count.
+    #[inline]
+    fn new(completion: &Completion<'_>, stated_before: Option<u32>) -> Option<Self> {
+        let stated = completion.stated_tokens;
+        // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
+        Some(match completion.tokens {
+            Some(tokens) => {
+                let shown_mode = stated.and_then(|count| mode_shown_by(tokens, count, stated_before));
+                Self { tokens, shown_mode }
+            }
+            None => Self { tokens: stated?, shown_mode: Some(Mode::Cumulative) },
+        })
+    }
+
+    /// Number of tokens that the event had when the engine made it: no more than it states. From 0.5.11 on a cumulative event refers to the
+    /// engine's own list, which may grow before the event is written.
+    #[inline]
+    fn tokens_when_made(&self, mode: Mode, stated: Option<u32>) -> u32 {
+        match stated {
+            Some(count) if mode == Mode::Cumulative => self.tokens.min(count),
+            _ => self.tokens,
+        }
     }
 }
 

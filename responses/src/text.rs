@@ -171,6 +171,29 @@ impl ComparedRequest {
         sent_bytes + call_bytes
     }
 
+    /// Adds a delivery to those that are `ready` to be reported. Behind skipped text, holds it until it is clear that this text does not
+    /// come later, and so is lost.
+    #[inline]
+    fn add_delivery(
+        &mut self,
+        carried: CarriedTokens,
+        has_skipped_text: bool,
+        finished: bool,
+        ready: &mut Vec<CarriedTokens>,
+    ) {
+        let follows_missing_text = has_skipped_text || !self.held.is_empty();
+        if follows_missing_text {
+            self.held.push(carried);
+        } else {
+            ready.push(carried);
+        }
+        let states_counts = self.sent.as_ref().is_some_and(|sent| sent.states_counts);
+        let is_text_overdue = states_counts && self.held.len() > MAX_HELD;
+        if finished || is_text_overdue {
+            ready.append(&mut self.held);
+        }
+    }
+
     /// Frees the memory of the comparison.
     fn stop_comparison(&mut self) {
         self.held.clear();
@@ -233,7 +256,12 @@ impl Texts {
         } else if may_be_first {
             self.begin_request(SentText::new(hop, chunk), chunk);
         }
-        // The newest request is kept in any case.
+        self.evict_above_limit();
+    }
+
+    /// Forgets the oldest requests while more bytes are kept than permitted. The newest request is kept in any case.
+    #[inline]
+    fn evict_above_limit(&mut self) {
         while self.bytes > MAX_BYTES && self.requests.values.len() > 1 {
             let evicted = self.requests.remove_oldest();
             self.count_evicted(evicted);
@@ -295,14 +323,9 @@ impl Texts {
             }
         };
         if tokens > 0 || finished {
-            let follows_missing_text = tokens_before + tokens < completion_tokens || !request.held.is_empty();
-            let deliveries = if follows_missing_text { &mut request.held } else { &mut self.ready };
-            deliveries.push(CarriedTokens { tokens, completion_tokens, without_text });
-            // The missing text did not come later, so it is lost.
-            let is_text_overdue = sent.states_counts && request.held.len() > MAX_HELD;
-            if finished || is_text_overdue {
-                self.ready.append(&mut request.held);
-            }
+            let has_skipped_text = tokens_before + tokens < completion_tokens;
+            let carried = CarriedTokens { tokens, completion_tokens, without_text };
+            request.add_delivery(carried, has_skipped_text, finished, &mut self.ready);
         }
         Some(tokens)
     }

@@ -179,17 +179,22 @@ impl<S: Source> Running<S> {
                 session.process_tick(source.observed_until(), source);
             }
         }));
-        let is_first_panic = polled.is_err() && !session.has_failed();
+        let is_first_panic = polled.is_err() && !self.session.has_failed();
         if is_first_panic {
-            session.disable_analysis();
-            alarm(if source.is_in_the_path() {
-                "the analysis failed; traffic is relayed without being observed until this process is stopped"
-            } else {
-                "the analysis failed; this run ends and the engine is not affected"
-            });
-            // No message about further panics: this one may repeat at every event, and has been reported.
-            std::panic::set_hook(Box::new(|_| {}));
+            self.go_on_without_analysis(alarm);
         }
+    }
+
+    /// Disables the analysis after its first panic, and reports that to `alarm`.
+    fn go_on_without_analysis(&mut self, alarm: &dyn Fn(&str)) {
+        self.session.disable_analysis();
+        alarm(if self.source.is_in_the_path() {
+            "the analysis failed; traffic is relayed without being observed until this process is stopped"
+        } else {
+            "the analysis failed; this run ends and the engine is not affected"
+        });
+        // No message about further panics: this one may repeat at every event, and has been reported.
+        std::panic::set_hook(Box::new(|_| {}));
     }
 
     /// Lets the observer show the run, and returns its command. A playback command is also passed to the source. `is_ending`: the sources

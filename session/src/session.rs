@@ -1,6 +1,7 @@
 //! Pipeline of a run, live or recorded.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
 use std::time::Duration;
 
 use outputs::report::{PairReport, Report};
@@ -201,7 +202,16 @@ impl Session {
                 report: &|| Report::of(analysis, &input()),
             })
         }));
-        // The outer `Err` means that the observer panicked, the inner one that it failed.
+        self.execute_command(command, about)
+    }
+
+    /// Executes an observer's command about outputs, and returns any other one. The outer `Err` means that the observer panicked, the inner
+    /// one that it failed: both remove it.
+    fn execute_command(
+        &mut self,
+        command: thread::Result<anyhow::Result<ScreenCommand>>,
+        about: &dyn About,
+    ) -> ScreenCommand {
         match command {
             Ok(Ok(ScreenCommand::Record)) => {
                 let input = self.report_input(about);

@@ -22,6 +22,19 @@ struct SignalCounts {
     is_dump_requested: AtomicBool,
 }
 
+impl SignalCounts {
+    /// Records what the signal asks for. Without a configuration file to reload, a hangup ends the run.
+    fn record_signal(&self, signal: i32) {
+        if signal == SIGUSR1 {
+            self.is_dump_requested.store(true, Ordering::Relaxed);
+        } else if signal == SIGHUP && self.reloads_on_hangup.load(Ordering::Relaxed) {
+            self.is_reload_requested.store(true, Ordering::Relaxed);
+        } else {
+            self.end_requests.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Signals {
     /// Starts a thread that records every signal until the run loop reads it.
     pub fn install() -> std::io::Result<Self> {
@@ -30,14 +43,7 @@ impl Signals {
         let thread_counts = Arc::clone(&counts);
         thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
-                if signal == SIGUSR1 {
-                    thread_counts.is_dump_requested.store(true, Ordering::Relaxed);
-                // Without a configuration file to reload, a hangup ends the run.
-                } else if signal == SIGHUP && thread_counts.reloads_on_hangup.load(Ordering::Relaxed) {
-                    thread_counts.is_reload_requested.store(true, Ordering::Relaxed);
-                } else {
-                    thread_counts.end_requests.fetch_add(1, Ordering::Relaxed);
-                }
+                thread_counts.record_signal(signal);
             }
         })?;
         Ok(Self { counts })

@@ -22,8 +22,7 @@ impl TimeOfDay {
     pub fn parse(text: &str) -> Option<Self> {
         // Decimals may follow a comma or a point.
         let text = text.trim().to_ascii_lowercase().replace(',', ".");
-        let clock = ["z", "utc"].iter().find_map(|zone| text.strip_suffix(zone)).unwrap_or(&text).trim_end();
-        let (numbers, half_day) = split_half_day(clock);
+        let (numbers, half_day) = split_half_day(without_zone(&text));
         let mut parts = numbers.split(':');
         let hours = parse_hours(parts.next()?, half_day)?;
         let minutes = parse_number_below(parts.next()?, 60)?;
@@ -34,11 +33,7 @@ impl TimeOfDay {
         }
         let minute_ns = (hours * 60 + minutes) * MINUTE_NS;
         let Some(seconds) = seconds else { return Some(Self { ns: minute_ns, precision_ns: MINUTE_NS }) };
-        let decimals = seconds.split_once('.').map_or(0, |(_, decimals)| decimals.len().min(MAX_DECIMALS));
-        let seconds = parse_decimal(seconds).filter(|seconds| *seconds < 60.0)?;
-        let seconds_ns = (seconds * 1e9).round() as u64;
-        // Each decimal makes the time ten times more precise.
-        Some(Self { ns: minute_ns + seconds_ns, precision_ns: SECOND_NS / 10_u64.pow(decimals as u32) })
+        Some(Self { ns: minute_ns + parse_seconds_ns(seconds)?, precision_ns: precision_of_seconds_ns(seconds) })
     }
 
     /// Whether it names a whole minute.
@@ -67,6 +62,24 @@ impl TimeOfDay {
     fn ns_after(self, wall_ns: u64) -> u64 {
         (self.ns + DAY_NS - wall_ns % DAY_NS) % DAY_NS
     }
+}
+
+/// The time without a `z` or `utc` at its end.
+fn without_zone(time: &str) -> &str {
+    let clock = ["z", "utc"].iter().find_map(|zone| time.strip_suffix(zone));
+    clock.unwrap_or(time).trim_end()
+}
+
+/// Nanoseconds of a number of seconds below 60, which may have decimals. `None` for any other text.
+fn parse_seconds_ns(text: &str) -> Option<u64> {
+    let seconds = parse_decimal(text).filter(|seconds| *seconds < 60.0)?;
+    Some((seconds * 1e9).round() as u64)
+}
+
+/// Precision of a number of seconds: each decimal makes it ten times more precise.
+fn precision_of_seconds_ns(text: &str) -> u64 {
+    let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len().min(MAX_DECIMALS));
+    SECOND_NS / 10_u64.pow(decimals as u32)
 }
 
 /// Half of a day, in which the hours of a clock go from 1 to 12.

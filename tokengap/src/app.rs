@@ -1,6 +1,6 @@
 //! A live command from its flags to its report: outputs, observer, run, exit code.
 
-use std::io::Write as _;
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -194,14 +194,7 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
         serde_json::to_writer(&mut out, &RunsReport::of_runs(runs)).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst.title(), worst.report.verdict)?;
-        writeln!(out, "{}", list_runs(runs))?;
-        for run in runs {
-            writeln!(out, "=== {}: {}\n", run.title(), run.state)?;
-            let utc = None;
-            write!(out, "{}", run.report.to_text(&Clock::of(&run.report, utc)))?;
-            writeln!(out)?;
-        }
+        write_reports(&mut out, runs, worst)?;
     }
     out.flush()?;
     Ok(exit_code(worst.report.severity, outcome.fail_on))
@@ -210,6 +203,19 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
 /// Prints a message of the run on standard error.
 pub(crate) fn print_message(message: &str) {
     errln!("tokengap: {message}");
+}
+
+/// Writes the verdict of the worst run, the list of all runs, and the report of each as text.
+fn write_reports(out: &mut impl Write, runs: &[RunReport], worst: &RunReport) -> std::io::Result<()> {
+    writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst.title(), worst.report.verdict)?;
+    writeln!(out, "{}", list_runs(runs))?;
+    for run in runs {
+        writeln!(out, "=== {}: {}\n", run.title(), run.state)?;
+        let utc = None;
+        write!(out, "{}", run.report.to_text(&Clock::of(&run.report, utc)))?;
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 /// Prints the report and returns the exit code for `--fail-on`.

@@ -89,15 +89,26 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
     cli.run_command()
 }
 
+/// Asks the user what to watch, and shows and parses the command line for it. `None` if the user has quit the picker.
+#[cfg(target_os = "linux")]
+fn parse_picked_arguments() -> anyhow::Result<Option<cli::Cli>> {
+    let Some(line) = cmd::pick::pick_arguments()? else { return Ok(None) };
+    errln!("tokengap {}", line.join(" "));
+    let line = std::iter::once("tokengap".to_owned()).chain(line);
+    Ok(Some(cli::Cli::parse_from(line)))
+}
+
+/// Whether `--print-config` was given. For a command without this flag, clap returns an error.
+fn asks_for_configuration(flags: &clap::ArgMatches) -> bool {
+    flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
+}
+
 /// Parses the command line. An empty one on a terminal opens the picker. Returns `None` if nothing is left to run: the user has quit the
 /// picker, or `--print-config` was answered. A mistake on the command line ends the process.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
-        let Some(line) = cmd::pick::pick_arguments()? else { return Ok(None) };
-        errln!("tokengap {}", line.join(" "));
-        let line = std::iter::once("tokengap".to_owned()).chain(line);
-        return Ok(Some(cli::Cli::parse_from(line)));
+        return parse_picked_arguments();
     }
     let command = cli::Cli::command();
     config::set_command_definition(cli::Cli::command);
@@ -105,8 +116,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
     let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
     if let Some((section, flags)) = matches.subcommand()
-        // For a command without this flag, clap returns an error.
-        && flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
+        && asks_for_configuration(flags)
     {
         output::print_result(&config::effective_config(&command, section, flags), EscapeForm::Text)?;
         return Ok(None);

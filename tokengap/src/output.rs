@@ -84,15 +84,7 @@ impl<'a> ResultFile<'a> {
             "{} already exists; choose another name, or use --force to replace it",
             path.display()
         );
-        let opened = match metadata {
-            Some(metadata) if metadata.is_symlink() => open_linked(path).map(ResultFileKind::Direct),
-            // A pipe or a device.
-            Some(_) if !is_file => {
-                open_in_place(path, OFlags::NOFOLLOW).map(ResultFileKind::Direct).map_err(Into::into)
-            }
-            // A new file, or one to replace.
-            _ => temporary_beside(path).map(ResultFileKind::Replacement).map_err(Into::into),
-        };
+        let opened = open_target(path, metadata.as_ref());
         let kind = opened.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path, force, kind })
     }
@@ -121,6 +113,18 @@ impl<'a> ResultFile<'a> {
         placed.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(())
     }
+}
+
+/// Opens a pipe or device at `path` itself, or else a temporary file that replaces the one at `path` later. `metadata`: those of `path`, if
+/// there is something.
+fn open_target(path: &Path, metadata: Option<&Metadata>) -> anyhow::Result<ResultFileKind> {
+    Ok(match metadata {
+        Some(metadata) if metadata.is_symlink() => ResultFileKind::Direct(open_linked(path)?),
+        // A pipe or a device.
+        Some(metadata) if !metadata.is_file() => ResultFileKind::Direct(open_in_place(path, OFlags::NOFOLLOW)?),
+        // A new file, or one to replace.
+        _ => ResultFileKind::Replacement(temporary_beside(path)?),
+    })
 }
 
 /// Opens a pipe or device through a link that no other user can have created: `/dev/fd/63`, `/dev/stderr`.

@@ -38,14 +38,15 @@ impl Progress {
         // An empty file has no bytes to divide by.
         let share = done as f64 / all.max(1) as f64;
         // Nothing is known about the rest before the first byte is done.
-        let left = if done == 0 {
-            String::new()
-        } else {
-            format!(", {:.0} s left", elapsed.as_secs_f64() * (1.0 - share).max(0.0) / share)
-        };
+        let left = if done == 0 { String::new() } else { describe_time_left(elapsed, share) };
         // A terminal that is gone is no reason to stop the work.
         let _ = write!(stderr(), "{CLEAR_LINE}{} {:.0} %{left}", self.activity, 100.0 * share);
     }
+}
+
+/// Time until all is done, if the work goes on as fast as it did for this share of it.
+fn describe_time_left(elapsed: Duration, share: f64) -> String {
+    format!(", {:.0} s left", elapsed.as_secs_f64() * (1.0 - share).max(0.0) / share)
 }
 
 /// Replays `recording` completely, with a progress line.

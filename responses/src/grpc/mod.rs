@@ -111,11 +111,7 @@ impl GrpcParser {
                     self.has_output = true;
                     self.has_last_message = is_whole_body;
                 }
-                if is_whole_body {
-                    parse_body(json, emit);
-                } else if let Some(element) = parse_event(json) {
-                    emit(element);
-                }
+                emit_json(json, is_whole_body, emit);
             }
             GrpcMessage::Empty { is_last } => self.has_last_message |= is_last,
             GrpcMessage::Other => self.unread_messages += 1,
@@ -135,21 +131,29 @@ impl GrpcParser {
         if self.first_field != FirstField::Unknown {
             return true;
         }
-        let is_limit_reached =
-            self.undecided_count == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
         // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
         let may_be_either = !output.must_be_ids() && output.count_ids().is_some();
-        if may_be_either && !is_limit_reached {
-            // Without memory to keep the message, it must be decided now.
-            let kept = self.undecided.extend(&[&prefix, message].concat());
-            if kept.is_ok() {
-                self.undecided_count += 1;
-                return false;
-            }
+        let waits_for_decision = may_be_either && self.keep_undecided(prefix, message, limit);
+        if waits_for_decision {
+            return false;
         }
         self.first_field = if output.must_be_ids() { FirstField::Ids } else { FirstField::Text };
         self.emit_undecided(emit);
         true
+    }
+
+    /// Keeps a message, with its prefix, until its first field is decided. Returns false if there is no room, so that it is decided now.
+    #[inline]
+    fn keep_undecided(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize) -> bool {
+        let exceeds_limit = self.undecided.len() + PREFIX + message.len() > limit;
+        if self.undecided_count == MAX_UNDECIDED || exceeds_limit {
+            return false;
+        }
+        let kept = self.undecided.extend(&[&prefix, message].concat());
+        if kept.is_ok() {
+            self.undecided_count += 1;
+        }
+        kept.is_ok()
     }
 
     /// Ends the response: emits the messages that are still undecided, and reports unread messages and a missing end.
@@ -225,6 +229,16 @@ impl GrpcParser {
             Some(completion) => emit(ResponseElement::Completion(completion)),
             None => emit(ResponseElement::Undecoded),
         }
+    }
+}
+
+/// Emits the elements of JSON that is a whole body, or else one event.
+#[inline]
+fn emit_json(json: &[u8], is_whole_body: bool, emit: &mut Emit<'_>) {
+    if is_whole_body {
+        parse_body(json, emit);
+    } else if let Some(element) = parse_event(json) {
+        emit(element);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Parsers of engines write the object again, with other blanks and escapes. So the values are compared first; then the characters, as they
 //! are and without blanks and escapes.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use serde_json::Value;
 use trace::event::ToolCallOutcome;
@@ -276,6 +276,17 @@ fn may_be_number(spans: &[CharSpan]) -> bool {
     are_all_of_number && chars.any(|char| !"eE".contains(char))
 }
 
+/// Where a part that only the longer text has may begin: all characters before it are equal at the start of both texts, and all behind it
+/// at the end. In text that repeats itself, there are several places. `None` if the equal characters do not cover the shorter text, so that
+/// more than one part differs.
+fn possible_starts(equal_start: usize, equal_end: usize, shorter_length: usize) -> Option<RangeInclusive<usize>> {
+    if equal_start + equal_end < shorter_length {
+        return None;
+    }
+    let first_start = shorter_length - equal_end.min(shorter_length);
+    Some(first_start..=equal_start)
+}
+
 /// Finds one missing, repeated, or exchanged part that explains the whole difference. `None` if there is none, or above the budget.
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
     let equal_start = common_length(written.iter(), sent.iter());
@@ -286,21 +297,14 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     if part_length == 0 {
         return find_swapped(written, sent, equal_start, equal_end, budget);
     }
-    // The equal characters do not cover the shorter text, so more than one part differs.
-    if equal_start + equal_end < shorter_length {
-        return None;
-    }
-    // All characters before the part are equal at the start of both texts, and all behind it at the end. In text that repeats itself, this
-    // is so for several starts of the part.
-    let first_start = shorter_length - equal_end.min(shorter_length);
-    let starts = first_start..=equal_start;
+    let starts = possible_starts(equal_start, equal_end, shorter_length)?;
     if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
         return None;
     }
     let is_missing = written.len() < sent.len();
     let longer_text = if is_missing { sent } else { written };
-    // Numbers may be written in another form.
-    if starts.clone().any(|start| may_be_number(&longer_text[start..start + part_length])) {
+    let may_be_reformatted_number = starts.clone().any(|start| may_be_number(&longer_text[start..start + part_length]));
+    if may_be_reformatted_number {
         return None;
     }
     let mut parts = Vec::new();
@@ -344,7 +348,6 @@ fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else
 /// differs.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
-    const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
     let mut written_index = 0;
     let mut sent_index = 0;
     // From the first to the last replaced character of the sent text.
@@ -355,11 +358,11 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
             sent_index += 1;
             continue;
         }
-        if span.char != REPLACEMENT {
+        if span.char != char::REPLACEMENT_CHARACTER {
             return None;
         }
         let run_start = sent_index;
-        written_index += written[written_index..].iter().take_while(|span| span.char == REPLACEMENT).count();
+        written_index += length_of_replacement_run(&written[written_index..]);
         sent_index = end_of_replaced(sent, run_start, written.get(written_index));
         // U+FFFD stands for no character of the sent text.
         if sent_index == run_start {
@@ -371,10 +374,19 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     if sent_index != sent.len() {
         return None;
     }
-    let Range { start, end } = replaced?;
-    let bytes = sent[start].from..sent[end - 1].to;
-    let event_ends = one_event_end_before(written, start);
-    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, event_ends)] })
+    let parts = vec![garbled_part(written, sent, replaced?)];
+    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts })
+}
+
+/// Number of U+FFFD at the start of these characters.
+fn length_of_replacement_run(written: &[CharSpan]) -> usize {
+    written.iter().take_while(|span| span.char == char::REPLACEMENT_CHARACTER).count()
+}
+
+/// The part from the first to the last replaced character of the sent text.
+fn garbled_part(written: &[CharSpan], sent: &[CharSpan], replaced: Range<usize>) -> DifferingPart {
+    let bytes = sent[replaced.start].from..sent[replaced.end - 1].to;
+    differing_part(sent, bytes, one_event_end_before(written, replaced.start))
 }
 
 /// End of the characters from `start` on for which a run of U+FFFD stands. They reach to the next character that both texts have, or to an
@@ -412,16 +424,21 @@ fn find_swapped(
             let swapped = equal_start - lead..difference_end + trail;
             let boundary = find_rotation(&written[swapped.clone()], &sent[swapped.clone()], budget);
             if let Some(boundary) = boundary {
-                // If whole events were exchanged, events end before, between and behind the parts.
-                let indices_behind_ends = [swapped.start, swapped.start + boundary, swapped.end];
-                let event_ends = indices_behind_ends.map(|index| event_end_before(written, index));
-                let bytes = sent[swapped.start].from..sent[swapped.end - 1].to;
-                let parts = vec![differing_part(sent, bytes, event_ends)];
+                let parts = vec![swapped_part(written, sent, swapped, boundary)];
                 return Some(Comparison { outcome: ToolCallOutcome::Swapped, parts });
             }
         }
     }
     None
+}
+
+/// The two exchanged parts as one differing part. `boundary`: number of characters before the second of them in the written text.
+fn swapped_part(written: &[CharSpan], sent: &[CharSpan], swapped: Range<usize>, boundary: usize) -> DifferingPart {
+    // If whole events were exchanged, events end before, between and behind the parts.
+    let indices_behind_ends = [swapped.start, swapped.start + boundary, swapped.end];
+    let event_ends = indices_behind_ends.map(|index| event_end_before(written, index));
+    let bytes = sent[swapped.start].from..sent[swapped.end - 1].to;
+    differing_part(sent, bytes, event_ends)
 }
 
 /// Finds a place in `sent` whose two sides were exchanged in `written`. Returns the length of the later side. `None` if there is no such

@@ -124,27 +124,50 @@ impl SentText {
 
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
     pub(super) fn add_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
-        let tokens_by_list = self.sent_end.tokens.saturating_add(chunk.listed.unwrap_or(0));
-        let tokens_so_far = if self.states_counts { chunk.completion_tokens } else { Some(tokens_by_list) };
-        let new_tokens = tokens_so_far.and_then(|tokens| tokens.checked_sub(self.sent_end.tokens));
-        // More new tokens than a chunk can have show that one before it was missed.
-        let follows_last_chunk = new_tokens.is_some_and(|tokens| tokens <= max_tokens_of_chunk(chunk));
-        let is_within_limits = self.pending.len() < MAX_CHUNKS && self.text.len() < MAX_BYTES;
-        if !follows_last_chunk || !is_within_limits {
+        let Some(tokens_so_far) = self.tokens_up_to(chunk) else { return false };
+        if !self.is_next_chunk(chunk, tokens_so_far) || self.is_full() {
             return false;
         }
-        let text = match (chunk.text, detokenizer) {
-            (Some(text), _) => Some(Cow::Borrowed(text)),
-            (None, Some(detokenizer)) => self.detokenize_chunk(chunk, detokenizer).map(Cow::Owned),
-            (None, None) => None,
-        };
-        let (Some(text), Some(tokens)) = (text, tokens_so_far) else { return false };
-        self.sent_end = OutputPosition { text: self.sent_end.text.followed_by(Digest::of_text(&text)), tokens };
+        let Some(text) = self.text_of_chunk(chunk, detokenizer) else { return false };
+        let text_so_far = self.sent_end.text.followed_by(Digest::of_text(&text));
+        self.sent_end = OutputPosition { text: text_so_far, tokens: tokens_so_far };
         self.text.extend(text.as_bytes());
         self.finish = chunk.finish;
         // Pending until an event carries the text up to this position.
         self.pending.push_back(self.sent_end);
         true
+    }
+
+    /// Number of the request's tokens up to the end of this chunk. `None` if the chunk lacks its count.
+    #[inline]
+    fn tokens_up_to(&self, chunk: &Chunk<'_>) -> Option<u32> {
+        if self.states_counts {
+            return chunk.completion_tokens;
+        }
+        // Without counts, the ids that chunks list are summed up.
+        Some(self.sent_end.tokens.saturating_add(chunk.listed.unwrap_or(0)))
+    }
+
+    /// Whether the chunk follows the last one. More new tokens than a chunk can have show that one before it was missed.
+    #[inline]
+    fn is_next_chunk(&self, chunk: &Chunk<'_>, tokens_so_far: u32) -> bool {
+        let new_tokens = tokens_so_far.checked_sub(self.sent_end.tokens);
+        new_tokens.is_some_and(|tokens| tokens <= max_tokens_of_chunk(chunk))
+    }
+
+    /// Whether no further chunk can be kept.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.pending.len() >= MAX_CHUNKS || self.text.len() >= MAX_BYTES
+    }
+
+    /// Text of a chunk: its own, or that of its ids. `None` if neither is known.
+    #[inline]
+    fn text_of_chunk<'c>(&mut self, chunk: &Chunk<'c>, detokenizer: Option<&dyn Detokenize>) -> Option<Cow<'c, str>> {
+        match chunk.text {
+            Some(text) => Some(Cow::Borrowed(text)),
+            None => self.detokenize_chunk(chunk, detokenizer?).map(Cow::Owned),
+        }
     }
 
     /// Text of a chunk's ids. `None` if one of them is not known. A token that stops the request has no text.
@@ -275,6 +298,11 @@ impl SentText {
         })
     }
 
+    /// Whether the request generated its output to the end. An aborted one may end before its text was written.
+    fn has_ended_normally(&self) -> bool {
+        matches!(self.finish, Some(Finish::Length | Finish::Stop))
+    }
+
     /// Removes the last chunks, which have no text, at the end of a response. `None` if the response ends before the text. With `may_skip`,
     /// text that is missing at the end of a finished request counts as lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
@@ -282,9 +310,7 @@ impl SentText {
         let mut skipped_chunks = 0;
         let lacks_text = self.sent_end.text != self.carried_end.text;
         if lacks_text {
-            // An aborted request may end before its text was written.
-            let has_ended_normally = matches!(self.finish, Some(Finish::Length | Finish::Stop));
-            if !may_skip || !has_ended_normally {
+            if !may_skip || !self.has_ended_normally() {
                 return None;
             }
             // The chunks behind the missing text.

@@ -112,21 +112,9 @@ impl ResponseCalls {
             }
             let call = match known_call {
                 Some(known_call) => &mut self.calls[known_call],
-                None => self.calls.push_mut(ResponseCall {
-                    index,
-                    name: String::new(),
-                    arguments: String::new(),
-                    event_ends: Vec::new(),
-                }),
+                None => self.calls.push_mut(ResponseCall::new(index)),
             };
-            // A name comes in one piece; some servers repeat it.
-            if call.name.is_empty() {
-                call.name.push_str(&name);
-            }
-            if !arguments.is_empty() {
-                call.arguments.push_str(&arguments);
-                call.event_ends.push(call.arguments.len() as u32);
-            }
+            call.add_piece(&name, &arguments);
         }
     }
 
@@ -149,14 +137,14 @@ impl ResponseCalls {
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
-    /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
-    /// has no calls.
-    fn compare_with_objects(
+    /// Compares each call with its object in the text, and returns the first one with the worst outcome. `None` if the response has no
+    /// calls.
+    fn worst_call(
         &self,
         sent: &SearchedText<'_>,
         objects: &[Option<Range<usize>>],
         budget: &mut StepBudget,
-    ) -> Option<ToolCalls> {
+    ) -> Option<ComparedCall> {
         let last = self.calls.len().checked_sub(1)?;
         let mut worst: Option<ComparedCall> = None;
         for (index, (call, object)) in self.calls.iter().zip(objects).enumerate() {
@@ -168,7 +156,18 @@ impl ResponseCalls {
                 worst = Some(ComparedCall { index, comparison, exceeds_budget: budget.is_exceeded() });
             }
         }
-        let worst = worst?;
+        worst
+    }
+
+    /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
+    /// has no calls.
+    fn compare_with_objects(
+        &self,
+        sent: &SearchedText<'_>,
+        objects: &[Option<Range<usize>>],
+        budget: &mut StepBudget,
+    ) -> Option<ToolCalls> {
+        let worst = self.worst_call(sent, objects, budget)?;
         let call = &self.calls[worst.index];
         let object = objects[worst.index].as_ref();
         Some(ToolCalls {
@@ -220,6 +219,22 @@ impl ComparedCall {
 }
 
 impl ResponseCall {
+    /// A call of which no event has come.
+    fn new(index: u32) -> Self {
+        Self { index, name: String::new(), arguments: String::new(), event_ends: Vec::new() }
+    }
+
+    /// Adds the piece of the call that an event has. A name comes in one piece; some servers repeat it.
+    fn add_piece(&mut self, name: &str, arguments: &str) {
+        if self.name.is_empty() {
+            self.name.push_str(name);
+        }
+        if !arguments.is_empty() {
+            self.arguments.push_str(arguments);
+            self.event_ends.push(self.arguments.len() as u32);
+        }
+    }
+
     /// Number of the event with the byte before this place; 0 if there is none.
     fn event_before(&self, place: EventEnd) -> u32 {
         let index = self.event_ends.partition_point(|end| (*end as usize) < place.previous_end);
@@ -268,13 +283,7 @@ impl ResponseCall {
         if budget.is_exceeded() {
             return Comparison::new(ToolCallOutcome::Unjudged);
         }
-        // Without an object to compare with, valid JSON may be that of a call in another form.
-        let Some(object) = object else {
-            let is_json = budget.take_steps(self.arguments.len() * STEPS_TO_PARSE_BYTE)
-                && arguments::parse_json(&self.arguments).is_some();
-            let outcome = if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged };
-            return Comparison::new(outcome);
-        };
+        let Some(object) = object else { return Comparison::new(self.outcome_without_object(budget)) };
         let sent = &text[object.clone()];
         let is_sent_complete = object_length(sent).is_some();
         let mut comparison = arguments::compare_arguments(&self.arguments, sent, is_sent_complete, budget);
@@ -290,6 +299,13 @@ impl ResponseCall {
             comparison = Comparison::new(ToolCallOutcome::Unjudged);
         }
         comparison
+    }
+
+    /// Outcome of a call with no object to compare with. Valid JSON may be that of a call in another form.
+    fn outcome_without_object(&self, budget: &mut StepBudget) -> ToolCallOutcome {
+        let is_json = budget.take_steps(self.arguments.len() * STEPS_TO_PARSE_BYTE)
+            && arguments::parse_json(&self.arguments).is_some();
+        if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged }
     }
 
     /// Whether another object of the text has these arguments, or too many would have to be compared.
@@ -341,7 +357,7 @@ impl SearchedText<'_> {
         parts: &[DifferingPart],
         call: &ResponseCall,
     ) -> Option<ArgumentsPart> {
-        let part = parts.iter().min_by_key(|part| {
+        let rank_of = |part: &&DifferingPart| {
             // The lowest number is the preferred part.
             match (call.has_each_event_end(part), self.is_whole_chunks(object, part)) {
                 (true, true) => 0,
@@ -349,7 +365,8 @@ impl SearchedText<'_> {
                 (false, true) => 2,
                 (false, false) => 3,
             }
-        })?;
+        };
+        let part = parts.iter().min_by_key(rank_of)?;
         let from = object.start + part.bytes.start;
         let to = object.start + part.bytes.end;
         Some(ArgumentsPart {
@@ -414,8 +431,7 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
         }
         searched_from = name_start;
         let name_end = name_start + name.len();
-        let is_part_of_name = text[..name_start].ends_with(is_name_char) || text[name_end..].starts_with(is_name_char);
-        if is_part_of_name {
+        if is_part_of_name(text, name_start..name_end) {
             continue;
         }
         let Some(offset) = arguments_behind(&text[name_end..]) else {
@@ -423,12 +439,7 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
             continue;
         };
         let object_start = name_end + offset;
-        let object_end = match scan_object(&text[object_start..]) {
-            Ok(length) => object_start + length,
-            Err(Endless::Open) if may_be_incomplete => text.len(),
-            // It is unknown where the object ends.
-            Err(_) => return None,
-        };
+        let object_end = end_of_object(text, object_start, may_be_incomplete)?;
         // The later occurrence may be the call itself, in a form without an object.
         if last_without_object.is_some_and(|start| start >= object_end) {
             return None;
@@ -436,6 +447,20 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
         return Some(LocatedCall { name_start, object: object_start..object_end });
     }
     None
+}
+
+/// Whether these bytes of the text are a part of a longer name.
+fn is_part_of_name(text: &str, bytes: Range<usize>) -> bool {
+    text[..bytes.start].ends_with(is_name_char) || text[bytes.end..].starts_with(is_name_char)
+}
+
+/// Where the object ends that begins at `start`: with the text, if it `may_be_incomplete` and has no end. `None` if its end is unknown.
+fn end_of_object(text: &str, start: usize, may_be_incomplete: bool) -> Option<usize> {
+    match scan_object(&text[start..]) {
+        Ok(length) => Some(start + length),
+        Err(Endless::Open) if may_be_incomplete => Some(text.len()),
+        Err(_) => None,
+    }
 }
 
 /// Whether a function can have this name. A parser that reads another form may take any text for one.
@@ -447,6 +472,17 @@ fn is_name(name: &str) -> bool {
 /// Whether a character before or behind a name belongs to it.
 fn is_name_char(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
+}
+
+/// Goes behind a marker (`<|marker|>`), whose `<` was read before. Its bars may be the full-width ones of DeepSeek. `None` if this is no
+/// marker, or one without an end.
+fn skip_marker(rest: &mut impl Iterator<Item = (usize, char)>) -> Option<()> {
+    let (_, bar) = rest.next()?;
+    if !matches!(bar, '|' | '\u{ff5c}') {
+        return None;
+    }
+    rest.find(|(_, char)| *char == '>')?;
+    Some(())
 }
 
 /// Offset of the object with a call's arguments in the text behind its name. `None` if anything precedes the object but punctuation,
@@ -470,15 +506,7 @@ fn arguments_behind(text: &str) -> Option<usize> {
         word.clear();
         match char {
             '{' => return Some(offset),
-            // A marker, whose bars may be the full-width ones of DeepSeek.
-            '<' => {
-                let (_, bar) = rest.next()?;
-                if !matches!(bar, '|' | '\u{ff5c}') {
-                    return None;
-                }
-                // Goes behind the marker, which must have an end.
-                rest.find(|(_, char)| *char == '>')?;
-            }
+            '<' => skip_marker(&mut rest)?,
             '"' | ',' | ':' | '.' | '-' | '`' | '(' | '[' => {}
             char if char.is_whitespace() || char.is_ascii_digit() => {}
             _ => return None,

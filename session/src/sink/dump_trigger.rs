@@ -72,9 +72,8 @@ impl DumpTrigger {
         dump_count: &dyn Fn() -> usize,
     ) {
         for finding in findings {
-            let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
             let key = FindingKey::from(finding);
-            let is_wanted = is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(&key);
+            let is_wanted = self.wants_dump(finding, &key, now);
             // The limit is checked last, because it counts the dumps in a folder. A finding skipped because of it is checked again while it
             // is active.
             if is_wanted && !self.is_at_the_limit(dump_count) {
@@ -89,6 +88,13 @@ impl DumpTrigger {
 
     fn is_at_the_limit(&self, dump_count: &dyn Fn() -> usize) -> bool {
         self.rules.max_dumps.is_some_and(|max| dump_count() >= max as usize)
+    }
+
+    /// Whether a dump is to be made for the finding, apart from the limit of their number: it is severe, it has no dump, and none was made
+    /// just before.
+    fn wants_dump(&self, finding: &Finding, key: &FindingKey, now: MonoNs) -> bool {
+        let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
+        is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(key)
     }
 
     /// Whether the last dump is less than the minimum interval ago. Never before the first dump, or without a minimum interval.

@@ -7,7 +7,9 @@ mod preamble;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use recording::{RecordError, RecordOptions, RecordedPayload, Recorder, RecordingHeader, RecordingStatus};
+use recording::{
+    RecordError, RecordOptions, RecordedPayload, Recorder, RecordingHeader, RecordingStatus, RecordingSummary,
+};
 use trace::clock::Anchor;
 use trace::{Analysis, Config, Event, MonoNs, ReportInput};
 
@@ -248,14 +250,7 @@ impl Sink {
         let path = recorder.path().to_owned();
         // The outer `Err` means that the recorder panicked, the inner one that it failed.
         Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {
-            Ok(Ok(summary)) => {
-                let dropped_note = match summary.dropped {
-                    0 => String::new(),
-                    records => format!(", {} records did not fit", format_count(records)),
-                };
-                let size = format_bytes(summary.bytes);
-                format!("recorded to {} ({size}{dropped_note})", path.display())
-            }
+            Ok(Ok(summary)) => recorded_message(&path, &summary),
             Ok(Err(error)) if is_reported => problem_message(format_args!("recording: {error}")),
             Ok(Err(error)) => self.record_problem(format!("recording: {error}")),
             Err(_) => self.disable_outputs(),
@@ -292,6 +287,16 @@ impl Sink {
         self.problems.push(problem);
         message
     }
+}
+
+/// Message about a finished recording.
+fn recorded_message(path: &Path, summary: &RecordingSummary) -> String {
+    let dropped_note = match summary.dropped {
+        0 => String::new(),
+        records => format!(", {} records did not fit", format_count(records)),
+    };
+    let size = format_bytes(summary.bytes);
+    format!("recorded to {} ({size}{dropped_note})", path.display())
 }
 
 /// State of a file being written, for the screen.

@@ -8,18 +8,7 @@ use trace::ledger::Ledger;
 /// two processes of the engine.
 pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
-    let engine = ledger.engine();
-    sink(&Event::new(
-        at,
-        What::Engine(event::Engine {
-            name: engine.name.as_deref(),
-            version: engine.version.as_deref(),
-            mode: engine.mode,
-            // How a waiting consumer processes several queued chunks, and the event-loop iterations until it runs.
-            waiter: engine.waiter,
-            turnaround: engine.turnaround,
-        }),
-    ));
+    sink(&Event::new(at, What::Engine(describe_engine(ledger))));
     for hop in ledger.hops() {
         // Sender and receiver, such as `scheduler->detokenizer`.
         let ends = ledger.groups()[hop.group].ends.as_str();
@@ -33,6 +22,19 @@ pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
             ..event::Hop::new(hop.id, ends, hop.capabilities())
         };
         sink(&Event::new(at, What::Hop(hop)));
+    }
+}
+
+/// What the ledger knows of the engine.
+fn describe_engine(ledger: &Ledger) -> event::Engine<'_> {
+    let engine = ledger.engine();
+    event::Engine {
+        name: engine.name.as_deref(),
+        version: engine.version.as_deref(),
+        mode: engine.mode,
+        // How a waiting consumer processes several queued chunks, and the event-loop iterations until it runs.
+        waiter: engine.waiter,
+        turnaround: engine.turnaround,
     }
 }
 

@@ -103,9 +103,7 @@ impl EndpointServer {
         let MetricsOptions { address, token, past_bytes } = options;
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
         // Bound on this thread, so that an address in use ends the command with an error.
-        let listener = StdListener::bind(address).with_context(context)?;
-        // Tokio requires it.
-        listener.set_nonblocking(true).with_context(context)?;
+        let listener = bind_for_tokio(address).with_context(context)?;
         let listen_address = listener.local_addr().with_context(context)?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(context)?;
@@ -251,6 +249,13 @@ struct OpenConnection {
     task: AbortHandle,
 }
 
+/// Binds the address. The listener does not block, as Tokio requires.
+fn bind_for_tokio(address: SocketAddr) -> std::io::Result<StdListener> {
+    let listener = StdListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 /// Starts the thread that accepts connections and answers their requests.
 fn serve_on_thread(
     runtime: Runtime,
@@ -266,6 +271,18 @@ fn serve_on_thread(
     Ok(())
 }
 
+/// Waits for the next connection. `None`, after a pause, if it cannot be accepted, for example because all file descriptors are in use.
+async fn accept_connection(listener: &TcpListener) -> Option<TcpStream> {
+    match listener.accept().await {
+        Ok((stream, _)) => Some(stream),
+        Err(error) => {
+            tracing::info!("metrics: cannot accept a connection: {error}");
+            sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
 /// Accepts connections for ever, each in a task. At the limit, a new connection replaces the oldest that has not sent a request. If all
 /// have sent one, it replaces the oldest.
 async fn accept_connections(
@@ -277,15 +294,7 @@ async fn accept_connections(
     // Connections that do not stream, the oldest first.
     let mut open_connections: VecDeque<OpenConnection> = VecDeque::new();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            // For example because all file descriptors are in use for now.
-            Err(error) => {
-                tracing::info!("metrics: cannot accept a connection: {error}");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+        let Some(stream) = accept_connection(&listener).await else { continue };
         // The paths of streams have limits of their own.
         open_connections.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open_connections.len() >= limits.connections {
@@ -316,13 +325,6 @@ async fn run_connection(
 ) {
     // If that fails, the kernel's own limit holds.
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER_BYTES).ok();
-    let time_limit = async {
-        sleep(limits.connection_timeout).await;
-        // A stream lasts as long as the run.
-        if state.is_stream() {
-            std::future::pending::<()>().await;
-        }
-    };
     // Its drop takes a stream off the run's count when the connection ends, also if this task is aborted.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
@@ -330,12 +332,20 @@ async fn run_connection(
         served = serve_connection(stream, limits, &handler, &state) => {
             served.is_err_and(|error| error.is_timeout() || error.is_parse())
         }
-        () = time_limit => true,
+        () = wait_for_time_limit(&state, limits.connection_timeout) => true,
         // The stream has counted the reason.
         () = state.close.notified() => false,
     };
     if has_failed {
         handler.counts.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns when the time of the connection is over: never if it streams, because a stream lasts as long as the run.
+async fn wait_for_time_limit(state: &ConnectionState, limit: Duration) {
+    sleep(limit).await;
+    if state.is_stream() {
+        std::future::pending::<()>().await;
     }
 }
 

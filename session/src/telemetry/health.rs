@@ -24,13 +24,7 @@ pub(super) struct TokenFlow {
 impl TokenFlow {
     /// Records the time of an event that shows tokens. The first such event after a pause begins a new flow.
     pub(super) fn record_event(&mut self, event: &Event<'_>) {
-        let has_tokens = match &event.what {
-            What::Sent(frame) => !frame.chunks.is_empty(),
-            What::Received(received) => received.frame.as_ref().is_some_and(|frame| !frame.chunks.is_empty()),
-            What::Delivered(_) => true,
-            _ => false,
-        };
-        if !has_tokens {
+        if !shows_tokens(&event.what) {
             return;
         }
         let is_after_pause = self.last_token_at.is_none_or(|last| event.at.since(last) >= PAUSE_NS);
@@ -57,6 +51,16 @@ pub(super) struct EngineHealth {
     /// Its engine, if the client may know it.
     pub(super) engine: Option<EngineIdentity>,
     pub(super) health: Option<RunHealth>,
+}
+
+/// Whether an event is of tokens on their way: in a frame with chunks, or in a delivery to a client.
+fn shows_tokens(what: &What<'_>) -> bool {
+    match what {
+        What::Sent(frame) => !frame.chunks.is_empty(),
+        What::Received(received) => received.frame.as_ref().is_some_and(|frame| !frame.chunks.is_empty()),
+        What::Delivered(_) => true,
+        _ => false,
+    }
 }
 
 /// State of all runs together. Also has the state of each run if there are several, or if an engine is named.
@@ -90,16 +94,18 @@ fn health_json(health: Option<RunHealth>) -> Value {
 }
 
 impl RunHealth {
+    /// The earliest start among those of the two runs in which tokens flow.
+    fn earliest_flow_start(self, other: Self) -> MonoNs {
+        match (self.has_flow(), other.has_flow()) {
+            (true, true) => self.flow.flow_began.min(other.flow.flow_began),
+            (true, false) => self.flow.flow_began,
+            (false, _) => other.flow.flow_began,
+        }
+    }
+
     /// State of two runs together: alive if both are, and attached if one is. Tokens flow if they flow in one of the runs.
     fn combine_with(self, other: Self) -> Self {
-        // The earliest start among the runs in which tokens flow.
-        let flow_began = if !self.has_flow() {
-            other.flow.flow_began
-        } else if other.has_flow() {
-            self.flow.flow_began.min(other.flow.flow_began)
-        } else {
-            self.flow.flow_began
-        };
+        let flow_began = self.earliest_flow_start(other);
         Self {
             is_running: self.is_running && other.is_running,
             is_attached: self.is_attached || other.is_attached,

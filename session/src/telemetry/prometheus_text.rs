@@ -126,16 +126,21 @@ fn encode_metric_of_run(
     Ok(())
 }
 
+/// The encoder's name of a kind.
+fn metric_type(kind: MetricKind) -> MetricType {
+    match kind {
+        MetricKind::Counter => MetricType::Counter,
+        MetricKind::Gauge => MetricType::Gauge,
+        MetricKind::Histogram => MetricType::Histogram,
+    }
+}
+
 impl Collector for MetricCollector {
     /// Encodes each metric with its values in all runs.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
         for definition in self.definitions() {
-            let kind = match definition.kind {
-                MetricKind::Counter => MetricType::Counter,
-                MetricKind::Gauge => MetricType::Gauge,
-                MetricKind::Histogram => MetricType::Histogram,
-            };
+            let kind = metric_type(definition.kind);
             // The encoder appends two units, seconds and bytes, to the name. Another unit is in the name already, or has no suffix.
             let (name, unit) = match definition.unit {
                 Unit::Seconds => (definition.stem(), Some(Base::Seconds)),

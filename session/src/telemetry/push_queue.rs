@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use outputs::metrics::{Pushed, PushedItems};
@@ -112,11 +113,9 @@ impl PushQueue {
                 return;
             }
         } else {
-            // Metrics are cumulative, so the new ones replace those of the same run that still wait.
-            state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != body.run);
+            state.remove_waiting_metrics(body.run);
         }
-        let waiting_bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
-        if waiting_bytes + body.json.len() > self.max_bytes {
+        if state.waiting_bytes() + body.json.len() > self.max_bytes {
             state.count_dropped_items(&body, body.items, "the queue is full (--otlp-queue)");
             return;
         }
@@ -223,6 +222,16 @@ impl PushQueue {
 }
 
 impl PushState {
+    /// Removes the metrics of a run that still wait. Metrics are cumulative, so new ones replace them.
+    fn remove_waiting_metrics(&mut self, run: PushRunId) {
+        self.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != run);
+    }
+
+    /// Length of all bodies that wait.
+    fn waiting_bytes(&self) -> usize {
+        self.waiting.iter().map(|waiting| waiting.json.len()).sum()
+    }
+
     /// Whether all runs have ended. False before the first run is added.
     fn is_over(&self) -> bool {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
@@ -289,6 +298,13 @@ const MAX_BODY_AGE: Duration = Duration::from_mins(5);
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// Maximum number of characters of a response in a message.
 const MAX_SHOWN_CHARS: usize = 200;
+/// Statuses after which another attempt may succeed, by the OTLP specification.
+const RETRYABLE: [StatusCode; 4] = [
+    StatusCode::TOO_MANY_REQUESTS,
+    StatusCode::BAD_GATEWAY,
+    StatusCode::SERVICE_UNAVAILABLE,
+    StatusCode::GATEWAY_TIMEOUT,
+];
 /// Port of OTLP over gRPC, which the push does not use.
 const GRPC_PORT: u16 = 4317;
 
@@ -324,32 +340,8 @@ impl PushSender {
     /// Creates a sender to the receiver at `url`, given without `/v1/traces`.
     pub(super) fn new(url: &str, environment: &Environment) -> anyhow::Result<Self> {
         let uri: Uri = url.parse().with_context(|| format!("--otlp {url}: not a URL; {URL_HINT}"))?;
-        if uri.scheme_str() == Some("https") {
-            bail!("--otlp {url}: https is not supported; push to a local collector that forwards over https");
-        }
-        let is_http = uri.scheme_str() == Some("http");
-        let authority = uri.authority().filter(|authority| is_http && !authority.host().is_empty());
-        let Some(authority) = authority else {
-            bail!("--otlp {url}: not an http URL; {URL_HINT}");
-        };
-        if authority.as_str().contains('@') {
-            bail!("--otlp: a URL with credentials is not supported; set OTEL_EXPORTER_OTLP_HEADERS instead");
-        }
-        if uri.port_u16() == Some(GRPC_PORT) {
-            bail!("--otlp {url}: port 4317 is for OTLP over gRPC; tokengap uses OTLP over HTTP, usually on port 4318");
-        }
-        let mut headers = HeaderMap::from_iter([
-            (HOST, HeaderValue::from_str(authority.as_str())?),
-            (USER_AGENT, HeaderValue::from_static(concat!("tokengap/", env!("CARGO_PKG_VERSION")))),
-            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
-            // Bodies are seconds apart, and the receiver may restart between them.
-            (CONNECTION, HeaderValue::from_static("close")),
-        ]);
-        for (name, value) in &environment.headers {
-            let invalid = || format!("OTEL_EXPORTER_OTLP_HEADERS: {name:?} and its value cannot be an HTTP header");
-            let name = HeaderName::from_bytes(name.as_bytes()).with_context(invalid)?;
-            headers.insert(name, HeaderValue::from_str(value).with_context(invalid)?);
-        }
+        let authority = receiver_authority(&uri, url)?;
+        let headers = request_headers(authority.as_str(), environment)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         Ok(Self {
             runtime: runtime.context("cannot start pushing to the OTLP receiver")?,
@@ -439,6 +431,42 @@ impl PushSender {
     }
 }
 
+/// Host and port of the receiver at `url`, of which `uri` is the parsed form. Fails if tokengap cannot push to such a URL.
+fn receiver_authority<'u>(uri: &'u Uri, url: &str) -> anyhow::Result<&'u Authority> {
+    if uri.scheme_str() == Some("https") {
+        bail!("--otlp {url}: https is not supported; push to a local collector that forwards over https");
+    }
+    let is_http = uri.scheme_str() == Some("http");
+    let authority = uri.authority().filter(|authority| is_http && !authority.host().is_empty());
+    let Some(authority) = authority else {
+        bail!("--otlp {url}: not an http URL; {URL_HINT}");
+    };
+    if authority.as_str().contains('@') {
+        bail!("--otlp: a URL with credentials is not supported; set OTEL_EXPORTER_OTLP_HEADERS instead");
+    }
+    if uri.port_u16() == Some(GRPC_PORT) {
+        bail!("--otlp {url}: port 4317 is for OTLP over gRPC; tokengap uses OTLP over HTTP, usually on port 4318");
+    }
+    Ok(authority)
+}
+
+/// Headers of each request to the receiver at `host`, with those that the environment adds. Fails if one of these is invalid.
+fn request_headers(host: &str, environment: &Environment) -> anyhow::Result<HeaderMap> {
+    let mut headers = HeaderMap::from_iter([
+        (HOST, HeaderValue::from_str(host)?),
+        (USER_AGENT, HeaderValue::from_static(concat!("tokengap/", env!("CARGO_PKG_VERSION")))),
+        (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        // Bodies are seconds apart, and the receiver may restart between them.
+        (CONNECTION, HeaderValue::from_static("close")),
+    ]);
+    for (name, value) in &environment.headers {
+        let invalid = || format!("OTEL_EXPORTER_OTLP_HEADERS: {name:?} and its value cannot be an HTTP header");
+        let name = HeaderName::from_bytes(name.as_bytes()).with_context(invalid)?;
+        headers.insert(name, HeaderValue::from_str(value).with_context(invalid)?);
+    }
+    Ok(headers)
+}
+
 /// Items of a body that the receiver at `full_url` has rejected for good, from its response. `body_items` is the number of all items. `Err`
 /// if another attempt may succeed.
 fn rejected_by_response(
@@ -453,14 +481,7 @@ fn rejected_by_response(
     }
     let first_line: String = text.lines().next().unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect();
     let why = format!("{full_url}: {status} {first_line}").trim_end().to_owned();
-    // The OTLP specification lists these four as retryable.
-    let retryable = [
-        StatusCode::TOO_MANY_REQUESTS,
-        StatusCode::BAD_GATEWAY,
-        StatusCode::SERVICE_UNAVAILABLE,
-        StatusCode::GATEWAY_TIMEOUT,
-    ];
-    if retryable.contains(status) {
+    if RETRYABLE.contains(status) {
         Err(FailedAttempt { retry_after: *retry_after, why })
     } else {
         Ok(RejectedItems { count: body_items, why })
@@ -470,124 +491,4 @@ fn rejected_by_response(
 const URL_HINT: &str = "expected a URL like http://localhost:4318";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RUN: PushRunId = PushRunId { index: 0 };
-
-    fn queue_of_one_run(max: usize, max_per_minute: u64) -> PushQueue {
-        let queue = PushQueue::new(max, max_per_minute);
-        assert_eq!(queue.add_run(), RUN);
-        queue
-    }
-
-    fn body(signal: PushSignal, bytes: usize, items: u64) -> PushBody {
-        PushBody { run: RUN, signal, json: vec![0; bytes], items, created_at: Instant::now() }
-    }
-
-    #[test]
-    fn the_limit_per_minute_is_reset_every_minute() {
-        let queue = queue_of_one_run(10_000, 100);
-        let begun = Instant::now();
-        let admits = |bytes, after| {
-            let dropped = queue.pushed(RUN).spans.dropped;
-            queue.push_body(PushBody {
-                created_at: begun + Duration::from_secs(after),
-                ..body(PushSignal::Traces, bytes, 1)
-            });
-            queue.pushed(RUN).spans.dropped == dropped
-        };
-        assert!(admits(60, 0) && admits(60, 1));
-        assert!(!admits(1, 2) && !admits(1, 59));
-        assert!(admits(500, 61) && !admits(1, 62));
-        assert!(queue.problem(RUN).is_some_and(|t| t.contains("--otlp-rate")));
-    }
-
-    #[test]
-    fn overflow_is_counted_and_newer_metrics_replace_older_ones() {
-        let queue = queue_of_one_run(100, u64::MAX);
-        queue.push_body(body(PushSignal::Metrics, 40, 5));
-        queue.push_body(body(PushSignal::Traces, 60, 7));
-        queue.push_body(body(PushSignal::Metrics, 30, 6));
-        queue.push_body(body(PushSignal::Traces, 11, 3));
-        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 3 });
-        assert_eq!(queue.pushed(RUN).points, PushedItems::default());
-        assert!(queue.problem(RUN).is_some_and(|t| t.contains("--otlp-queue")));
-        assert!(queue.take_message(RUN).is_some() && queue.take_message(RUN).is_none());
-        let first = queue.next_body().expect("there are two");
-        assert_eq!((first.signal, first.items), (PushSignal::Traces, 7));
-        queue.record_sent(&first, 2, "two were bad");
-        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 5, dropped: 5 });
-        assert_eq!(queue.next_body().map(|b| b.items), Some(6));
-    }
-
-    #[test]
-    fn close_waits_until_its_deadline() {
-        let queue = queue_of_one_run(100, u64::MAX);
-        queue.push_body(body(PushSignal::Traces, 10, 4));
-        let began = Instant::now();
-        queue.close_run(RUN, began + Duration::from_millis(50));
-        assert!(began.elapsed() >= Duration::from_millis(50) && began.elapsed() < Duration::from_secs(5));
-        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 4 });
-        assert!(queue.next_body().is_none());
-    }
-
-    #[test]
-    fn runs_share_the_queue_and_end_one_after_another() {
-        let queue = queue_of_one_run(100, u64::MAX);
-        let second = queue.add_run();
-        queue.push_body(body(PushSignal::Metrics, 40, 5));
-        queue.push_body(PushBody { run: second, ..body(PushSignal::Metrics, 40, 3) });
-        queue.push_body(PushBody { run: second, ..body(PushSignal::Traces, 40, 2) });
-        assert_eq!(queue.pushed(second).spans, PushedItems { accepted: 0, dropped: 2 }, "the limit is that of both");
-        let began = Instant::now();
-        queue.close_run(RUN, began + Duration::from_millis(50));
-        assert_eq!(queue.pushed(RUN).points, PushedItems { accepted: 0, dropped: 5 });
-        let of_second = queue.next_body().expect("the second goes on");
-        queue.record_sent(&of_second, 0, "");
-        assert_eq!(queue.pushed(second).points, PushedItems { accepted: 3, dropped: 0 });
-        queue.close_run(second, began + Duration::from_mins(1));
-        assert!(queue.next_body().is_none() && began.elapsed() < Duration::from_secs(30));
-        assert_eq!(queue.problem(RUN).map(|text| text.contains("0 spans and 5 metric points")), Some(true));
-    }
-
-    #[test]
-    fn unusable_urls_are_rejected() {
-        for url in [
-            "localhost:4318",
-            "ftp://x",
-            "http://",
-            "http://localhost:4317",
-            "https://x",
-            "not a url",
-            "http://me:secret@x",
-        ] {
-            assert!(PushSender::new(url, &Environment::default()).is_err(), "{url}");
-        }
-        let headers = vec![("a name".to_owned(), String::new())];
-        assert!(PushSender::new("http://x", &Environment { headers, ..Environment::default() }).is_err());
-        assert_eq!(["http://x", "http://x:4318/otlp", "not a url"].map(receiver_port), [Some(80), Some(4318), None]);
-        assert!(PushSender::new("http://collector.example/otlp/", &Environment::default()).is_ok());
-    }
-
-    #[test]
-    fn an_unreachable_receiver_does_not_block_close() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
-        let sender = PushSender::new(&format!("http://{free}"), &Environment::default()).expect("a URL");
-        let queue = queue_of_one_run(1_000, u64::MAX);
-        queue.push_body(PushBody {
-            run: RUN,
-            signal: PushSignal::Traces,
-            json: b"{}".to_vec(),
-            items: 2,
-            created_at: Instant::now(),
-        });
-        std::thread::scope(|scope| {
-            let run = scope.spawn(|| sender.send_bodies(&queue));
-            queue.close_run(RUN, Instant::now() + Duration::from_secs(5));
-            run.join().expect("no panic");
-        });
-        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 2 });
-        assert!(queue.problem(RUN).is_some_and(|t| t.contains("v1/traces")));
-    }
-}
+mod tests;

@@ -65,56 +65,21 @@ impl Bundle {
     /// copy lacks.
     pub(crate) fn of_recording(file: &Path, archive: &Path, slowest: usize, doctor: String) -> anyhow::Result<Self> {
         let original = Recording::open(file)?;
-        // The parent of a bare file name is empty: it means the working folder.
-        let copy_folder = archive.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let recording = copy_without_token_ids(&original, copy_folder)?;
-        let name = archive.file_name().unwrap_or_default().to_string_lossy();
-        // The archive unpacks into a folder of its own name, as far as that fits into a header.
-        let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("bundle");
-        let folder = &stem[..stem.floor_char_boundary(TAR_PREFIX_BYTES)];
+        let recording = copy_without_token_ids(&original, folder_of(archive))?;
         Ok(Self {
             report: saved::load_report(&recording, slowest)?,
             recorded_by: original.header().tokengap.clone(),
             recording,
             doctor,
-            folder: folder.to_owned(),
+            folder: folder_in_archive(archive),
         })
     }
 
     /// Writes the archive with times of day in `zone`.
     pub(crate) fn write_archive(&self, zone: Option<TimeZone>, out: &mut dyn Write) -> anyhow::Result<()> {
         let created = Timestamp::now();
-        let markdown = self.report.to_markdown(&Clock::of(&self.report, zone));
-        let doctor = format!(
-            "The machine where this archive was made, at {created:.0}; the recording may be from another one.\n\n{}",
-            self.doctor
-        );
-        let recording = open_own_file(&self.recording)?;
-        let files = [
-            BundledFile::text("report.json", "report", &(self.report.to_json() + "\n"), EscapeForm::Json),
-            BundledFile::text("report.md", "report for an issue", &markdown, EscapeForm::Text),
-            BundledFile {
-                name: "recording.tgap",
-                about: "recording without token ids",
-                bytes: recording.metadata()?.len(),
-                content: Box::new(recording),
-            },
-            BundledFile::text("doctor.txt", "output of tokengap doctor", &doctor, EscapeForm::Text),
-        ];
-        let manifest = Manifest {
-            schema: SCHEMA,
-            tokengap: env!("CARGO_PKG_VERSION"),
-            recorded_by: &self.recorded_by,
-            created: format!("{created:.0}"),
-            engine: &self.report.source.engine,
-            engine_version: self.report.source.engine_version.as_deref(),
-            verdict: &self.report.verdict,
-            files: &files,
-        };
-        let manifest = serde_json::to_string_pretty(&manifest)? + "\n";
-        // The manifest does not list itself.
-        let no_description = "";
-        let manifest = BundledFile::text("manifest.json", no_description, &manifest, EscapeForm::Json);
+        let files = self.files(zone, created)?;
+        let manifest = self.manifest_of(&files, created)?;
         let mut archive = Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
         archive.include_checksum(true)?;
         write_tar_entry(&mut archive, &self.folder, manifest, created)?;
@@ -126,6 +91,59 @@ impl Bundle {
         archive.finish()?;
         Ok(())
     }
+}
+
+impl Bundle {
+    /// The files of the archive apart from the manifest, with times of day in `zone`.
+    fn files(&self, zone: Option<TimeZone>, created: Timestamp) -> anyhow::Result<[BundledFile; 4]> {
+        let markdown = self.report.to_markdown(&Clock::of(&self.report, zone));
+        let doctor = format!(
+            "The machine where this archive was made, at {created:.0}; the recording may be from another one.\n\n{}",
+            self.doctor
+        );
+        let recording = open_own_file(&self.recording)?;
+        Ok([
+            BundledFile::text("report.json", "report", &(self.report.to_json() + "\n"), EscapeForm::Json),
+            BundledFile::text("report.md", "report for an issue", &markdown, EscapeForm::Text),
+            BundledFile {
+                name: "recording.tgap",
+                about: "recording without token ids",
+                bytes: recording.metadata()?.len(),
+                content: Box::new(recording),
+            },
+            BundledFile::text("doctor.txt", "output of tokengap doctor", &doctor, EscapeForm::Text),
+        ])
+    }
+
+    /// The manifest, a file that lists the others.
+    fn manifest_of(&self, files: &[BundledFile], created: Timestamp) -> anyhow::Result<BundledFile> {
+        let manifest = Manifest {
+            schema: SCHEMA,
+            tokengap: env!("CARGO_PKG_VERSION"),
+            recorded_by: &self.recorded_by,
+            created: format!("{created:.0}"),
+            engine: &self.report.source.engine,
+            engine_version: self.report.source.engine_version.as_deref(),
+            verdict: &self.report.verdict,
+            files,
+        };
+        let manifest = serde_json::to_string_pretty(&manifest)? + "\n";
+        // The manifest does not list itself.
+        let no_description = "";
+        Ok(BundledFile::text("manifest.json", no_description, &manifest, EscapeForm::Json))
+    }
+}
+
+/// The folder of a file. The parent of a bare file name is empty: it means the working folder.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The folder into which the archive unpacks: the archive's name without its extensions, as far as that fits into a header.
+fn folder_in_archive(archive: &Path) -> String {
+    let name = archive.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("bundle");
+    stem[..stem.floor_char_boundary(TAR_PREFIX_BYTES)].to_owned()
 }
 
 /// Writes the header and the content of a file, and zeros up to the end of its last block.
@@ -151,14 +169,21 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
     header[TAR_MAGIC].copy_from_slice(b"ustar\x0000");
     header[TAR_PREFIX..TAR_PREFIX + folder.len()].copy_from_slice(folder.as_bytes());
     if bytes > TAR_MAX_OCTAL {
-        // The size as a big-endian number of twelve bytes with the highest bit set, as GNU tar, libarchive and Python write and read it.
-        let marked_size: u128 = (1 << 95) | u128::from(bytes);
-        header[TAR_SIZE].copy_from_slice(&marked_size.to_be_bytes()[4..]);
+        header[TAR_SIZE].copy_from_slice(&binary_size(bytes));
     }
     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
     // The checksum replaces its blanks; the last one stays.
     header[TAR_CHECKSUM].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     header
+}
+
+/// Field for a size with too many digits for a tar header: a big-endian number of twelve bytes with the highest bit set, as GNU tar,
+/// libarchive and Python write and read it.
+fn binary_size(bytes: u64) -> [u8; 12] {
+    let mut field = [0; 12];
+    field[4..].copy_from_slice(&bytes.to_be_bytes());
+    field[0] = 0x80;
+    field
 }
 
 /// A file to be archived, with its entry in the manifest.

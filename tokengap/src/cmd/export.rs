@@ -75,16 +75,36 @@ fn format_parser() -> impl TypedValueParser<Value = Format> {
 /// `tokengap export`: converts a recording to another format.
 pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.file], &[args.output.file()]);
+    check_selection(args)?;
+    if args.format == Format::Parquet {
+        check_parquet_output(args)?;
+    }
+    let recording = Recording::open(&args.file)?;
+    check_payload(args, &recording)?;
+    if let Some(missing) = recording.missing() {
+        errln!("tokengap: {}: {missing}", args.file.display());
+    }
+    if let Some(path) = output::destination_file(args.output.file()) {
+        write_export_file(&recording, args, path)?;
+    } else {
+        write_export_to_stdout(&recording, args)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if the arguments select requests that the format cannot select, or an empty range of time.
+fn check_selection(args: &Args) -> anyhow::Result<()> {
     ensure!(
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
     );
     let is_range_empty = time_range(args).is_some_and(|range| range.is_empty());
     ensure!(!is_range_empty, "--from must not be later than --to");
-    if args.format == Format::Parquet {
-        check_parquet_output(args)?;
-    }
-    let recording = Recording::open(&args.file)?;
+    Ok(())
+}
+
+/// Fails if the arguments ask for token ids that the recording does not contain.
+fn check_payload(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     let wants_ids = args.payload == RecordedTokens::Tokens;
     let has_ids = recording.header().payload == RecordedPayload::Tokens;
     ensure!(
@@ -92,19 +112,15 @@ pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
         "{} holds no token ids: record with --payload tokens to keep them",
         args.file.display()
     );
-    if let Some(missing) = recording.missing() {
-        errln!("tokengap: {}: {missing}", args.file.display());
-    }
-    if let Some(path) = output::destination_file(args.output.file()) {
-        write_export_file(&recording, args, path)?;
-    } else {
-        // The exporter escapes its output.
-        let out = output::raw_stdout();
-        // On a terminal, the progress would appear between the lines of the output.
-        let progress = if out.is_terminal() { None } else { Some(Progress::labelled("exporting")) };
-        write_export(&recording, args, out, progress)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// Writes the export to standard output, as it is: the exporter escapes it.
+fn write_export_to_stdout(recording: &Recording, args: &Args) -> anyhow::Result<()> {
+    let out = output::raw_stdout();
+    // On a terminal, the progress would appear between the lines of the output.
+    let progress = if out.is_terminal() { None } else { Some(Progress::labelled("exporting")) };
+    write_export(recording, args, out, progress)
 }
 
 /// Writes the export to the file at `path`, compressed if the name ends with `.gz`.

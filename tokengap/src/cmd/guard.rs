@@ -48,10 +48,7 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     // detached, which is no reason to give up.
     let _ = rustix::process::setsid();
     ignore_ending_signals()?;
-    let mut folders = Vec::new();
-    for (path, shown) in args.folder.iter().zip(&args.shown) {
-        folders.push(Folder::open(path, shown)?);
-    }
+    let folders = open_folders(args)?;
     // Moving the sockets back needs only the rights of their owner.
     if let (Some(user), Some(group)) = (args.user, args.group) {
         let plan = Plan::new(Work::Move);
@@ -61,20 +58,13 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     // Opened now, because the pid may be reused later.
     let child = child_pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     output::raw_stdout().write_all(READY)?;
-    // Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe. An error is such an end, too.
-    let mut message = String::new();
-    let _ = std::io::stdin().read_to_string(&mut message);
-    // With a message, tokengap says that it has restored the sockets itself.
-    if !message.is_empty() {
+    let has_restored_itself = wait_for_end_of_tokengap();
+    if has_restored_itself {
         return Ok(ExitCode::SUCCESS);
     }
     errln!("tokengap has exited; moving the engine's sockets back");
     for folder in &folders {
-        for restored in restore_sockets(folder)? {
-            if !matches!(restored, Restored::OfAnother(_)) {
-                errln!("tokengap: {}", describe_restored(&restored));
-            }
-        }
+        move_sockets_back(folder)?;
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {
         // The command may still use its folder, so this waits for its exit, however long. A poll that a signal interrupts is repeated.
@@ -83,6 +73,34 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
         let _ = std::fs::remove_dir_all(folder);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the folders in which sockets may have been moved.
+fn open_folders(args: &Args) -> anyhow::Result<Vec<Folder>> {
+    let mut folders = Vec::new();
+    for (path, shown) in args.folder.iter().zip(&args.shown) {
+        folders.push(Folder::open(path, shown)?);
+    }
+    Ok(folders)
+}
+
+/// Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe. Returns whether tokengap has written a message
+/// before, which says that it has restored the sockets itself.
+fn wait_for_end_of_tokengap() -> bool {
+    let mut message = String::new();
+    // An error is such an end, too.
+    let _ = std::io::stdin().read_to_string(&mut message);
+    !message.is_empty()
+}
+
+/// Restores the sockets of a folder, and prints each outcome but that of other users' sockets.
+fn move_sockets_back(folder: &Folder) -> anyhow::Result<()> {
+    for restored in restore_sockets(folder)? {
+        if !matches!(restored, Restored::OfAnother(_)) {
+            errln!("tokengap: {}", describe_restored(&restored));
+        }
+    }
+    Ok(())
 }
 
 /// Describes the outcome for one socket.

@@ -43,6 +43,14 @@ struct LastJoin {
     request: Option<ShownRequest>,
 }
 
+impl LastJoin {
+    /// Least interval until the next join. One that takes long is repeated less often, because the runs wait for it: joins take one part in
+    /// `TIME_SHARE` of the time.
+    fn min_interval(&self) -> Duration {
+        (self.duration * TIME_SHARE).min(MAX_INTERVAL)
+    }
+}
+
 impl LivePairs {
     pub(crate) fn new(screen: Option<Rc<RefCell<Screen>>>, slowest: usize) -> Self {
         Self { screen, slowest, last_join: None }
@@ -61,17 +69,15 @@ impl LivePairs {
             return false;
         }
         let Some(last) = &self.last_join else { return true };
-        let interval = if !is_shown {
-            SERVED_INTERVAL
-        } else if self.shown_request() == last.request {
-            SCREEN_INTERVAL
-        } else {
-            // The user has opened another request, and waits for what its pair shows about it.
-            REQUEST_INTERVAL
-        };
-        // A join that takes long is repeated less often, because the runs wait for it: it takes one part in `TIME_SHARE` of the time.
-        let min_interval = (last.duration * TIME_SHARE).min(MAX_INTERVAL);
-        last.at.elapsed() >= interval.max(min_interval)
+        let interval = if is_shown { self.interval_on_screen(last) } else { SERVED_INTERVAL };
+        last.at.elapsed() >= interval.max(last.min_interval())
+    }
+
+    /// Interval of joins for a screen that shows the pairs. It is short if the user has opened another request since the last join, and
+    /// waits for what its pair shows about it.
+    fn interval_on_screen(&self, last: &LastJoin) -> Duration {
+        let has_opened_another = self.shown_request() != last.request;
+        if has_opened_another { REQUEST_INTERVAL } else { SCREEN_INTERVAL }
     }
 
     /// Joins the prefill and decode servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its

@@ -8,7 +8,7 @@ use recording::{OpenError, Recording};
 use serde_json::Value;
 use trace::clock::Anchor;
 use trace::pair::{Pair, PairClocks, PairRow, PairSide, PrefillServer};
-use trace::{Analysis, ReportInput};
+use trace::{Analysis, MonoNs, ReportInput};
 use tui::pods::{PairRequest, ShownRequest};
 
 use crate::progress;
@@ -71,6 +71,11 @@ impl RecordedServer {
         self.side.map_or("", |known| known.shown_by)
     }
 
+    /// This prefill server in the list of those of a pair, with what shows its side.
+    fn as_prefill(&self, run_index: usize) -> PrefillName {
+        PrefillName { name: self.name.clone(), run_index, side_by: self.side_by().to_owned() }
+    }
+
     fn report(&self, slowest: usize) -> Report {
         Report::of(&self.analysis, &ReportInput { wall: Some(self.anchor), slowest, ..self.input.clone() })
     }
@@ -86,9 +91,7 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
     // The servers may run on two machines. An anchor gives the time of day for a time of a recording.
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
-    // What shows that this is the prefill server.
-    let side_by = prefill.side_by().to_owned();
-    let names = [PrefillName { name: prefill.name.clone(), run_index: ONLY_PREFILL, side_by }];
+    let names = [prefill.as_prefill(ONLY_PREFILL)];
     let mut report = decode.report(slowest);
     // The report is of the decode server, so times count from the start of its capture.
     let start = report.capture_start();
@@ -210,22 +213,14 @@ pub(crate) fn join_newest(
     finished_limit: usize,
     shown: Option<&ShownRequest>,
 ) -> JoinedRuns {
-    let names: Vec<PrefillName> = servers_of_side(servers, PairSide::Prefill)
-        .map(|server| PrefillName {
-            name: server.name.clone(),
-            run_index: server.run_index,
-            side_by: server.side_by().to_owned(),
-        })
-        .collect();
+    let names = prefill_names(servers);
     let is_only_decode = servers_of_side(servers, PairSide::Decode).count() == 1;
     let mut joined = JoinedRuns::default();
     for decode in servers_of_side(servers, PairSide::Decode) {
-        let prefill = servers_of_side(servers, PairSide::Prefill)
-            .map(|server| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
-        let ledger = decode.analysis.ledger();
-        let pair = Pair::join_newest(prefill.collect(), ledger, finished_limit);
-        // Times of the pair count from the start of the decode server's capture.
-        let start = ledger.started().unwrap_or(ledger.now());
+        let prefill_servers = prefill_servers_beside(decode, servers);
+        let pair = Pair::join_newest(prefill_servers, decode.analysis.ledger(), finished_limit);
+        // Times of the pair count from there.
+        let start = decode.capture_start();
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
             // Requests that only a prefill server has are not reported: another decode server may have them.
             if !is_only_decode {
@@ -260,10 +255,26 @@ fn find_shown_request(
     if rows.next().is_some() {
         return None;
     }
-    let ledger = decode.analysis.ledger();
-    let line = PairRequestLine::new(pair, row, ledger.started().unwrap_or(ledger.now()))?;
+    let line = PairRequestLine::new(pair, row, decode.capture_start())?;
     let prefill = prefill_servers.get(row.prefill_server?)?;
     Some(PairRequest { shown: shown.clone(), decode: decode.name.clone(), prefill: prefill.name.clone(), line })
+}
+
+/// Names of the prefill servers, with what shows their side.
+fn prefill_names(servers: &[RunningServer<'_>]) -> Vec<PrefillName> {
+    let named = servers_of_side(servers, PairSide::Prefill).map(|server| PrefillName {
+        name: server.name.clone(),
+        run_index: server.run_index,
+        side_by: server.side_by().to_owned(),
+    });
+    named.collect()
+}
+
+/// The prefill servers, each with the relation of its clocks to those of the decode server.
+fn prefill_servers_beside<'a>(decode: &RunningServer<'a>, servers: &[RunningServer<'a>]) -> Vec<PrefillServer<'a>> {
+    let prefill = servers_of_side(servers, PairSide::Prefill)
+        .map(|server| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
+    prefill.collect()
 }
 
 /// The servers known to be of this side.
@@ -275,6 +286,12 @@ fn servers_of_side<'s, 'a>(
 }
 
 impl RunningServer<'_> {
+    /// Start of the capture; the present if nothing was captured.
+    fn capture_start(&self) -> MonoNs {
+        let ledger = self.analysis.ledger();
+        ledger.started().unwrap_or(ledger.now())
+    }
+
     /// How the clocks of this prefill server and of a decode server are related. An anchor gives the time of day for a time on a machine's
     /// clock. The clocks are the same unless both servers have an anchor, because a server without one runs on this machine.
     fn clocks_with(&self, decode: &Self) -> PairClocks {

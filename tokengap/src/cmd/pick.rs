@@ -74,19 +74,23 @@ fn served_run_offers() -> Vec<SourceOffer> {
         };
         // Unreadable once the process has exited; then it offers nothing.
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let words = line.split(|&byte| byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-        let words: Vec<&str> = words.collect();
-        if let Some(command) = watch_arguments(&words) {
-            offers.push(SourceOffer {
-                kind: SourceKind::Served,
-                // The address follows the name of the command.
-                title: command[1].clone(),
-                note: format!("watch it: served by process {pid}"),
-                command,
-            });
-        }
+        offers.extend(served_run_offer(pid, &line));
     }
     offers
+}
+
+/// Offer of the run that process `pid` serves. `None` if its command line, whose words end with a zero byte, shows no such run.
+fn served_run_offer(pid: u32, command_line: &[u8]) -> Option<SourceOffer> {
+    let words = command_line.split(|&byte| byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+    let words: Vec<&str> = words.collect();
+    let command = watch_arguments(&words)?;
+    Some(SourceOffer {
+        kind: SourceKind::Served,
+        // The address follows the name of the command.
+        title: command[1].clone(),
+        note: format!("watch it: served by process {pid}"),
+        command,
+    })
 }
 
 /// Value of a flag, given as `--flag value` or `--flag=value`; `None` if the flag is missing or has no value.

@@ -57,8 +57,13 @@ pub(crate) fn run_replay(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return print_whole_report(&recording, args);
     }
+    play_on_screen(&recording, args)
+}
+
+/// Plays the recording on the screen. Then prints its report, if it was played to its end.
+fn play_on_screen(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
     let playback =
-        Playback::new(&recording, args.speed).with_context(|| format!("{} contains no events", args.file.display()))?;
+        Playback::new(recording, args.speed).with_context(|| format!("{} contains no events", args.file.display()))?;
     let signals = Signals::install().context("cannot listen for signals")?;
     let config = Config {
         engines: engines::FACTS,

@@ -1,11 +1,11 @@
 //! `tokengap splice`: moves live hops of a running engine behind the relay, and back.
 
-use std::io::{IsTerminal, Write as _};
-use std::path::PathBuf;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
-use confine::{Plan, Work};
+use confine::{Account, Plan, Work};
 use outputs::report::hostile::{EscapeForm, line as printable_line};
 use probe_user::discover::RoleSpec;
 use session::Signals;
@@ -152,6 +152,14 @@ fn ask_for_confirmation() -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
+/// The user whose rights move the sockets back: that of the engine, if its process is named. Fails if the engine has other files.
+fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
+    let Some(pid) = args.pid else { return Ok(account::own_account()) };
+    // In another container, the same path would be another file.
+    account::require_same_files(pid)?;
+    account::account_of_process(pid)
+}
+
 /// `tokengap splice --restore`: moves sockets back that a killed tokengap has left behind. Exit code 2 if one could not be moved back.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
@@ -159,39 +167,47 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
     }
-    let account = match args.pid {
-        Some(pid) => {
-            // In another container, the same path would be another file.
-            account::require_same_files(pid)?;
-            account::account_of_process(pid)?
-        }
-        None => account::own_account(),
-    };
-    confinement::change_account(account, Plan::new(Work::Move))?;
+    confinement::change_account(account_to_restore_with(args)?, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
-    let mut is_any_refused = false;
-    let mut moved_sockets = 0;
-    let mut notes_of_others = 0;
+    let mut found = FoundSockets::default();
     for path in &folders {
-        let shown_path = path;
-        let folder =
-            Folder::open(path, shown_path).with_context(|| format!("cannot open the folder {}", path.display()))?;
-        for restored in restore_sockets(&folder)? {
-            if matches!(restored, Restored::OfAnother(_)) {
-                notes_of_others += 1;
-                continue;
-            }
-            moved_sockets += 1;
-            is_any_refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
-            writeln!(out, "{}", printable_line(&describe_restored(&restored)))?;
-        }
+        restore_folder(path, &mut found, &mut out)?;
     }
+    let notes_of_others = found.of_others;
     if notes_of_others > 0 {
         writeln!(out, "{notes_of_others} notes of other users were not examined: run this command as their owner")?;
     }
-    if moved_sockets == 0 {
+    if found.moved == 0 {
         let searched: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         writeln!(out, "{}", printable_line(&format!("no moved socket found in {}", searched.join(", "))))?;
     }
-    Ok(ExitCode::from(if is_any_refused { 2 } else { 0 }))
+    Ok(ExitCode::from(if found.is_any_left_moved { 2 } else { 0 }))
+}
+
+/// Sockets that the searched folders had.
+#[derive(Default)]
+struct FoundSockets {
+    /// Number of those that a tokengap had moved.
+    moved: usize,
+    /// Whether one of them could not be moved back.
+    is_any_left_moved: bool,
+    /// Number of notes about sockets of other users.
+    of_others: usize,
+}
+
+/// Moves the sockets of a folder back, adds them to `found`, and writes a line about each but those of other users.
+fn restore_folder(path: &Path, found: &mut FoundSockets, out: &mut impl Write) -> anyhow::Result<()> {
+    let shown_path = path;
+    let folder =
+        Folder::open(path, shown_path).with_context(|| format!("cannot open the folder {}", path.display()))?;
+    for restored in restore_sockets(&folder)? {
+        if matches!(restored, Restored::OfAnother(_)) {
+            found.of_others += 1;
+            continue;
+        }
+        found.moved += 1;
+        found.is_any_left_moved |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
+        writeln!(out, "{}", printable_line(&describe_restored(&restored)))?;
+    }
+    Ok(())
 }

@@ -79,27 +79,10 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
         args.queue_bytes,
         args.max_buffered
     );
-    // The relay needs no right of root, so root changes to the user of the endpoints.
-    let account = if rustix::process::geteuid().is_root() {
-        account::account_for_endpoints(&args.listen, &args.upstream)?
-    } else {
-        account::own_account()
-    };
-    let mut plan = confinement::live_plan_without_results(Work::Network, &args.live);
-    confinement::allow_relay(&mut plan, &args.listen, &args.upstream);
-    confinement::confine_as(account, plan, &args.live)?;
+    confine_relay(args)?;
     // Each connection has two sockets.
     open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
-    let options = RelayOptions {
-        formats: engines::FORMATS,
-        queue_frames: args.queue_frames,
-        budget_bytes: args.queue_bytes,
-        max_buffered_bytes: args.max_buffered,
-        max_frame_bytes: args.max_frame,
-        max_connections: args.max_connections,
-        ..RelayOptions::default()
-    };
-    let tap = Tap::start(hops, options).context("the tap did not start")?;
+    let tap = Tap::start(hops, relay_options(args)).context("the tap did not start")?;
     // This thread decodes, and must not delay the relay.
     lower_priority();
     for (listen, upstream) in args.listen.iter().zip(&args.upstream) {
@@ -112,6 +95,31 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");
     }
     Ok(code)
+}
+
+/// Confines the process to what the relay needs. That is no right of root, so root changes to the user of the endpoints.
+fn confine_relay(args: &Args) -> anyhow::Result<()> {
+    let account = if rustix::process::geteuid().is_root() {
+        account::account_for_endpoints(&args.listen, &args.upstream)?
+    } else {
+        account::own_account()
+    };
+    let mut plan = confinement::live_plan_without_results(Work::Network, &args.live);
+    confinement::allow_relay(&mut plan, &args.listen, &args.upstream);
+    confinement::confine_as(account, plan, &args.live)
+}
+
+/// Limits of the relay, by the arguments.
+fn relay_options(args: &Args) -> RelayOptions {
+    RelayOptions {
+        formats: engines::FORMATS,
+        queue_frames: args.queue_frames,
+        budget_bytes: args.queue_bytes,
+        max_buffered_bytes: args.max_buffered,
+        max_frame_bytes: args.max_frame,
+        max_connections: args.max_connections,
+        ..RelayOptions::default()
+    }
 }
 
 /// Warning about an upstream whose socket file does not exist; empty for any other. A test connection would disturb the receiver.
@@ -132,6 +140,16 @@ fn worker_number(names: &[Option<&String>], index: usize) -> Option<u16> {
     Some(pairs_before as u16)
 }
 
+/// Name of each pair, if names are given. A pair with HTTP is no hop, so it has none.
+fn names_of_pairs(args: &Args) -> Vec<Option<&String>> {
+    let mut given_names = args.hop.iter();
+    let mut names = Vec::new();
+    for listen in &args.listen {
+        names.push(if listen.speaks_http() { None } else { given_names.next() });
+    }
+    names
+}
+
 /// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given. Fails if their numbers differ.
 fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let listens = args.listen.len();
@@ -144,12 +162,7 @@ fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
         let names = args.hop.len();
         bail!("{names} --hop for {zmq_pairs} pairs that are not http://: name all of them or none");
     }
-    let mut given_names = args.hop.iter();
-    let mut names = Vec::new();
-    for listen in &args.listen {
-        // A pair with HTTP is no hop, so it has no name.
-        names.push(if listen.speaks_http() { None } else { given_names.next() });
-    }
+    let names = names_of_pairs(args);
     let mut hops = Vec::new();
     for (index, (listen, upstream)) in args.listen.iter().zip(&args.upstream).enumerate() {
         let pair = Pair { listen: listen.clone(), upstream: upstream.clone() };

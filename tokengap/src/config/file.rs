@@ -42,15 +42,7 @@ impl ConfigFile<'_> {
         })?;
         let root: &Table = document.as_table();
         for (name, item) in root {
-            if name != SHARED_SECTION && !SOURCES.contains(&name) {
-                let suggestion = did_you_mean(name, SOURCES.into_iter().chain([SHARED_SECTION]));
-                let what = format!("unknown section [{name}]{suggestion}");
-                return Err(self.error_at(key_offset(root, name, item), &what));
-            }
-            if item.as_table_like().is_none() {
-                let what = format!("[{name}] is a section: put its flags below a line [{name}]");
-                return Err(self.error_at(key_offset(root, name, item), &what));
-            }
+            self.check_is_section(root, name, item)?;
             if name != SHARED_SECTION && name != section {
                 // A section of another command is read only to find its errors. It has the name of its command.
                 let subcommand = name;
@@ -66,6 +58,20 @@ impl ConfigFile<'_> {
         Ok(entries)
     }
 
+    /// Fails if this item at the top of the file is no section, or has no name of a section.
+    fn check_is_section(&self, root: &Table, name: &str, item: &Item) -> anyhow::Result<()> {
+        if name != SHARED_SECTION && !SOURCES.contains(&name) {
+            let suggestion = did_you_mean(name, SOURCES.into_iter().chain([SHARED_SECTION]));
+            let what = format!("unknown section [{name}]{suggestion}");
+            return Err(self.error_at(key_offset(root, name, item), &what));
+        }
+        if item.as_table_like().is_none() {
+            let what = format!("[{name}] is a section: put its flags below a line [{name}]");
+            return Err(self.error_at(key_offset(root, name, item), &what));
+        }
+        Ok(())
+    }
+
     /// Reads the keys of the section `name`, each of which sets a flag of `subcommand`. An error names the position of a wrong key.
     fn section_entries(
         &self,
@@ -74,14 +80,7 @@ impl ConfigFile<'_> {
         name: &str,
         subcommand: &str,
     ) -> anyhow::Result<Vec<Entry>> {
-        let mut known_flags = settable_flags(command, subcommand);
-        if name == SHARED_SECTION {
-            // Keep only the flags that all sources have.
-            for source in SOURCES {
-                let flags = settable_flags(command, source);
-                known_flags.retain(|arg| flags.iter().any(|flag| long_name(flag) == long_name(arg)));
-            }
-        }
+        let known_flags = flags_of_section(command, name, subcommand);
         let mut entries = Vec::new();
         let Some(table) = root.get(name).and_then(Item::as_table_like) else { return Ok(entries) };
         for (key, item) in table.iter() {
@@ -98,6 +97,18 @@ impl ConfigFile<'_> {
         }
         Ok(entries)
     }
+}
+
+/// Flags of `subcommand` that the section `name` can set. The shared section has only those of all sources.
+fn flags_of_section(command: &Command, name: &str, subcommand: &str) -> Vec<Arg> {
+    let mut known_flags = settable_flags(command, subcommand);
+    if name == SHARED_SECTION {
+        for source in SOURCES {
+            let flags = settable_flags(command, source);
+            known_flags.retain(|arg| flags.iter().any(|flag| long_name(flag) == long_name(arg)));
+        }
+    }
+    known_flags
 }
 
 /// Byte offset of a key, or of its value if the parser has no position of the key; 0 without both.

@@ -62,18 +62,25 @@ impl Configured {
     }
 }
 
-/// Message that lists the changed flags, and separately those that take effect at the next start. Such a message begins with `!`.
-fn describe_changes(old: &str, new: &str) -> String {
-    // Both texts list the same flags in the same order.
-    let mut changed_now = Vec::new();
-    let mut changed_later = Vec::new();
+/// Names of the flags with different lines. Both texts list the same flags in the same order.
+fn changed_flags<'t>(old: &str, new: &'t str) -> Vec<&'t str> {
+    let mut names = Vec::new();
     for (old_line, new_line) in old.lines().zip(new.lines()) {
         if old_line != new_line {
             // A flag with its default value is a comment.
-            let name = new_line.trim_start_matches("# ").split(' ').next().unwrap_or_default();
-            let changed = if RELOADABLE_FLAGS.contains(&name) { &mut changed_now } else { &mut changed_later };
-            changed.push(name);
+            names.push(new_line.trim_start_matches("# ").split(' ').next().unwrap_or_default());
         }
+    }
+    names
+}
+
+/// Message that lists the changed flags, and separately those that take effect at the next start. Such a message begins with `!`.
+fn describe_changes(old: &str, new: &str) -> String {
+    let mut changed_now = Vec::new();
+    let mut changed_later = Vec::new();
+    for name in changed_flags(old, new) {
+        let changed = if RELOADABLE_FLAGS.contains(&name) { &mut changed_now } else { &mut changed_later };
+        changed.push(name);
     }
     let mut parts = Vec::new();
     if !changed_now.is_empty() {

@@ -84,18 +84,22 @@ fn workspace_sources() -> String {
             walk(&source, &mut all);
         }
     }
-    // A message can be a literal of several source lines.
-    let mut whole = String::new();
+    join_continued_lines(&all)
+}
+
+/// Joins each line that ends with a backslash with the next one: a message can be a literal of several source lines.
+fn join_continued_lines(text: &str) -> String {
+    let mut joined = String::new();
     let mut continues = false;
-    for line in all.lines() {
+    for line in text.lines() {
         let line = if continues { line.trim_start() } else { line };
         continues = line.ends_with('\\');
-        whole.push_str(line.strip_suffix('\\').unwrap_or(line));
+        joined.push_str(line.strip_suffix('\\').unwrap_or(line));
         if !continues {
-            whole.push('\n');
+            joined.push('\n');
         }
     }
-    whole
+    joined
 }
 
 #[test]

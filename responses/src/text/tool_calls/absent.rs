@@ -29,12 +29,12 @@ impl ResponseCalls {
             return None;
         }
         let all_objects = find_call_objects(sent.text, budget)?;
-        let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
-        // Without equal values, the objects that were found by the names of the calls, if each call has one.
-        let delivered: Vec<Range<usize>> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
-        let mut absent = all_objects.clone();
-        // Two ranges are the same object if they start at the same byte.
-        absent.retain(|object| delivered.iter().all(|other| other.start != object.start));
+        let delivered = match self.find_equal_objects(sent.text, &all_objects, budget) {
+            Some(equal_objects) => equal_objects,
+            // Without equal values, the objects that were found by the names of the calls.
+            None => all_if_known(objects)?,
+        };
+        let absent = objects_except(&all_objects, &delivered);
         let accounts_for_all = absent.len() + self.calls.len() == all_objects.len();
         let absent_bytes: usize = absent.iter().map(Range::len).sum();
         // The response may have carried the calls as content or reasoning if these have as many bytes.
@@ -52,15 +52,7 @@ impl ResponseCalls {
             finish: sent.finish,
             // No event has the call.
             events: 0,
-            // All of the arguments are absent.
-            part: Some(ArgumentsPart {
-                at: 1,
-                chars: sent.count_chars(object.clone()),
-                tokens: sent.token_range(object.clone()),
-                whole_chunks: false,
-                events: [0, 0],
-                whole_events: false,
-            }),
+            part: Some(all_arguments(sent, object)),
         })
     }
 
@@ -88,6 +80,30 @@ impl ResponseCalls {
             }
         }
         Some(equal_objects)
+    }
+}
+
+/// The objects of all calls. `None` if that of a call is unknown.
+fn all_if_known(objects: &[Option<Range<usize>>]) -> Option<Vec<Range<usize>>> {
+    objects.iter().cloned().collect()
+}
+
+/// Those of `objects` that are not among `others`. Two ranges are the same object if they start at the same byte.
+fn objects_except(objects: &[Range<usize>], others: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut left = objects.to_vec();
+    left.retain(|object| others.iter().all(|other| other.start != object.start));
+    left
+}
+
+/// Describes all arguments of an absent call, which has no events.
+fn all_arguments(sent: &SearchedText<'_>, object: &Range<usize>) -> ArgumentsPart {
+    ArgumentsPart {
+        at: 1,
+        chars: sent.count_chars(object.clone()),
+        tokens: sent.token_range(object.clone()),
+        whole_chunks: false,
+        events: [0, 0],
+        whole_events: false,
     }
 }
 

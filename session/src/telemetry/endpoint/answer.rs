@@ -11,7 +11,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use outputs::report::hostile::{self, EscapeForm};
-use outputs::report::{RunReport, RunsReport};
+use outputs::report::{Report, RunReport, RunsReport};
 use serde_json::Value;
 use tokio::sync::mpsc::channel;
 use tokio::sync::{Notify, Semaphore};
@@ -21,6 +21,7 @@ use trace::engine::Engines;
 use super::body::ReplyBody;
 use super::follow::StreamClient;
 use super::served_runs::{ServedRun, ServedRuns};
+use crate::about::EngineIdentity;
 use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::endpoint_counts::EndpointCounts;
@@ -71,6 +72,40 @@ fn max_clients(path: ServedPath, run_count: usize) -> usize {
     path.max_clients() * limited_runs
 }
 
+/// Report of a run with its engine. An engine of this machine has no address, and no records of it can be missed on the way.
+fn report_of_engine(engine: EngineIdentity, report: Report) -> RunReport {
+    RunReport {
+        name: engine.name,
+        endpoint: None,
+        side: engine.side,
+        port: engine.port,
+        model: engine.model,
+        state: engine.state.to_owned(),
+        records_before: None,
+        records_missed: None,
+        gaps: None,
+        report,
+    }
+}
+
+/// Counts the connection among those that stream the run. The count goes down when the connection closes.
+fn count_streaming_connection(connection: &ConnectionState, run: &Arc<ServedRun>) {
+    // `set` succeeds once for each connection.
+    let is_newly_set = connection.streamed_run.set(Arc::clone(run)).is_ok();
+    if is_newly_set {
+        run.store.streaming_connections.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers a request for a path that serves no run: the index page, or an error that names the paths of runs.
+fn answer_other_path(path: &str) -> Response<ReplyBody> {
+    if path == "/" {
+        return full_response(StatusCode::OK, "text/html; charset=utf-8", index_page());
+    }
+    let names = ServedPath::ALL.map(ServedPath::name).join(", ");
+    text_response(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n"))
+}
+
 /// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `patience`.
 async fn fetch_snapshots<T: Send + Sync + 'static>(
     clients: Vec<SnapshotClient<T>>,
@@ -108,30 +143,17 @@ impl RequestHandler {
         let path = ServedPath::parse(request.uri().path());
         // First of all, so that a client without access does not learn which paths exist.
         if path.is_none_or(ServedPath::needs_token) && !self.is_authorized(&request) {
-            self.counts.unauthorized.fetch_add(1, Ordering::Relaxed);
-            let why = "unauthorized: send the token of --token-file as a bearer token\n";
-            return Ok(with_header(text_response(StatusCode::UNAUTHORIZED, why), WWW_AUTHENTICATE, "Bearer"));
+            return Ok(self.refuse_without_token());
         }
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             let why = "method not allowed: use GET\n";
             return Ok(with_header(text_response(StatusCode::METHOD_NOT_ALLOWED, why), ALLOW, "GET, HEAD"));
         }
         let Some(path) = path else {
-            if request.uri().path() == "/" {
-                return Ok(full_response(StatusCode::OK, "text/html; charset=utf-8", index_page()));
-            }
-            let names = ServedPath::ALL.map(ServedPath::name).join(", ");
-            return Ok(text_response(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n")));
+            return Ok(answer_other_path(request.uri().path()));
         };
         let Ok(permit) = Arc::clone(&self.client_permits[path as usize]).try_acquire_owned() else {
-            self.counts.over_limit.fetch_add(1, Ordering::Relaxed);
-            let max_clients = max_clients(path, self.runs.count());
-            let why = format!("too many clients: {} has a limit of {max_clients}\n", path.name());
-            return Ok(with_header(
-                text_response(StatusCode::SERVICE_UNAVAILABLE, &why),
-                RETRY_AFTER,
-                RETRY_AFTER_SECONDS,
-            ));
+            return Ok(self.refuse_further_client(path));
         };
         let response = match path {
             ServedPath::Metrics => self.answer_metrics(&request).await,
@@ -148,6 +170,21 @@ impl RequestHandler {
     fn is_authorized(&self, request: &Request<Incoming>) -> bool {
         let sent = request.headers().get(AUTHORIZATION);
         self.token.as_ref().is_none_or(|token| token.is_sent_in(sent))
+    }
+
+    /// Refuses and counts a request without the token.
+    fn refuse_without_token(&self) -> Response<ReplyBody> {
+        self.counts.unauthorized.fetch_add(1, Ordering::Relaxed);
+        let why = "unauthorized: send the token of --token-file as a bearer token\n";
+        with_header(text_response(StatusCode::UNAUTHORIZED, why), WWW_AUTHENTICATE, "Bearer")
+    }
+
+    /// Refuses and counts a request to a path that has as many clients as it may have. The client may try again soon.
+    fn refuse_further_client(&self, path: ServedPath) -> Response<ReplyBody> {
+        self.counts.over_limit.fetch_add(1, Ordering::Relaxed);
+        let max_clients = max_clients(path, self.runs.count());
+        let why = format!("too many clients: {} has a limit of {max_clients}\n", path.name());
+        with_header(text_response(StatusCode::SERVICE_UNAVAILABLE, &why), RETRY_AFTER, RETRY_AFTER_SECONDS)
     }
 
     /// The runs that the request asks for. An error names the known engines, and escapes the name that the client has sent.
@@ -199,19 +236,7 @@ impl RequestHandler {
                 no_answer.push(engine.name);
                 continue;
             };
-            // An engine of this machine has no address, and no records of it can be missed on the way.
-            reports.push(RunReport {
-                name: engine.name,
-                endpoint: None,
-                side: engine.side,
-                port: engine.port,
-                model: engine.model,
-                state: engine.state.to_owned(),
-                records_before: None,
-                records_missed: None,
-                gaps: None,
-                report: (*report).clone(),
-            });
+            reports.push(report_of_engine(engine, (*report).clone()));
         }
         let json = match reports.as_slice() {
             // No run has answered.
@@ -281,11 +306,7 @@ impl RequestHandler {
         run: &Arc<ServedRun>,
         connection: &ConnectionState,
     ) -> Response<ReplyBody> {
-        // `set` succeeds once for each connection. The count goes down when the connection closes.
-        let is_newly_set = connection.streamed_run.set(Arc::clone(run)).is_ok();
-        if is_newly_set {
-            run.store.streaming_connections.fetch_add(1, Ordering::Relaxed);
-        }
+        count_streaming_connection(connection, run);
         let (parts, outgoing) = channel(WAITING_PARTS);
         let is_complete = Arc::<AtomicBool>::default();
         let client = StreamClient {

@@ -85,13 +85,8 @@ impl StreamClient {
         let lines = LineBuffer::default();
         let mut converter = EventConverter::new(opening, engines, lines.clone());
         loop {
-            let converted = match runtime.block_on(cursor.next()) {
-                StreamStep::Section(section) => converter.convert_bytes(&section),
-                StreamStep::Behind => return StreamEnd::Slow,
-                StreamStep::Ended => return StreamEnd::Complete,
-            };
-            if let Err(error) = converted {
-                return StreamEnd::Failed(error.to_string());
+            if let Err(end) = converter.convert_step(runtime.block_on(cursor.next())) {
+                return end;
             }
             let text = lines.take_lines();
             if !text.is_empty()
@@ -242,29 +237,46 @@ impl EventConverter {
         }
     }
 
+    /// Converts the next step of the stream. `Err` if the stream stops there.
+    fn convert_step(&mut self, step: StreamStep) -> Result<(), StreamEnd> {
+        match step {
+            StreamStep::Section(section) => {
+                self.convert_bytes(&section).map_err(|error| StreamEnd::Failed(error.to_string()))
+            }
+            StreamStep::Behind => Err(StreamEnd::Slow),
+            StreamStep::Ended => Err(StreamEnd::Complete),
+        }
+    }
+
     /// Adds the next bytes of the stream, and converts the sections that they complete. The exporter writes the lines to the line buffer.
     fn convert_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {
-                StreamSection::Header { header, .. } => {
-                    // The configuration in a recording lacks the facts about engines.
-                    let config = Config { engines: self.engines, ..header.config };
-                    let lines = self.lines.clone();
-                    let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;
-                    self.export = Some(StreamExport { source: header.source, export });
-                }
+                StreamSection::Header { header, .. } => self.begin_export(*header)?,
                 StreamSection::Block(block) => self.convert_block(&block)?,
-                StreamSection::End(closing) => {
-                    // The section does not name the source; the header did.
-                    if let Some(StreamExport { source, export }) = self.export.take() {
-                        export.finish(&ReportInput { kind: source, ..*closing })?;
-                    }
-                }
+                StreamSection::End(closing) => self.finish_export(*closing)?,
                 // The report as of some moment is no event.
                 StreamSection::Status(_) => {}
             }
         }
+        Ok(())
+    }
+
+    /// Begins the export of the run that the header describes.
+    fn begin_export(&mut self, header: RecordingHeader) -> io::Result<()> {
+        // The configuration in a recording lacks the facts about engines.
+        let config = Config { engines: self.engines, ..header.config };
+        let lines = self.lines.clone();
+        let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;
+        self.export = Some(StreamExport { source: header.source, export });
+        Ok(())
+    }
+
+    /// Ends the export with the source's last state, if it has begun. That does not name the source; the header did.
+    fn finish_export(&mut self, closing: ReportInput) -> io::Result<()> {
+        let Some(StreamExport { source, export }) = self.export.take() else { return Ok(()) };
+        export.finish(&ReportInput { kind: source, ..closing })?;
         Ok(())
     }
 

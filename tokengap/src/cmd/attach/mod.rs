@@ -15,7 +15,7 @@ use outputs::report::RunReport;
 use session::telemetry::MetricsOptions;
 use session::{RunHooks, Running, Signals};
 use sources::attach::{
-    AttachOptions, EngineLimit, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached,
+    Attach, AttachOptions, EngineLimit, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached,
 };
 use sources::{open_files, tokenizer};
 
@@ -121,6 +121,16 @@ impl Args {
         }
     }
 
+    /// Names of the engines to watch; empty for all.
+    fn engine_names(&self) -> EngineNames {
+        EngineNames { names: self.engine.iter().cloned().collect() }
+    }
+
+    /// Engines that may join those of the start. `None` if the user named the processes: then no other engine is meant.
+    fn engines_that_may_join(&self) -> Option<EngineNames> {
+        if self.pid.is_empty() { Some(self.engine_names()) } else { None }
+    }
+
     /// Options of the attach, by the arguments. Reads the tokenizer, if one is named.
     fn attach_options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
@@ -144,40 +154,65 @@ pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
     confinement::confine_attach(&args.live, &args.helper_options())?;
     let options = args.attach_options(python)?;
-    let names = EngineNames { names: args.engine.iter().cloned().collect() };
     // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
     // With --follow, the engine may start later, so nothing is waited for here.
     if args.follow {
-        let (engines, first) = EngineRuns::follow(options, names)?;
+        let (engines, first) = EngineRuns::follow(options, args.engine_names())?;
         return watch_engines(args, engines, vec![first], endpoint, &signals);
     }
-    // Each step runs on a thread of its own, because it may hang. `None` if a signal or the end of `--duration` comes first.
-    let start_up = StartUp::new(&signals, args.live.duration);
-    let named = args.pid.clone();
-    let Some(watcher) = start_up.wait_for_result_of(move || find_processes(&named))? else {
-        return end_early(args, endpoint, &signals, "the search for the engine's processes");
+    match attach_to_running(args, options, &signals)? {
+        AttachOutcome::Attached(attached) => {
+            let AttachedEngines { engines, first } = *attached;
+            print_attached(&first);
+            if let Some(note) = engines.limit_note() {
+                errln!("tokengap: {note}");
+            }
+            watch_engines(args, engines, first, endpoint, &signals)
+        }
+        AttachOutcome::Interrupted { unfinished } => end_early(args, endpoint, &signals, unfinished),
+    }
+}
+
+/// Engines at the start of the command.
+struct AttachedEngines {
+    engines: EngineRuns,
+    /// The runs of those that are there at the start.
+    first: Vec<EngineRun>,
+}
+
+/// How the attach to running engines ended.
+enum AttachOutcome {
+    Attached(Box<AttachedEngines>),
+    /// A signal or the end of `--duration` came first, during the step `unfinished`.
+    Interrupted {
+        unfinished: &'static str,
+    },
+}
+
+/// Finds the engines that run, chooses those to watch, and attaches to them. Each step runs on a thread of its own, because it may hang.
+fn attach_to_running(args: &Args, options: AttachOptions, signals: &Signals) -> anyhow::Result<AttachOutcome> {
+    let start_up = StartUp::new(signals, args.live.duration);
+    // A step has no result if the start was interrupted.
+    let named_processes = args.pid.clone();
+    let Some(watcher) = start_up.wait_for_result_of(move || find_processes(&named_processes))? else {
+        return Ok(AttachOutcome::Interrupted { unfinished: "the search for the engine's processes" });
     };
     let topology = watcher.topology().clone();
-    let named = args.pid.clone();
-    let names_to_select = names.clone();
-    let Some(chosen) =
-        start_up.wait_for_result_of(move || names_to_select.select_engines(choose_engines(&topology, &named)?))?
+    let named_processes = args.pid.clone();
+    let engine_names = args.engine_names();
+    let Some(chosen) = start_up
+        .wait_for_result_of(move || engine_names.select_engines(choose_engines(&topology, &named_processes)?))?
     else {
-        return end_early(args, endpoint, &signals, "the choice of an engine");
+        return Ok(AttachOutcome::Interrupted { unfinished: "the choice of an engine" });
     };
-    // If the user named the processes, no further engine may join.
-    let joining = if args.pid.is_empty() { Some(names) } else { None };
-    let Some((engines, attached)) =
-        start_up.wait_for_result_of(move || EngineRuns::attach(watcher, chosen, options, joining))?
+    let may_join = args.engines_that_may_join();
+    let Some((engines, first)) =
+        start_up.wait_for_result_of(move || EngineRuns::attach(watcher, chosen, options, may_join))?
     else {
-        return end_early(args, endpoint, &signals, "the attach to the engine's processes");
+        return Ok(AttachOutcome::Interrupted { unfinished: "the attach to the engine's processes" });
     };
-    print_attached(&attached);
-    if let Some(note) = engines.limit_note() {
-        errln!("tokengap: {note}");
-    }
-    watch_engines(args, engines, attached, endpoint, &signals)
+    Ok(AttachOutcome::Attached(Box::new(AttachedEngines { engines, first })))
 }
 
 /// Prints the watched processes of each engine.
@@ -193,21 +228,26 @@ fn print_attached(engines: &[EngineRun]) {
             errln!("tokengap: {name} is not watched yet: {}", engine.obstacle().unwrap_or_default());
             continue;
         };
+        print_observation(&name, attach);
         let pid = attach.main_pid().unwrap_or_default();
         let suffix = if are_several { format!(" of {name} (main pid {pid})") } else { String::new() };
-        if let Some(side) = attach.disaggregation() {
-            errln!(
-                "tokengap: {name} is the {} server of a pair ({}); it sends {}",
-                side.value.word,
-                side.origin,
-                side.value.sends
-            );
-        }
-        for (process, means) in attach.probed_processes() {
-            let means = means.unwrap_or("nothing");
-            errln!("tokengap: frames of {} {} are observed by {means}", process.role, process.id.pid);
-        }
         errln!("tokengap: attached to {} processes{suffix}", attach.watched());
+    }
+}
+
+/// Prints an engine's side of a pair, if it is of one, and how the frames of each process are observed.
+fn print_observation(engine_name: &str, attach: &Attach) {
+    if let Some(side) = attach.disaggregation() {
+        errln!(
+            "tokengap: {engine_name} is the {} server of a pair ({}); it sends {}",
+            side.value.word,
+            side.origin,
+            side.value.sends
+        );
+    }
+    for (process, means) in attach.probed_processes() {
+        let means = means.unwrap_or("nothing");
+        errln!("tokengap: frames of {} {} are observed by {means}", process.role, process.id.pid);
     }
 }
 
@@ -241,25 +281,43 @@ fn watch_engines(
     let mut finished = finish_runs(runs);
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
-    let mut first_unobserved = None;
-    for (run, failure) in finished.iter().zip(failures) {
-        if let Some(failure) = failure
-            && run.report.saw_nothing()
-            && first_unobserved.is_none()
-        {
-            first_unobserved = Some((run.name.as_str(), failure));
-        }
-    }
-    let Some((name, failure)) = first_unobserved else {
-        return app::print_reports(&finished, live.outcome);
+    print_reports_or_failure(&finished, failures, live)
+}
+
+/// Prints the reports. Fails if an engine could not be observed, because that is no sign of a healthy one. If nothing was seen of any
+/// engine, prints no report: empty ones would only hide the reason.
+fn print_reports_or_failure(
+    finished: &[RunReport],
+    failures: Vec<Option<String>>,
+    live: &LiveArgs,
+) -> anyhow::Result<ExitCode> {
+    let Some(UnobservedEngine { name, failure }) = first_unobserved(finished, failures) else {
+        return app::print_reports(finished, live.outcome);
     };
-    // Empty reports would only hide the reason.
     if finished.iter().all(|run| run.report.saw_nothing()) {
         bail!(failure);
     }
-    app::print_reports(&finished, live.outcome)?;
-    // An engine that could not be observed is not healthy.
+    app::print_reports(finished, live.outcome)?;
     bail!("{name}: {failure}")
+}
+
+/// An engine of which nothing was observed.
+struct UnobservedEngine<'a> {
+    name: &'a str,
+    /// Why it could not be observed.
+    failure: String,
+}
+
+/// The first run with a failure that saw nothing. `failures` has one entry for each run. `None` if there is no such run.
+fn first_unobserved(finished: &[RunReport], failures: Vec<Option<String>>) -> Option<UnobservedEngine<'_>> {
+    for (run, failure) in finished.iter().zip(failures) {
+        if let Some(failure) = failure
+            && run.report.saw_nothing()
+        {
+            return Some(UnobservedEngine { name: &run.name, failure });
+        }
+    }
+    None
 }
 
 /// Ends the runs. Each step is done for all runs before the next step begins, because the later steps wait.
@@ -325,7 +383,8 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
         Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named(topology, named)]),
         Err(error) => {
             // The list of what was found shows why nothing of it was chosen.
-            if !topology.engines.is_empty() || !topology.blind_spots.is_empty() {
+            let has_found_any = !topology.engines.is_empty() || !topology.blind_spots.is_empty();
+            if has_found_any {
                 err!("{topology}");
             }
             if matches!(error, PickError::None(_)) {

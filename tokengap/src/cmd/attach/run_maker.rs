@@ -36,21 +36,10 @@ impl<'a> RunMaker<'a> {
     pub(super) fn start_first_runs(
         &mut self,
         engines: Vec<EngineRun>,
-        mut endpoint: Option<MetricsOptions>,
+        endpoint: Option<MetricsOptions>,
     ) -> anyhow::Result<Vec<Running<WatchedEngine>>> {
         let are_several = engines.len() > 1;
-        let mut outputs = Vec::new();
-        for engine in &engines {
-            let files = if are_several { self.files.of_run(&engine.name()) } else { self.files.clone() };
-            // The first run opens the endpoint, and the others share it.
-            if outputs.is_empty() {
-                let first = RunOutputs::open(self.live, engine.kind(), &files, endpoint.take())?;
-                self.telemetry = first.shared_telemetry();
-                outputs.push(first);
-            } else {
-                outputs.push(RunOutputs::open_for_further_run(self.live, engine.kind(), &files, &self.telemetry)?);
-            }
-        }
+        let outputs = self.open_outputs(&engines, endpoint)?;
         self.screen = app::open_screen(self.live)?.map(|screen| Rc::new(RefCell::new(screen)));
         // A single engine needs no list.
         if are_several && let Some(screen) = &self.screen {
@@ -62,6 +51,27 @@ impl<'a> RunMaker<'a> {
             runs.push(self.create_run(engine, outputs));
         }
         Ok(runs)
+    }
+
+    /// Opens the outputs of each engine's run. The first run opens the endpoint, and the others share it.
+    fn open_outputs(
+        &mut self,
+        engines: &[EngineRun],
+        mut endpoint: Option<MetricsOptions>,
+    ) -> anyhow::Result<Vec<RunOutputs>> {
+        let are_several = engines.len() > 1;
+        let mut outputs = Vec::new();
+        for engine in engines {
+            let files = if are_several { self.files.of_run(&engine.name()) } else { self.files.clone() };
+            if outputs.is_empty() {
+                let first = RunOutputs::open(self.live, engine.kind(), &files, endpoint.take())?;
+                self.telemetry = first.shared_telemetry();
+                outputs.push(first);
+            } else {
+                outputs.push(RunOutputs::open_for_further_run(self.live, engine.kind(), &files, &self.telemetry)?);
+            }
+        }
+        Ok(outputs)
     }
 
     /// Starts the run of an engine that joins the others. If its files cannot be opened, it goes on without them.

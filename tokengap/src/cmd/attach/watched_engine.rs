@@ -30,6 +30,24 @@ impl WatchedEngine {
         Self { engine, screen, state: PodState::default(), state_since: now, next_update: now }
     }
 
+    /// The run's line in the list of runs, as of `now`.
+    fn line_at(&self, now: Instant, analysis: &Analysis) -> PodLine {
+        let missed = analysis.ledger().totals().missed;
+        PodLine {
+            name: self.engine.name(),
+            role: self.role(),
+            port: self.engine.port(),
+            model: self.engine.model().unwrap_or_default().to_owned(),
+            state: self.state,
+            state_age_ns: (now - self.state_since).as_nanos() as u64,
+            reason: self.engine.obstacle().unwrap_or_default(),
+            records_missed: missed.reported() + missed.unannounced,
+            // Unlike a remote run, this one has all its records.
+            begun_wall_ns: None,
+            figures: KeyFigures::from_analysis(analysis),
+        }
+    }
+
     /// Updates the run's line in the list of runs (its `PodLine`), at most once per interval. Does nothing without a screen or list.
     fn update_line(&mut self, analysis: &Analysis) {
         let now = Instant::now();
@@ -47,20 +65,7 @@ impl WatchedEngine {
             self.state = state;
             self.state_since = now;
         }
-        let missed = analysis.ledger().totals().missed;
-        let line = PodLine {
-            name: self.engine.name(),
-            role: self.role(),
-            port: self.engine.port(),
-            model: self.engine.model().unwrap_or_default().to_owned(),
-            state,
-            state_age_ns: (now - self.state_since).as_nanos() as u64,
-            reason: self.engine.obstacle().unwrap_or_default(),
-            records_missed: missed.reported() + missed.unannounced,
-            // Unlike a remote run, this one has all its records.
-            begun_wall_ns: None,
-            figures: KeyFigures::from_analysis(analysis),
-        };
+        let line = self.line_at(now, analysis);
         let mut screen = screen.borrow_mut();
         screen.set_pod(*run_index, line);
         screen.set_run_list_note(self.engine.limit_note());

@@ -30,14 +30,8 @@ impl MessageReader {
         // SGLang's own decoder also has the finish reason as it was sent.
         if self.sglang.recognises(&[message]) {
             let batch = self.sglang.decode(message).map_err(|why| why.to_string())?;
-            let mut requests = Vec::new();
-            if batch.shape().kind == Kind::Control {
-                let read = (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests);
-                // Only messages to the scheduler have requests; another control message is no error.
-                if read.is_err() {
-                    requests.clear();
-                }
-            }
+            let is_control = batch.shape().kind == Kind::Control;
+            let requests = if is_control { requests_of_control_message(message) } else { Vec::new() };
             return Ok(AnyMessage::Sglang(batch, requests));
         }
         // Each message may be of another engine, so the format of the last one is not remembered.
@@ -49,6 +43,16 @@ impl MessageReader {
             Err(why) => Err(why.to_string()),
         }
     }
+}
+
+/// Requests that a control message of SGLang names. Only messages to the scheduler have some; another one is no error.
+fn requests_of_control_message(message: &[u8]) -> Vec<DispatchedRequest<'_>> {
+    let mut requests = Vec::new();
+    let read = (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests);
+    if read.is_err() {
+        requests.clear();
+    }
+    requests
 }
 
 impl<'a> AnyMessage<'a> {

@@ -69,27 +69,17 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
     for file in &args.files {
         let name = if file.as_os_str() == "-" { "stdin".into() } else { file.display().to_string() };
         let message = read_message(file, args.max_bytes);
-        let decoded = match &message {
-            Ok(message) if message.is_empty() => {
-                Err(String::from("it is empty; expected a message as returned by recv()"))
-            }
-            Ok(message) => reader.read(message),
-            Err(why) => Err(advice::error_line(why)),
-        };
+        let decoded = decode_message(&mut reader, &message);
         let budget = OutputBudget::new(args.max_output);
         match &decoded {
             Ok(message) if args.json => json::write_message(&mut out, &name, message, &budget)?,
             Ok(message) => text::write_message(&mut out, &name, message, &budget)?,
             Err(why) if args.json => json::write_error(&mut out, &name, why)?,
-            Err(why) => {
-                // Flush first, so that both streams keep their order on a terminal.
-                out.flush()?;
-                errln!("{name}: {why}");
-            }
+            Err(why) => print_error(&mut out, &name, why)?,
         }
         if budget.is_exhausted() {
-            out.flush()?;
-            errln!("{name}: more than {} bytes of content; the rest is omitted (--max-output)", args.max_output);
+            let what = format!("more than {} bytes of content; the rest is omitted (--max-output)", args.max_output);
+            print_error(&mut out, &name, &what)?;
         }
         if decoded.is_err() {
             code = ExitCode::from(2);
@@ -97,6 +87,25 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     Ok(code)
+}
+
+/// Decodes what was read of a file. The error is a line for the user.
+fn decode_message<'a>(
+    reader: &'a mut message::MessageReader,
+    read: &'a anyhow::Result<Vec<u8>>,
+) -> Result<message::AnyMessage<'a>, String> {
+    match read {
+        Ok(bytes) if bytes.is_empty() => Err(String::from("it is empty; expected a message as returned by recv()")),
+        Ok(bytes) => reader.read(bytes),
+        Err(why) => Err(advice::error_line(why)),
+    }
+}
+
+/// Prints a line about a file on stderr. Flushes `out` first, so that both streams keep their order on a terminal.
+fn print_error(out: &mut impl Write, file: &str, what: &str) -> io::Result<()> {
+    out.flush()?;
+    errln!("{file}: {what}");
+    Ok(())
 }
 
 /// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.

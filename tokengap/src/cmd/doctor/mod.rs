@@ -115,6 +115,13 @@ pub(crate) fn run_doctor(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!all_work)))
 }
 
+/// Pids of the engine's processes, the lowest first.
+fn sorted_pids(engine: &Engine) -> Vec<u32> {
+    let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
 /// Tests each feature. If `tries_attach`, the tests attach to the engine for a moment; otherwise they use only this process.
 fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnosis {
     let mut facts = facts::machine_facts();
@@ -128,18 +135,10 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
     let mut features = vec![rows::engine_row(!engines.is_empty(), watcher.topology())];
     let mut pids = None;
     if let Some(engine) = &engine {
-        let mut engine_pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
-        engine_pids.sort_unstable();
-        pids = Some(engine_pids);
+        pids = Some(sorted_pids(engine));
         features.push(rows::thread_times_row(engine));
     }
-    match engine {
-        Some(engine) if tries_attach => {
-            features.extend(trial::try_on_engine(watcher, engine.clone()));
-            features.push(rows::splice_row(&engine));
-        }
-        _ => features.extend(trial::try_on_tokengap()),
-    }
+    features.extend(probe_rows(watcher, engine, tries_attach));
     features.extend([rows::tap_row(), rows::recording_row()]);
     let engines = engines.iter().map(EngineLine::of_engine).collect();
     Diagnosis {
@@ -149,6 +148,19 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
         pids,
         features,
         facts,
+    }
+}
+
+/// Rows of the features that need probes. If `tries_attach` and there is an engine, the tests attach to it; otherwise they use only this
+/// process.
+fn probe_rows(watcher: Watcher, engine: Option<Engine>, tries_attach: bool) -> Vec<FeatureRow> {
+    match engine {
+        Some(engine) if tries_attach => {
+            let mut tested = trial::try_on_engine(watcher, engine.clone());
+            tested.push(rows::splice_row(&engine));
+            tested
+        }
+        _ => trial::try_on_tokengap(),
     }
 }
 

@@ -102,14 +102,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let signals = Signals::install()?;
     let (mut remotes, first) = RemoteRuns::start(sources)?;
     let are_several = first.len() > 1;
-    let screen = screen.map(|mut screen| {
-        screen.watch_runs(first.len());
-        // With several runs, the list shows first which one has a problem.
-        if are_several {
-            screen.open_run_list();
-        }
-        Rc::new(RefCell::new(screen))
-    });
+    let screen = screen.map(|screen| share_screen(screen, first.len()));
     let config = Config {
         limits: args.limits.limits(),
         engines: engines::FACTS,
@@ -140,6 +133,15 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     Ok(finished)
+}
+
+/// Prepares the screen for these runs, which share it. With several runs, the list shows first which one has a problem.
+fn share_screen(mut screen: Screen, run_count: usize) -> Rc<RefCell<Screen>> {
+    screen.watch_runs(run_count);
+    if run_count > 1 {
+        screen.open_run_list();
+    }
+    Rc::new(RefCell::new(screen))
 }
 
 /// Makes the runs of remote engines, which share a screen.

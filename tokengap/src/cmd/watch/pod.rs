@@ -91,16 +91,8 @@ impl Source for Pod {
         let mut flow = Flow::Idle;
         // Limited, so that all runs get their turn.
         for _ in 0..SECTIONS_A_TURN {
-            match self.remote.poll() {
-                None => break,
-                Some(RemoteEvent::Up(host)) => {
-                    // An empty name says no more than the address.
-                    self.host = host.filter(|host| !host.is_empty());
-                    self.update_name();
-                }
-                Some(RemoteEvent::Down(why)) => self.record_connection_loss(why, session),
-                Some(RemoteEvent::Section(section)) => self.process_section(*section, session),
-            }
+            let Some(event) = self.remote.poll() else { break };
+            self.process_remote_event(event, session);
             flow = Flow::Busy;
         }
         let now = Instant::now();
@@ -198,6 +190,19 @@ impl Pod {
         true
     }
 
+    /// Processes what has happened to the connection, or has come over it.
+    fn process_remote_event(&mut self, event: RemoteEvent, session: &mut Session) {
+        match event {
+            RemoteEvent::Up(host) => {
+                // An empty name says no more than the address.
+                self.host = host.filter(|host| !host.is_empty());
+                self.update_name();
+            }
+            RemoteEvent::Down(why) => self.record_connection_loss(why, session),
+            RemoteEvent::Section(section) => self.process_section(*section, session),
+        }
+    }
+
     /// Processes a section of the stream, which shows that the run is alive.
     fn process_section(&mut self, section: StreamSection, session: &mut Session) {
         self.last_section = Instant::now();
@@ -235,17 +240,11 @@ impl Pod {
         let mut config = header.config;
         config.limits = config.limits.lower_of(self.limits);
         session.restart(config);
-        // What was read and counted so far belongs to the previous run.
-        self.reader = BlockReader::default();
-        self.gaps = 0;
-        self.unreadable_blocks = 0;
-        self.unreadable_reason.clear();
-        self.has_analysis_failed = false;
+        self.forget_previous_run();
         self.state = PodState::Live;
         self.run = Some(run);
         self.kind = hostile::plain(&header.source);
         self.anchor = Some(header.anchor);
-        self.last_status = ReportInput::default();
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
         session.sink().describe_remote_run(header, self.options);
         if let Some(path) = self.record.take()
@@ -254,6 +253,16 @@ impl Pod {
             session.add_degraded(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
         }
+    }
+
+    /// Resets what was read, counted and stated so far, because it belongs to the previous run.
+    fn forget_previous_run(&mut self) {
+        self.reader = BlockReader::default();
+        self.gaps = 0;
+        self.unreadable_blocks = 0;
+        self.unreadable_reason.clear();
+        self.has_analysis_failed = false;
+        self.last_status = ReportInput::default();
     }
 
     /// Passes the records of a block to the session, and reports records that are missing before it.
@@ -304,6 +313,11 @@ impl Pod {
         if self.state == PodState::Live && now - self.last_section >= SILENT_AFTER {
             self.change_state(PodState::Silent);
         }
+        self.problems = self.problems_at(now);
+    }
+
+    /// Problems of the connection, and of what came over it.
+    fn problems_at(&self, now: Instant) -> Vec<String> {
         let mut problems: Vec<String> = self.connection_problem(now).into_iter().collect();
         if self.reader.lost() > 0 {
             problems.push(format!(
@@ -327,7 +341,7 @@ impl Pod {
                 self.name
             ));
         }
-        self.problems = problems;
+        problems
     }
 
     /// What is wrong with the connection to the source in its current state; `None` if nothing is.
