@@ -1,5 +1,6 @@
 //! Source of `tokengap attach`: discovery finds the processes, the probe observes them, [`lanes`] interprets the observations.
 
+mod arrivals;
 mod background;
 mod cpu;
 mod delivery;
