@@ -305,22 +305,43 @@ fn keep_most_likely_receivers(receivers: &mut Vec<ConnectedReceiver>, kind: Kind
 }
 
 /// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such
-/// messages. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to
-/// the main process, which forwards them.
+/// messages.
 fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     let is_intermediate = match role.function() {
         Function::Source | Function::Control => return None,
         Function::Intermediate => true,
         Function::Receiver => false,
     };
-    let carries_tokens = !kind.is_control() && kind != Kind::Abort;
-    match (carries_tokens, is_intermediate) {
+    let has_tokens = !kind.is_control() && kind != Kind::Abort;
+    if has_tokens {
+        Some(preference_for_tokens(role, is_intermediate))
+    } else {
+        preference_without_tokens(role, is_intermediate)
+    }
+}
+
+/// Rank of a role among the possible receivers of tokens. They go through a process in between if there is one, else directly to one that
+/// responds to clients.
+fn preference_for_tokens(role: Role, is_intermediate: bool) -> u8 {
+    if !is_intermediate {
+        1
+    } else if role.is_main() {
         // A main process in between is the last choice, because it is there for the other messages.
-        (true, true) => Some(if role.is_main() { 2 } else { 0 }),
-        (true, false) => Some(1),
-        (false, _) if role.is_main() => Some(0),
-        (false, true) => None,
-        (false, false) => Some(1),
+        2
+    } else {
+        0
+    }
+}
+
+/// Rank of a role among the possible receivers of messages without tokens. They go to the main process, which forwards them, else to one
+/// that responds to clients, but to no other process in between.
+fn preference_without_tokens(role: Role, is_intermediate: bool) -> Option<u8> {
+    if role.is_main() {
+        Some(0)
+    } else if is_intermediate {
+        None
+    } else {
+        Some(1)
     }
 }
 

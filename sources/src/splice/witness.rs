@@ -137,20 +137,7 @@ fn check_messages(
         if shared.is_mark_requested.swap(false, Ordering::Relaxed) {
             check.requests.mark_live();
         }
-        let polled = probe.poll(MAX_POLL, |observation| match observation {
-            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
-                check.seen.sent += 1;
-                check.matcher.record_send(&message);
-            }
-            Observation::Unsent(call) => {
-                check.matcher.record_refused_send(&call);
-            }
-            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => {
-                check.check_received(&message);
-            }
-            Observation::Lost { count, .. } => check.record_lost(count),
-            _ => {}
-        });
+        let polled = probe.poll(MAX_POLL, |observation| check.check_observation(&observation, senders, receivers));
         if is_ending || checked_at.elapsed() >= CHECK_INTERVAL {
             checked_at = Instant::now();
             check.collect_findings();
@@ -209,6 +196,23 @@ struct ReceivingSocket {
     carries: SocketFormat,
 }
 
+impl ReceivingSocket {
+    /// Id of the next message. The socket is one lane, because it shows the messages of all its connections in one order.
+    fn next_id(&mut self) -> FrameId {
+        let only_lane = 0;
+        let id = FrameId::new(self.hop, only_lane, self.seq);
+        self.seq += 1;
+        id
+    }
+}
+
+/// State of a receiving socket. Its first message makes the socket a hop of its own.
+fn inbox_of(inboxes: &mut HashMap<SocketId, ReceivingSocket>, socket: SocketId) -> &mut ReceivingSocket {
+    // Sockets beyond the range of ids share the last one.
+    let next_hop = HopId(inboxes.len().min(usize::from(u16::MAX)) as u16);
+    inboxes.entry(socket).or_insert(ReceivingSocket { hop: next_hop, seq: 0, carries: SocketFormat::default() })
+}
+
 impl MessageCheck {
     /// A check without any message so far.
     fn new() -> Self {
@@ -222,23 +226,32 @@ impl MessageCheck {
         }
     }
 
+    /// Counts and checks what the probe has observed of the senders and receivers.
+    fn check_observation(&mut self, observation: &Observation<'_>, senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) {
+        match observation {
+            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
+                self.seen.sent += 1;
+                self.matcher.record_send(message);
+            }
+            Observation::Unsent(call) => {
+                self.matcher.record_refused_send(call);
+            }
+            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => {
+                self.check_received(message);
+            }
+            Observation::Lost { count, .. } => self.record_lost(*count),
+            _ => {}
+        }
+    }
+
     /// Checks a received message. The analysis gets it as a frame of its socket, in the order of receipt, and sums up the tokens of each
     /// request. A message that is neither decoded nor matched with a send is not checked.
     fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
-        // Sockets beyond the range of ids share the last one.
-        let next_hop = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
-        let inbox = self.inboxes.entry(message.call.socket).or_insert(ReceivingSocket {
-            hop: next_hop,
-            seq: 0,
-            carries: SocketFormat::default(),
-        });
-        // One lane: a socket shows the messages of all its connections in one order.
-        let only_lane = 0;
-        let id = FrameId::new(inbox.hop, only_lane, inbox.seq);
-        inbox.seq += 1;
+        let inbox = inbox_of(&mut self.inboxes, message.call.socket);
+        let id = inbox.next_id();
         let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
             Ok(batch) => batch,
             // Another process sent it, such as a coordinator of several engines.
@@ -334,7 +347,6 @@ fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let mut wakeups = 0;
     for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {
         for tid in &process.io_threads {
-            // One unreadable thread makes the sum useless.
             // A thread gives up its CPU voluntarily to wait, so it wakes up after each such switch.
             wakeups += voluntary_switches(process.id.pid, *tid)?;
         }
