@@ -56,6 +56,19 @@ struct ReadConnection {
     seq: u64,
 }
 
+/// The processes at the ends of each connection over which `pid` receives, by the inode of its socket.
+fn connections_received_by(pid: u32, engine: &Engine) -> BTreeMap<u64, ProcessPair> {
+    let mut pair_by_inode = BTreeMap::new();
+    for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
+        if let (Some(from), Some(to)) = (lane.from, lane.to)
+            && to.pid == pid
+        {
+            pair_by_inode.insert(to.inode, ProcessPair { sender_pid: from.pid, receiver_pid: pid });
+        }
+    }
+    pair_by_inode
+}
+
 impl SocketReads {
     /// Observes the connections of `engine` over which `processes` receive, which have no libzmq, as they are now. For a new process, this
     /// must run before the probe is added. An error says why the kernel side failed.
@@ -73,47 +86,50 @@ impl SocketReads {
                     .insert(format!("socket reads: pid {pid} reads through io_uring, which is not observed"));
                 continue;
             }
-            let mut pair_by_inode: BTreeMap<u64, ProcessPair> = BTreeMap::new();
-            for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
-                if let (Some(from), Some(to)) = (lane.from, lane.to)
-                    && to.pid == pid
-                {
-                    pair_by_inode.insert(to.inode, ProcessPair { sender_pid: from.pid, receiver_pid: pid });
-                }
-            }
-            let connections_of_others = self.connections.keys().filter(|socket| socket.reader_pid != pid).count();
-            while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
-                pair_by_inode.pop_last();
-                self.connections_beyond_limit += 1;
-            }
+            let mut pair_by_inode = connections_received_by(pid, engine);
+            self.drop_connections_beyond_limit(pid, &mut pair_by_inode);
             let sockets: BTreeSet<u64> = pair_by_inode.keys().copied().collect();
             let is_observable = probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())?;
             // The probe reports the reason, which is the same for all processes.
             if !is_observable {
                 return Ok(());
             }
-            let known_connections = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
-            let pairs_before: BTreeSet<ProcessPair> =
-                known_connections.map(|(_, connection)| connection.pair).collect();
-            let pairs_now: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
-            // A pair with another connection left is still observed.
-            self.closed.extend(pairs_before.difference(&pairs_now));
-            self.connections.retain(|socket, _| socket.reader_pid != pid || sockets.contains(&socket.inode));
-            self.lost.retain(|lost| lost.pair.receiver_pid != pid || sockets.contains(&lost.inode));
-            for (inode, pair) in pair_by_inode {
-                self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
-                    // Its receives count as observed once older records have been read.
-                    self.newly_observed.push(pair);
-                    ReadConnection {
-                        pair,
-                        track: ConnectionTracker::default(),
-                        reader: FrameReader::new(engines::FORMATS),
-                        seq: 0,
-                    }
-                });
-            }
+            self.replace_connections_of(pid, &pair_by_inode);
         }
         Ok(())
+    }
+
+    /// Drops connections of a process until they fit into the limit together with those of the other processes, and counts them.
+    fn drop_connections_beyond_limit(&mut self, pid: u32, pair_by_inode: &mut BTreeMap<u64, ProcessPair>) {
+        let connections_of_others = self.connections.keys().filter(|socket| socket.reader_pid != pid).count();
+        while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
+            pair_by_inode.pop_last();
+            self.connections_beyond_limit += 1;
+        }
+    }
+
+    /// Replaces the connections over which a process receives by these, given by the inodes of its sockets. Those that were known before go
+    /// on.
+    fn replace_connections_of(&mut self, pid: u32, pair_by_inode: &BTreeMap<u64, ProcessPair>) {
+        let known_connections = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
+        let pairs_before: BTreeSet<ProcessPair> = known_connections.map(|(_, connection)| connection.pair).collect();
+        let pairs_now: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
+        // A pair with another connection left is still observed.
+        self.closed.extend(pairs_before.difference(&pairs_now));
+        self.connections.retain(|socket, _| socket.reader_pid != pid || pair_by_inode.contains_key(&socket.inode));
+        self.lost.retain(|lost| lost.pair.receiver_pid != pid || pair_by_inode.contains_key(&lost.inode));
+        for (&inode, &pair) in pair_by_inode {
+            self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
+                // Its receives count as observed once older records have been read.
+                self.newly_observed.push(pair);
+                ReadConnection {
+                    pair,
+                    track: ConnectionTracker::default(),
+                    reader: FrameReader::new(engines::FORMATS),
+                    seq: 0,
+                }
+            });
+        }
     }
 
     /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
