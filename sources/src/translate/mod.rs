@@ -267,21 +267,27 @@ impl DispatchedMessage<'_, '_> {
     /// Emits an event for each request of the message. The first event also stands for the message itself. If the message was not read,
     /// emits why, and an event for each request in its captured bytes.
     pub(crate) fn emit(self, content: Result<DispatchKind, Refused>, sink: Sink<'_>) {
+        match content {
+            Ok(kind) => self.emit_read(kind, sink),
+            Err(why) => self.emit_unread(why.reason, sink),
+        }
+    }
+
+    /// Emits why the message was not read. Of a message that was cut, also emits the first requests. They count from 1, because an event
+    /// with index 0 stands for the message itself.
+    fn emit_unread(self, reason: &'static str, sink: Sink<'_>) {
         let Self { id, at, bytes, requests } = self;
-        let kind = match content {
-            Ok(kind) => kind,
-            Err(why) => {
-                sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, why.reason))));
-                // The first requests of a message that was cut. They count from 1, because an event with index 0 stands for the message
-                // itself.
-                let kind = DispatchKind::Requests;
-                for (index, request) in (1..).zip(requests) {
-                    let captured = Dispatch { id, bytes: 0, kind, index, request: Some(*request) };
-                    sink(&Event::new(at, What::Dispatched(captured)));
-                }
-                return;
-            }
-        };
+        sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, reason))));
+        let kind = DispatchKind::Requests;
+        for (index, request) in (1..).zip(requests) {
+            let captured = Dispatch { id, bytes: 0, kind, index, request: Some(*request) };
+            sink(&Event::new(at, What::Dispatched(captured)));
+        }
+    }
+
+    /// Emits a message of this kind with its requests. The first event also stands for the message itself, and alone has its length.
+    fn emit_read(self, kind: DispatchKind, sink: Sink<'_>) {
+        let Self { id, at, bytes, requests } = self;
         let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
         sink(&Event::new(at, What::Dispatched(first)));
         for (index, request) in (0..).zip(requests).skip(1) {

@@ -214,7 +214,7 @@ impl Clients {
 
     /// Sends a new request to the next worker.
     fn send_request(&mut self, stage: &Stage) {
-        // Also advances the turn, which selects the worker.
+        // Also advances the turn, which selects the worker and its socket.
         let request = self.create_request();
         stage.account.count_opened_request();
         let socket_index = self.worker_turn % self.sockets.len();
@@ -259,6 +259,13 @@ impl Clients {
         }
     }
 
+    /// The worker that accepts the next connection. HTTP workers do so in turn. A single one has no name, so the list is then empty.
+    fn choose_next_worker(&mut self) -> Option<Arc<str>> {
+        self.worker_turn += 1;
+        let index = self.worker_turn.checked_rem(self.workers.len())?;
+        Some(Arc::clone(&self.workers[index]))
+    }
+
     /// Plans how a request ends. A request of only the prefill ends after `prefill_tokens`, any other after at most `answer_tokens`.
     fn plan_end(&self, prefill_tokens: Option<u32>, answer_tokens: u32, random: &mut Random) -> PlannedEnd {
         if let Some(target) = prefill_tokens {
@@ -276,9 +283,7 @@ impl Clients {
     fn create_request(&mut self) -> DemoRequest {
         let mut random = self.random.fork();
         let ChosenRid { rid, prefill_tokens } = self.choose_rid(&mut random);
-        // HTTP workers accept connections in turn. A single one has no name: the list is then empty, and the index `None`.
-        self.worker_turn += 1;
-        let worker_index = self.worker_turn.checked_rem(self.workers.len());
+        let worker = self.choose_next_worker();
         let answer_tokens = draw_length(self.load.answer, &mut random);
         let PlannedEnd { ending, target } = self.plan_end(prefill_tokens, answer_tokens, &mut random);
         let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
@@ -287,7 +292,7 @@ impl Clients {
         let leaves_after = client_leaves.then(|| random.draw_between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
         DemoRequest {
             rid: rid.into(),
-            worker: worker_index.map(|index| Arc::clone(&self.workers[index])),
+            worker,
             prompt_tokens: prompt.len() as u32,
             // The last `READ_OFFSET` ids, or zeros for a shorter prompt.
             prompt_tail: prompt.last_chunk().copied().unwrap_or_default(),
