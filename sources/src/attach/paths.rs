@@ -291,10 +291,8 @@ impl Paths {
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
         // A restarted process receives on the hop of its predecessor, which is no longer watched.
-        let is_successor = match hop.receiver_pid() {
-            Some(before) => before != pid && !self.observability.is_watched(before),
-            None => true,
-        };
+        let is_successor =
+            hop.receiver_pid().is_none_or(|before| before != pid && !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
