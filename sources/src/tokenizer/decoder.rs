@@ -57,6 +57,18 @@ fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
     None
 }
 
+/// Sets the state that the library would have after a token with this complete text: it is the only one that the next depends on.
+#[inline]
+fn reset_to_token(stream: &mut TokenStream, id: u32, text: &str) {
+    let TokenStream { ids, prefix, next } = stream;
+    ids.clear();
+    ids.push(id);
+    prefix.clear();
+    prefix.push_str(text);
+    let complete_tokens = 1;
+    *next = complete_tokens;
+}
+
 impl Detokenize for Detokenizer {
     fn begin(&self) -> TokenStream {
         self.after_word.clone()
@@ -64,21 +76,15 @@ impl Detokenize for Detokenizer {
 
     /// Appends the text that the token `id` adds to the stream. Returns false if the tokenizer refuses it.
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
-        let TokenStream { ids, prefix, next } = stream;
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
         // The text of the first `next` tokens is complete. Any others are parts of a character, which this token may complete.
-        let is_at_character_start = ids.len() == *next;
+        let is_at_character_start = stream.ids.len() == stream.next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);
-            // The state that the library would have: this token is the only one that the next depends on.
-            ids.clear();
-            ids.push(id);
-            prefix.clear();
-            prefix.push_str(known_text);
-            let complete_tokens = 1;
-            *next = complete_tokens;
+            reset_to_token(stream, id, known_text);
             return true;
         }
+        let TokenStream { ids, prefix, next } = stream;
         match step_decode_stream(&self.tokenizer, vec![id], SKIPS_SPECIAL_TOKENS, ids, prefix, next) {
             Ok(new) => {
                 text.push_str(&new.unwrap_or_default());
