@@ -332,8 +332,8 @@ impl Served {
 }
 
 impl Served {
-    /// Ends the last response of a closed connection. If neither side ended the connection, the relay did, and the outcome of the response is
-    /// unknown.
+    /// Ends the last response of a closed connection. If neither side ended the connection, the relay did, and the outcome of the response
+    /// is unknown.
     fn end_connection(&mut self, lane: u32, at: MonoNs, ended_by: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
         let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), ended_by) else { return };
         let end = match ended_by {

@@ -287,7 +287,7 @@ impl EngineRun {
             return;
         }
         let Some(found) = self.take_found_engine() else { return };
-        // By the other runs.
+        // The other runs read it meanwhile.
         let is_ring_read = true;
         if let Err(error) = self.attach_to(found, is_ring_read) {
             // The run keeps the error for the report.
@@ -454,7 +454,7 @@ impl EngineRun {
         ))
     }
 
-    /// Line for the report if another engine has the name of this one, which then has a number in its own.
+    /// Line for the report if an engine that was found before has the same name; `None` if none has. The run then has a longer name.
     fn describe_shared_name(&self) -> Option<String> {
         let pid = self.watched()?.main_pid().unwrap_or_default();
         let node = self.node.lock();

@@ -257,8 +257,8 @@ impl Node {
         self.discovery.found = found_engines;
     }
 
-    /// Whether a run watches this engine: it watches one of the processes, and the engine is not certainly another one. An engine whose main
-    /// process is watched is never another one.
+    /// Whether a run watches this engine: it watches one of its processes, and the engine is not certainly another one. An engine whose
+    /// main process is watched is never another one.
     fn is_engine_of_a_run(&self, found: &FoundEngine) -> bool {
         let Some(sharing) = self.run_sharing_process(found) else { return false };
         let is_main_watched =

@@ -221,8 +221,8 @@ impl Paths {
         Some(FrameId::new(id, generation, first_frame))
     }
 
-    /// Adds the hop of a socket that receives from an unwatched sender, with its first frame, and reports it. Messages of this kind show the
-    /// roles of both ends. Returns its id; `None` beyond the limit of hops.
+    /// Adds the hop of a socket that receives from an unwatched sender, with its first frame, and reports it. The kind of the message shows
+    /// the roles of both ends. Returns its id; `None` beyond the limit of hops.
     fn create_unwatched_hop(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<HopId> {
         let sender_role = self.roles.unwatched_sender_role(kind);
         let receiver_role = self.roles.receiver_role(socket.pid, kind);
