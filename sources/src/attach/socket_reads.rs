@@ -69,6 +69,71 @@ fn connections_received_by(pid: u32, engine: &Engine) -> BTreeMap<u64, ProcessPa
     pair_by_inode
 }
 
+/// Processes the frames that are found in bytes read from a connection, and the places at which none are found.
+struct ReadElements<'a> {
+    /// When the bytes were read.
+    at: MonoNs,
+    /// Thread that read them.
+    tid: u32,
+    socket: SocketId,
+    /// Entry of the connection in `lost`.
+    connection: LostConnection,
+    /// Number of the next frame.
+    seq: &'a mut u64,
+    lost: &'a mut BTreeSet<LostConnection>,
+    holes: &'a mut u64,
+    lanes: &'a mut Lanes,
+    sink: Sink<'a>,
+}
+
+impl ReadElements<'_> {
+    /// Processes an element. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
+    #[inline]
+    fn process_element(&mut self, element: &Element<'_>) -> bool {
+        match element {
+            Element::Frame(frame) => {
+                let call = Call { at: self.at, socket: self.socket, tid: self.tid, seq: *self.seq, wakeup: None };
+                *self.seq += 1;
+                let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
+                self.lanes.record_receive(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
+            }
+            Element::Lost { proven } => {
+                self.record_lost_frames(*proven);
+                false
+            }
+            Element::Found => {
+                self.record_found_frames();
+                false
+            }
+        }
+    }
+
+    /// Notes that the frames of the connection cannot be found from here on. `were_found` is false right after the attach: no frame was
+    /// found yet, so none has been lost.
+    fn record_lost_frames(&mut self, were_found: bool) {
+        self.lost.insert(self.connection);
+        if were_found {
+            *self.holes += 1;
+            self.lanes.report_unframed(self.socket, self.at, &mut *self.sink);
+        }
+        let paths = &mut self.lanes.paths;
+        paths.observability.mark_connection_unread(self.connection.pair);
+        paths.update_receivers(self.at, &mut *self.sink);
+    }
+
+    /// Notes that the frames of the connection are found from here on. Receives between its processes are observed once this is so for all
+    /// their connections.
+    fn record_found_frames(&mut self) {
+        self.lost.remove(&self.connection);
+        let pair = self.connection.pair;
+        if !has_lost(self.lost, pair) {
+            let paths = &mut self.lanes.paths;
+            paths.observability.mark_connection_read(pair, self.at);
+            paths.update_receivers(self.at, &mut *self.sink);
+        }
+    }
+}
+
 impl SocketReads {
     /// Observes the connections of `engine` over which `processes` receive, which have no libzmq, as they are now. For a new process, this
     /// must run before the probe is added. An error says why the kernel side failed.
@@ -169,42 +234,19 @@ impl SocketReads {
         let Some(connection) = self.connections.get_mut(&ReadSocket { reader_pid: pid, inode }) else {
             return;
         };
-        // The fields are borrowed one by one, because the closure changes some of them while `reader` calls it.
         let ReadConnection { pair, track, reader, seq } = connection;
-        let pair = *pair;
-        let lost = &mut self.lost;
-        let holes = &mut self.holes;
-        let socket = SocketId { pid, address: inode };
-        // Returns whether an element proves that frames begin where presumed. Only a known frame does that.
-        let mut process_element = |element: Element<'_>| match element {
-            Element::Frame(frame) => {
-                let call = Call { at, socket, tid: record.head.tid, seq: *seq, wakeup: None };
-                *seq += 1;
-                let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
-                lanes.record_receive(&message, sink) && frame.bytes >= MIN_PROOF
-            }
-            Element::Lost { proven } => {
-                lost.insert(LostConnection { pair, inode });
-                // Right after the attach, frames were never found, so none has been lost.
-                if proven {
-                    *holes += 1;
-                    lanes.report_unframed(socket, at, sink);
-                }
-                let paths = &mut lanes.paths;
-                paths.observability.mark_connection_unread(pair);
-                paths.update_receivers(at, sink);
-                false
-            }
-            Element::Found => {
-                lost.remove(&LostConnection { pair, inode });
-                if !has_lost(lost, pair) {
-                    let paths = &mut lanes.paths;
-                    paths.observability.mark_connection_read(pair, at);
-                    paths.update_receivers(at, sink);
-                }
-                false
-            }
+        let mut elements = ReadElements {
+            at,
+            tid: record.head.tid,
+            socket: SocketId { pid, address: inode },
+            connection: LostConnection { pair: *pair, inode },
+            seq,
+            lost: &mut self.lost,
+            holes: &mut self.holes,
+            lanes,
+            sink,
         };
+        let mut process_element = |element: Element<'_>| elements.process_element(&element);
         for step in track.interpret_record(record) {
             match step {
                 ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut process_element),

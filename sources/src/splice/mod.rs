@@ -204,18 +204,16 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let inodes: Vec<u64> =
         connections.iter().flat_map(|connection| [connection.connector, connection.acceptor]).collect();
     let holders_by_inode = find_holders(&inodes);
-    let no_holders = Vec::new();
+    let holders_of = |inode: u64| holders_by_inode.get(&inode).map(Vec::as_slice).unwrap_or_default();
     let mut live = Vec::new();
     for connection in connections {
-        let acceptors = holders_by_inode.get(&connection.acceptor).unwrap_or(&no_holders);
-        let is_of_receiver = acceptors.iter().any(|holder| holder.pid == listener.receiver);
         // A socket of another engine may have the same name in another container.
+        let is_of_receiver = holders_of(connection.acceptor).iter().any(|holder| holder.pid == listener.receiver);
         if !is_of_receiver {
             continue;
         }
-        let senders = holders_by_inode.get(&connection.connector).unwrap_or(&no_holders);
-        // Of several processes that hold the socket, any can close it.
-        let holder = *senders.first().with_context(|| {
+        // Of several processes that hold the sender's socket, any can close it.
+        let holder = *holders_of(connection.connector).first().with_context(|| {
             format!("cannot see a sender of {}: run as root, or as the engine's user", listener.title())
         })?;
         live.push(Live { connection, holder });
