@@ -101,6 +101,19 @@ impl Multipart {
         self.parts > 0 && self.name.lane == part.lane && self.name.seq + self.parts == part.seq
     }
 
+    /// Begins a message with its first part, in the memory of the last message of its socket.
+    #[inline]
+    fn begin_with(&mut self, first: &Message<'_>, name: FrameRef, number: u64) {
+        self.number = number;
+        self.name = name;
+        self.parts = 1;
+        self.begun_at = first.call.at;
+        self.bytes = first.bytes;
+        self.kept.clear();
+        self.captured.clear();
+        self.keep_part(first);
+    }
+
     /// Counts a further part, and keeps its content if that is read.
     #[inline]
     fn add_part(&mut self, part: &Message<'_>, usage: MessageUse) {
@@ -243,14 +256,7 @@ impl Multiparts {
             kept: Vec::new(),
             captured: Vec::new(),
         });
-        open.number = number;
-        open.name = name;
-        open.parts = 1;
-        open.begun_at = message.call.at;
-        open.bytes = message.bytes;
-        open.kept.clear();
-        open.captured.clear();
-        open.keep_part(message);
+        open.begin_with(message, name, number);
         MessagePart::Incomplete
     }
 

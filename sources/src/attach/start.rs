@@ -110,12 +110,7 @@ impl Attach {
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
         let mut observability = Observability::new(options.probe.processed, egress.shows_deliveries());
-        for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
-            observability.mark_watched(*pid, BEFORE_FIRST_MESSAGE);
-        }
-        for pid in late_processes.take_served() {
-            observability.mark_served(pid, BEFORE_FIRST_MESSAGE);
-        }
+        mark_observed_processes(engine, &probed, &late_processes.take_served(), &mut observability);
         reads.apply_changes(&mut observability, BEFORE_FIRST_MESSAGE);
         degraded.extend(limits);
         let mut lanes = Lanes::new(roles, observability);
@@ -145,6 +140,21 @@ impl Attach {
             read_until: MonoNs::now(),
             degraded,
         })
+    }
+}
+
+/// Marks the `probed` processes that use libzmq as watched, and the `served` ones as observed in their writes to clients.
+fn mark_observed_processes(
+    engine: &Engine,
+    probed: &BTreeSet<u32>,
+    served: &BTreeSet<u32>,
+    observability: &mut Observability,
+) {
+    for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
+        observability.mark_watched(*pid, BEFORE_FIRST_MESSAGE);
+    }
+    for pid in served {
+        observability.mark_served(*pid, BEFORE_FIRST_MESSAGE);
     }
 }
 

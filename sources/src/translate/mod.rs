@@ -4,12 +4,12 @@
 mod clients;
 mod engine;
 
-use adapter::decode::{Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
+use adapter::decode::{Decoded, Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
 use probe_user::discover::Engine;
 use trace::event::{
     Dispatch, DispatchKind, DispatchedRequest, Event, Frame, Kind, Missed, PairMessage, Received, Undecoded, What,
 };
-use trace::{FrameId, MonoNs, ThreadId, fault};
+use trace::{FrameId, HopId, MonoNs, ThreadId, fault};
 
 pub use clients::Clients;
 use engine::EngineProperties;
@@ -230,15 +230,22 @@ impl Translator {
             decoded.hide_ids();
         }
         sink(&Event::new(at, What::Sent(Frame { forwarded, ..decoded.frame(id, bytes) })));
-        if let (ObservedBy::LocalSend, Some(wait)) = (by, decoded.send_wait(id.hop, at)) {
-            sink(&Event::new(at, What::SendWait(wait)));
-        }
+        // Clocks of two machines are not comparable.
         if matches!(by, ObservedBy::LocalSend) {
-            for times in decoded.request_times(at) {
-                sink(&Event::new(at, What::RequestTimes(times)));
-            }
+            emit_engine_times(&decoded, id.hop, at, sink);
         }
         Some(id)
+    }
+}
+
+/// Emits the times that a frame states: how long it waited in its sender before it was sent at `sent_at`, and those of its requests.
+#[inline]
+fn emit_engine_times(decoded: &Decoded<'_>, hop: HopId, sent_at: MonoNs, sink: Sink<'_>) {
+    if let Some(wait) = decoded.send_wait(hop, sent_at) {
+        sink(&Event::new(sent_at, What::SendWait(wait)));
+    }
+    for times in decoded.request_times(sent_at) {
+        sink(&Event::new(sent_at, What::RequestTimes(times)));
     }
 }
 
