@@ -63,27 +63,14 @@ struct Shared {
 impl Witness {
     /// Starts watching the messages of these processes on a thread. An error says why their messages cannot be observed.
     pub fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
-        let mut targets = Vec::new();
-        for pid in senders | receivers {
-            // What a sender receives is not checked.
-            let received = if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
-            targets.push(Target { pid, capture: Capture { sent: MAX_SENT_BYTES, received } });
-        }
+        let targets = targets_of(senders, receivers);
         let shared = Arc::new(Shared::default());
         let thread_shared = Arc::clone(&shared);
         let senders = senders.clone();
         let receivers = receivers.clone();
         let (attach_sender, attach_result) = channel();
         let thread = thread::Builder::new().name("witness".into()).spawn(move || {
-            // Only sends and receives are checked.
-            let options = ProbeOptions {
-                processed: false,
-                scheduler: false,
-                polls: false,
-                ring_bytes: RING_BYTES,
-                ..ProbeOptions::default()
-            };
-            match Probe::attach(&targets, options) {
+            match Probe::attach(&targets, sends_and_receives_only()) {
                 Ok(probe) => check_messages(probe, &thread_shared, &senders, &receivers, &attach_sender),
                 Err(error) => drop(attach_sender.send(Err(error.to_string()))),
             }
@@ -104,6 +91,21 @@ impl Witness {
     pub(crate) fn mark_live_requests(&self) {
         self.shared.is_mark_requested.store(true, Ordering::Relaxed);
     }
+}
+
+/// The processes to probe, with the number of bytes to copy of their messages. What a sender receives is not checked.
+fn targets_of(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for pid in senders | receivers {
+        let received = if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
+        targets.push(Target { pid, capture: Capture { sent: MAX_SENT_BYTES, received } });
+    }
+    targets
+}
+
+/// Options of a probe that observes nothing but sends and receives.
+fn sends_and_receives_only() -> ProbeOptions {
+    ProbeOptions { processed: false, scheduler: false, polls: false, ring_bytes: RING_BYTES, ..ProbeOptions::default() }
 }
 
 impl Drop for Witness {

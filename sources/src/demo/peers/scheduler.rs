@@ -72,7 +72,10 @@ impl Scheduler {
     /// Length of the script's freeze that is due at the end of the last step; `None` if none is. Counts it, and plans the next one.
     fn take_due_freeze(&self, next_freeze: &mut Option<Instant>, step_end: Instant) -> Option<Duration> {
         let freezes = self.stage.script.freezes?;
-        let due = next_freeze.filter(|due| *due <= step_end)?;
+        let due = (*next_freeze)?;
+        if due > step_end {
+            return None;
+        }
         *next_freeze = Some(due + freezes.interval);
         self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
         Some(freezes.length)
