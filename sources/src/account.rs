@@ -65,32 +65,41 @@ fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
 
 /// Chooses the user for a relay between these endpoints that root has started. It is the owner of the upstreams' sockets, or, if none
 /// exists yet, the owner of the folders of all socket files. Without socket files, it is a user that owns no files.
-#[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
 pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let upstream_paths: Vec<&Path> = upstreams.iter().filter_map(socket_path).collect();
     let paths: Vec<&Path> = listens.iter().filter_map(socket_path).chain(upstream_paths.iter().copied()).collect();
     if paths.is_empty() {
         return confine::unused_account().context(NO_UNUSED_USER);
     }
-    let socket_users = users_of_sockets(&upstream_paths)?;
-    let owners = if socket_users.is_empty() { users_of_folders(&paths) } else { socket_users };
+    let user = only_owner(&upstream_paths, &paths)?;
+    // The group of a socket file is not used, because its folder may determine it.
+    Ok(Account { user, group: group_of_user(user)? })
+}
+
+/// The user that owns the upstreams' sockets or, if none exists yet, the folders of all `paths`. Fails if there are several.
+fn only_owner(upstream_paths: &[&Path], paths: &[&Path]) -> anyhow::Result<u32> {
+    let socket_users = users_of_sockets(upstream_paths)?;
+    let owners = if socket_users.is_empty() { users_of_folders(paths) } else { socket_users };
     let owners: Vec<u32> = owners.into_iter().collect();
-    let user = match *owners {
+    match *owners {
         // All folders are root's, so root is the user of the sockets.
-        [] => ROOT,
-        [user] => user,
+        [] => Ok(ROOT),
+        [user] => Ok(user),
         [first, second, ..] => bail!(
             "the endpoints belong to several users, such as {first} and {second}, and tokengap does not relay between users as root: start one tokengap tap for each user, as that user"
         ),
-    };
+    }
+}
+
+/// Group of a user in `/etc/passwd`. For a user without an entry, a group that owns no files.
+#[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
+fn group_of_user(user: u32) -> anyhow::Result<u32> {
     // A container may lack the file. Its text is then empty, and the user has no entry.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    // The group of a socket file is not used, because its folder may determine it.
-    let group = match primary_group(&passwd, user) {
-        Some(group) => group,
-        None => confine::unused_account().context(NO_UNUSED_USER)?.group,
-    };
-    Ok(Account { user, group })
+    match primary_group(&passwd, user) {
+        Some(group) => Ok(group),
+        None => Ok(confine::unused_account().context(NO_UNUSED_USER)?.group),
+    }
 }
 
 /// Users that own the sockets at these paths. Fails if the folder of one cannot be opened.

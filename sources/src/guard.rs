@@ -40,33 +40,18 @@ impl Guard {
         account: Option<Account>,
         afterwards: Option<Cleanup<'_>>,
     ) -> anyhow::Result<Self> {
-        // The program that runs now, even if its file was replaced meanwhile.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("guard");
         for folder in folders {
             // By descriptor, because the owner of the folder may exchange it for another.
             folder.set_inheritable(true).context("cannot pass a folder to the guard")?;
-            // Without a file name, this is the folder itself.
-            let shown_path = folder.shown("");
-            command.arg("--folder").arg(folder.path()).arg("--shown").arg(shown_path);
         }
-        if let Some(Account { user, group }) = account {
-            command.arg("--user").arg(user.to_string()).arg("--group").arg(group.to_string());
-        }
-        if let Some(Cleanup { child, remove }) = afterwards {
-            command.arg("--child").arg(child.to_string()).arg("--remove").arg(remove);
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let started = command.spawn();
+        let started = guard_command(folders, account, afterwards).spawn();
         for folder in folders {
             // Taken back even if the start failed, so that no other child inherits the folder.
             folder.set_inheritable(false).context("cannot take back a folder passed to the guard")?;
         }
         let mut process = started.context("cannot start the guard")?;
         let pipe = process.stdin.take();
-        let mut message = [0; READY.len()];
-        let has_answered = process.stdout.take().is_some_and(|mut out| out.read_exact(&mut message).is_ok());
-        if !has_answered || message != READY {
+        if !wait_until_watching(&mut process) {
             // Both fail if the guard has exited by itself.
             let _ = process.kill();
             let _ = process.wait();
@@ -74,6 +59,33 @@ impl Guard {
         }
         Ok(Self { process, pipe })
     }
+}
+
+/// The command of a guard for these folders, which it inherits.
+fn guard_command(folders: &[Folder], account: Option<Account>, afterwards: Option<Cleanup<'_>>) -> Command {
+    // The program that runs now, even if its file was replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("guard");
+    for folder in folders {
+        // Without a file name, this is the folder itself.
+        let shown_path = folder.shown("");
+        command.arg("--folder").arg(folder.path()).arg("--shown").arg(shown_path);
+    }
+    if let Some(Account { user, group }) = account {
+        command.arg("--user").arg(user.to_string()).arg("--group").arg(group.to_string());
+    }
+    if let Some(Cleanup { child, remove }) = afterwards {
+        command.arg("--child").arg(child.to_string()).arg("--remove").arg(remove);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// Waits for the message of the guard that it is watching. Returns false if it sends something else, or ends.
+fn wait_until_watching(process: &mut Child) -> bool {
+    let mut message = [0; READY.len()];
+    let has_answered = process.stdout.take().is_some_and(|mut out| out.read_exact(&mut message).is_ok());
+    has_answered && message == READY
 }
 
 impl Drop for Guard {

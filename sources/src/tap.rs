@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use adapter::decode::{Excerpt, Refused};
 use probe_user::discover::Engine;
 use responses::ResponseReader;
-use trace::event::{AnswerEnd, Capabilities, Event, Missed};
+use trace::event::{AnswerEnd, Capabilities, Event, Missed, MissedCause};
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs};
 
@@ -179,14 +179,7 @@ impl Tap {
                 self.translate_frame(frame, &payload, sink);
             }
             Observed::Lost { direction, count, cause } => {
-                let hop = hop_id(pair, direction);
-                let at = MonoNs::now();
-                self.hops.announce_hop(hop, at, sink);
-                // The text of responses is compared with output only, so missed requests do not matter to clients.
-                let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
-                let servers_to_tell = self.served.iter_mut().flatten().filter(|_| has_output);
-                let missed = Missed { hop: Some(hop), count, cause };
-                report_missed(missed, at, servers_to_tell.map(|served| &mut served.clients), sink);
+                self.report_missed_messages(hop_id(pair, direction), count, cause, sink);
             }
             Observed::Opened(at) => {
                 // A hop without known ends is announced once a message names them.
@@ -194,20 +187,34 @@ impl Tap {
                     self.hops.announce_hop(forward, at, sink);
                 }
             }
-            Observed::Rejected(direction) => {
-                let tapped = &mut self.hops.tapped[usize::from(hop_id(pair, direction).0)];
-                tapped.rejected_handshakes += 1;
-                // Logged once, since peers connect again and again. The report has the total.
-                if tapped.rejected_handshakes == 1
-                    && let Some(rejection) = describe_rejection(direction, tapped)
-                {
-                    tracing::warn!("{rejection}");
-                }
-            }
+            Observed::Rejected(direction) => self.count_rejected_handshake(pair, direction),
             Observed::Unread(direction, why) => self.warn_unreadable(hop_id(pair, direction), &why),
             Observed::Closed { why, .. } => tracing::info!(pair, lane, "connection closed: {why}"),
             // Refusals were counted above. The other two come from pairs that speak HTTP.
             Observed::Refused | Observed::Passed { .. } | Observed::HeldUp => {}
+        }
+    }
+
+    /// Reports messages of a hop that the relay has passed on without a copy.
+    fn report_missed_messages(&mut self, hop: HopId, count: u64, cause: MissedCause, sink: &mut dyn FnMut(&Event<'_>)) {
+        let at = MonoNs::now();
+        self.hops.announce_hop(hop, at, sink);
+        // The text of responses is compared with output only, so missed requests do not matter to clients.
+        let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
+        let servers_to_tell = self.served.iter_mut().flatten().filter(|_| has_output);
+        let missed = Missed { hop: Some(hop), count, cause };
+        report_missed(missed, at, servers_to_tell.map(|served| &mut served.clients), sink);
+    }
+
+    /// Counts a handshake that the sending side of a direction refused.
+    fn count_rejected_handshake(&mut self, pair: u16, direction: Direction) {
+        let tapped = &mut self.hops.tapped[usize::from(hop_id(pair, direction).0)];
+        tapped.rejected_handshakes += 1;
+        // Logged once, since peers connect again and again. The report has the total.
+        if tapped.rejected_handshakes == 1
+            && let Some(rejection) = describe_rejection(direction, tapped)
+        {
+            tracing::warn!("{rejection}");
         }
     }
 
@@ -305,20 +312,10 @@ impl Served {
 
     /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end.
     fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
-        let server = &mut self.clients.server;
-        // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
         if let Observed::Closed { at, first: ended_by, .. } = what {
-            if let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), ended_by) {
-                let end = match ended_by {
-                    Direction::Forward => AnswerEnd::ClientLeft,
-                    Direction::Backward => AnswerEnd::ServerLeft,
-                };
-                // The relay does not see what the client's machine has acknowledged.
-                let unacknowledged_bytes = None;
-                reader.end_connection(*at, end, unacknowledged_bytes, server, sink);
-            }
-            return;
+            return self.end_connection(lane, *at, *ended_by, sink);
         }
+        let server = &mut self.clients.server;
         let reader = self.connections.entry(lane).or_default();
         match what {
             Observed::Passed { at, bytes } => {
@@ -331,6 +328,21 @@ impl Served {
             // The first response announces itself, and HTTP has no frames.
             _ => {}
         }
+    }
+}
+
+impl Served {
+    /// Ends the last response of a closed connection. If neither side ended the connection, the relay did, and the outcome of the response
+    /// is unknown.
+    fn end_connection(&mut self, lane: u32, at: MonoNs, ended_by: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
+        let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), ended_by) else { return };
+        let end = match ended_by {
+            Direction::Forward => AnswerEnd::ClientLeft,
+            Direction::Backward => AnswerEnd::ServerLeft,
+        };
+        // The relay does not see what the client's machine has acknowledged.
+        let unacknowledged_bytes = None;
+        reader.end_connection(at, end, unacknowledged_bytes, &mut self.clients.server, sink);
     }
 }
 
@@ -394,7 +406,7 @@ mod tests {
     use std::sync::Arc;
 
     use responses::{Detokenize, TokenStream};
-    use trace::event::{Chunk, Frame, IdColumn, MissedCause, What};
+    use trace::event::{Chunk, Frame, IdColumn, What};
 
     use super::*;
 

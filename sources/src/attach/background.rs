@@ -71,11 +71,16 @@ impl<'a> StartUp<'a> {
                 Err(RecvTimeoutError::Disconnected) => return Err(Crashed.into()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let is_time_over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if self.signals.end_request_count() > 0 || is_time_over {
+            if self.is_end_requested() {
                 return Ok(None);
             }
         }
+    }
+
+    /// Whether a signal asks for the end, or the time of `--duration` is over.
+    fn is_end_requested(&self) -> bool {
+        let is_time_over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        self.signals.end_request_count() > 0 || is_time_over
     }
 }
 

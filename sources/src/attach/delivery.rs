@@ -78,17 +78,13 @@ impl Delivery<'_> {
         if let Some(at) = time_of(observation) {
             self.counts.last_at = Some(at);
         }
-        if self.runs.len() == 1 {
-            // The only run receives everything, also of processes that it does not know yet.
-            if let Some((only_run, _)) = self.runs.first_key_value() {
-                self.deliver_to(*only_run, observation);
-            }
-            return;
+        // The only run receives everything, also of processes that it does not know yet.
+        if let Some(only_run) = self.only_run() {
+            return self.deliver_to(only_run, observation);
         }
         // Lost observations may be of any process, so several runs share them.
         if let Observation::Lost { cause, count } = observation {
-            self.deliver_losses(*cause, *count);
-            return;
+            return self.deliver_losses(*cause, *count);
         }
         // Copies the reference, because `deliver_to` borrows `self`.
         let all_receivers = self.receivers;
@@ -97,6 +93,12 @@ impl Delivery<'_> {
                 self.deliver_to(*run, observation);
             }
         }
+    }
+
+    /// The run of the node, if there is exactly one.
+    #[inline]
+    fn only_run(&self) -> Option<RunId> {
+        if self.runs.len() == 1 { self.runs.first_key_value().map(|(run, _)| *run) } else { None }
     }
 
     /// Emits an observation if its receiver is the run that reads the ring. Otherwise copies it into the inbox of its receiver.
@@ -119,11 +121,12 @@ impl Delivery<'_> {
     /// Divides lost observations among the runs by their recent traffic, because the kernel side knows only the total. A run whose share is
     /// 0 gets a loss of 0, because it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
-        // A run that waits for an engine misses nothing, unless it still reads the observations of the last one.
         let mut observing_runs = Vec::new();
         let mut weights = Vec::new();
         for (run, entry) in &*self.runs {
-            if *run == self.run || !entry.is_waiting {
+            // A run that waits for an engine misses nothing, unless it still reads the observations of the last one.
+            let is_observing = !entry.is_waiting || *run == self.run;
+            if is_observing {
                 observing_runs.push(*run);
                 weights.push(entry.traffic.observations());
             }

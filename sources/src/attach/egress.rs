@@ -8,14 +8,14 @@ use adapter::discover::EngineKind;
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process};
 use probe_user::egress::{
-    CAPTURE, CAPTURE_READ, CallerSpan, ConnectionStep, ConnectionTracker, Kind, ListeningPorts, MAX_HEAD, Record,
-    RequestTimes, Serves, UnknownSpan,
+    CAPTURE, CAPTURE_READ, ConnectionStep, ConnectionTracker, Kind, ListeningPorts, Record, Serves,
 };
 use responses::{Detokenize, ResponseReader, Server, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
-use trace::event::{ArrivalTimes, ConnectionTimes, TraceParent, UnknownArrival};
+use trace::event::UnknownArrival;
 
+use super::arrivals::{UnknownSpans, parse_arrival};
 use super::frontends::FrontendWatch;
 use super::inbox::RunId;
 use super::lanes::Sink;
@@ -27,9 +27,6 @@ use crate::translate::Clients;
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `writes_beyond_limit`.
 const MAX_CONNECTIONS: usize = 16_384;
-
-/// Flag of a trace that its caller samples (`sampled` in W3C Trace Context).
-const SAMPLED_FLAG: u32 = 1;
 
 /// A connection whose bytes tell nothing about responses.
 #[derive(Debug)]
@@ -63,65 +60,6 @@ pub(super) struct Egress {
     unknown_spans: UnknownSpans,
 }
 
-/// Requests that may name their callers' spans, which are unknown.
-#[derive(Debug, Default)]
-struct UnknownSpans {
-    malformed: u64,
-    incomplete: u64,
-}
-
-impl UnknownSpans {
-    /// Span of the caller in a record of a request; `None` if the request names none. Counts spans that cannot be read.
-    fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
-        // The record begins with the times of the request.
-        let after_times = payload.get(size_of::<RequestTimes>()..)?;
-        let caller = CallerSpan::parse(after_times)?;
-        match caller.unknown() {
-            Some(UnknownSpan::Malformed) => self.malformed += 1,
-            Some(UnknownSpan::Incomplete) => self.incomplete += 1,
-            None => {}
-        }
-        let CallerSpan { trace_id: [trace_id_high, trace_id_low], span_id: parent_id, flags, .. } = caller;
-        // Id 0 stands for no span, or for one that cannot be read.
-        (parent_id != 0).then_some(TraceParent {
-            trace_id_high,
-            trace_id_low,
-            parent_id,
-            is_sampled: flags & SAMPLED_FLAG != 0,
-        })
-    }
-
-    /// Lines for the report about headers that were not read.
-    fn degraded(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        if self.malformed > 0 {
-            lines.push(format!("egress: {} malformed traceparent headers were ignored", self.malformed));
-        }
-        if self.incomplete > 0 {
-            let count = self.incomplete;
-            lines.push(format!(
-                "egress: {count} request heads were not in one read or exceed {MAX_HEAD} bytes: their trace is unknown"
-            ));
-        }
-        lines
-    }
-}
-
-/// The times in a record of a request; `None` if the record does not tell when the request arrived or was read.
-fn parse_arrival(payload: &[u8]) -> Option<ArrivalTimes> {
-    let times = RequestTimes::parse(payload)?;
-    let mut connection = None;
-    if let Some(opened) = known_time(times.opened_ns) {
-        connection = Some(ConnectionTimes { opened, accepted: known_time(times.accepted_ns) });
-    }
-    Some(ArrivalTimes { arrived: known_time(times.arrived_ns)?, read: known_time(times.read_ns)?, connection })
-}
-
-/// A stamp of the kernel side, which is 0 if it was not observed.
-fn known_time(ns: u64) -> Option<MonoNs> {
-    (ns > 0).then_some(MonoNs(ns))
-}
-
 /// Returns whether a process of the engine connects to this port with ZMQ.
 fn is_zmq_port(engine: &Engine, port: u16) -> bool {
     let suffix = format!(":{port}");
@@ -150,6 +88,35 @@ impl ClientConnection {
         }
         Self { tracker: ConnectionTracker::default(), reader }
     }
+
+    /// Reads the responses in a record of the connection. Returns whether the connection has been closed.
+    #[inline]
+    fn read_responses(&mut self, record: &Record<'_>, server: &mut Server, sink: Sink<'_>) -> bool {
+        let Self { tracker, reader } = self;
+        let at = MonoNs(record.head.at_ns);
+        let mut is_closed = false;
+        for step in tracker.interpret_record(record) {
+            match step {
+                // A new connection may have the number of an earlier one.
+                ConnectionStep::Opened => reader.restart(),
+                ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
+                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+                ConnectionStep::HeldUp => reader.record_short_write(),
+                ConnectionStep::Closed { end, unacknowledged } => {
+                    reader.end_connection(at, end, unacknowledged, server, sink);
+                    is_closed = true;
+                }
+            }
+        }
+        is_closed
+    }
+}
+
+/// The ports on which a process listens for clients, which are all but those of ZMQ.
+fn client_ports_of(listening: &ListeningPorts, engine: &Engine) -> ListeningPorts {
+    let mut ports = listening.ports.clone();
+    ports.retain(|port| !is_zmq_port(engine, *port));
+    ListeningPorts { ports, network_namespace: listening.network_namespace }
 }
 
 /// Keeps the ids of a request that a worker has logged.
@@ -212,36 +179,42 @@ impl Egress {
         }
         // The kind of an engine that connects to its clients itself, over a request plane.
         let request_plane = process.connects_to_clients;
-        let mut client_ports = listening.ports.clone();
-        client_ports.retain(|port| !is_zmq_port(engine, *port));
-        // If it has no listening port for clients, they are in-process and nothing is written to a socket. Some programs connect to
-        // their clients instead.
-        if request_plane.is_none() && client_ports.is_empty() {
+        let client_ports = client_ports_of(listening, engine);
+        // If it neither connects to its clients nor listens for them, they are in its process, and nothing is written to a socket.
+        if request_plane.is_none() && client_ports.ports.is_empty() {
             return Ok(false);
         }
-        // Numbers of bytes to copy of each write and read. Reads are copied only for the requests of a request plane. `callers` is 1 to
-        // search requests for the spans of their callers.
-        let serves = Serves {
-            written: CAPTURE,
-            read: if request_plane.is_some() { CAPTURE_READ } else { 0 },
-            callers: u32::from(!self.ignores_callers),
-        };
-        let is_observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
+        let copied = self.choose_copied_bytes(request_plane.is_some());
+        let is_observed = probe.observe_serving(pid, copied).map_err(|error| error.to_string())?;
         self.clients.is_observed |= is_observed;
         // Over a request plane, requests do not arrive at a listening port.
         if is_observed && request_plane.is_none() {
-            let observed_ports = ListeningPorts { ports: client_ports, network_namespace: listening.network_namespace };
-            self.observes_arrivals |= probe.observe_arrivals(pid, observed_ports).map_err(|error| error.to_string())?;
+            self.observes_arrivals |= probe.observe_arrivals(pid, client_ports).map_err(|error| error.to_string())?;
         }
         // A frontend that has exited may have had this process id.
         self.frontends.observed.remove(&pid);
         if is_observed && let Some(plane) = request_plane {
-            self.request_plane = Some(plane);
-            // The frontend's id of a request and the engine's are matched by the request's tokens, or by the worker's log.
-            self.clients.server.content.enable();
-            self.logs.follow_output(process);
+            self.use_request_plane(plane, process);
         }
         Ok(is_observed)
+    }
+
+    /// What the kernel side copies of a serving process: the beginning of each write, and of each read if it has a request plane. It also
+    /// searches requests for the spans of their callers, unless those are ignored.
+    fn choose_copied_bytes(&self, has_request_plane: bool) -> Serves {
+        Serves {
+            written: CAPTURE,
+            read: if has_request_plane { CAPTURE_READ } else { 0 },
+            callers: u32::from(!self.ignores_callers),
+        }
+    }
+
+    /// Prepares for the clients of a process that are reached over a request plane. The id that such a client gives a request is matched
+    /// with the engine's by the tokens of the request, or by the log of the process.
+    fn use_request_plane(&mut self, plane: EngineKind, process: &Process) {
+        self.request_plane = Some(plane);
+        self.clients.server.content.enable();
+        self.logs.follow_output(process);
     }
 
     /// Observes frontends between a server and its clients. Does nothing for an engine without a request plane, over which frontends pass
@@ -292,18 +265,10 @@ impl Egress {
 
     /// Processes a record of a connection of process `pid`.
     pub(super) fn read_record(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
-        let at = MonoNs(record.head.at_ns);
-        let socket = record.head.socket;
         if record.kind == Kind::Read {
-            // Reads matter only on a request plane.
-            let Some(plane) = self.request_plane else { return };
-            if !plane.cancels(record.payload) {
-                self.requests.read_record(record, plane, &mut self.clients.server);
-            } else if let Some(connection) = self.connections.get_mut(&socket) {
-                connection.reader.record_cancel();
-            }
-            return;
+            return self.read_request(record);
         }
+        let socket = record.head.socket;
         let is_tls = matches!(record.kind, Kind::Tls | Kind::TlsClosed);
         let is_full = self.connections.len() >= MAX_CONNECTIONS;
         if is_full && !self.connections.contains_key(&socket) {
@@ -311,10 +276,9 @@ impl Egress {
             self.useless_connections.push(UselessConnection { socket, is_tls });
             return;
         }
-        let server = &mut self.clients.server;
         let is_of_frontend = self.frontends.observed.contains(&pid);
-        let unknown_arrival = if is_tls { UnknownArrival::Tls } else { UnknownArrival::Missed };
-        let unknown_arrival = self.observes_arrivals.then_some(unknown_arrival);
+        let unknown_arrival = self.reason_of_unknown_arrivals(is_tls);
+        let server = &mut self.clients.server;
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if is_tls && let Some(counts) = &mut server.tls {
                 counts.plain += 1;
@@ -325,7 +289,7 @@ impl Egress {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
             *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
         }
-        let ClientConnection { tracker, reader } = connection;
+        let reader = &mut connection.reader;
         // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
         if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
             self.logs.read_now(|ids| record_logged_ids(&ids, server, &mut self.requests));
@@ -336,38 +300,43 @@ impl Egress {
             }
             return;
         }
-        let mut is_closed = false;
-        for step in tracker.interpret_record(record) {
-            match step {
-                // A new connection may have the number of an earlier one.
-                ConnectionStep::Opened => reader.restart(),
-                ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
-                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
-                ConnectionStep::HeldUp => reader.record_short_write(),
-                ConnectionStep::Closed { end, unacknowledged } => {
-                    reader.end_connection(at, end, unacknowledged, server, sink);
-                    is_closed = true;
-                }
-            }
-        }
-        let is_useless = reader.is_unreadable();
-        // A connection on which the server is a client, for example, shows nothing of those to its clients.
-        if is_useless
-            && is_tls
-            && let Some(counts) = &mut self.clients.server.tls
-        {
-            counts.plain = counts.plain.saturating_sub(1);
-        }
-        if is_closed || is_useless {
-            self.connections.remove(&socket);
+        let is_closed = connection.read_responses(record, server, sink);
+        let is_useless = connection.reader.is_unreadable();
+        if is_useless {
+            self.forget_useless_connection(socket, is_tls);
         }
         if is_closed {
+            self.connections.remove(&socket);
             self.requests.connections.remove(&socket);
-        }
-        // The kernel side then stops copying its bytes. Requests may still be read from it.
-        if is_useless && !is_closed && !self.requests.is_relevant(socket) {
+        } else if is_useless && !self.requests.is_relevant(socket) {
+            // The kernel side then stops copying its bytes.
             self.useless_connections.push(UselessConnection { socket, is_tls });
         }
+    }
+
+    /// Reads a request, or its cancellation, that a process has received over its request plane. Reads of other processes do not matter.
+    fn read_request(&mut self, record: &Record<'_>) {
+        let Some(plane) = self.request_plane else { return };
+        if !plane.cancels(record.payload) {
+            self.requests.read_record(record, plane, &mut self.clients.server);
+        } else if let Some(connection) = self.connections.get_mut(&record.head.socket) {
+            connection.reader.record_cancel();
+        }
+    }
+
+    /// What to report for a request of a new connection whose arrival is not observed; `None` if no arrivals are observed.
+    #[inline]
+    fn reason_of_unknown_arrivals(&self, is_tls: bool) -> Option<UnknownArrival> {
+        let reason = if is_tls { UnknownArrival::Tls } else { UnknownArrival::Missed };
+        self.observes_arrivals.then_some(reason)
+    }
+
+    /// Forgets a connection whose bytes are no responses. It no longer counts as one to a client: the server itself may be the client.
+    fn forget_useless_connection(&mut self, socket: u64, is_tls: bool) {
+        if is_tls && let Some(counts) = &mut self.clients.server.tls {
+            counts.plain = counts.plain.saturating_sub(1);
+        }
+        self.connections.remove(&socket);
     }
 
     /// Notes that the plain bytes of TLS connections are observed, if they are.
@@ -410,8 +379,8 @@ impl Egress {
 
 #[cfg(test)]
 mod tests {
-    use probe_user::egress::Head;
-    use trace::event::{Arrival, Event, Traced, What};
+    use probe_user::egress::{CallerSpan, Head, UnknownSpan};
+    use trace::event::{Arrival, ArrivalTimes, ConnectionTimes, Event, Traced, What};
 
     use super::*;
 

@@ -1,6 +1,5 @@
 //! Sources of `tokengap attach`: one for each engine of the machine. A run goes on when its engine is started again.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{Engine, Watcher};
@@ -9,10 +8,11 @@ use session::{About, EngineIdentity, Flow, LiveSource, OwnUsage};
 use trace::event::{Event, Missed, MissedCause, What};
 use trace::{MonoNs, SamplingCost};
 
-use super::engine_search::{EngineSearch, FoundEngine};
+use super::engine_names::EngineNames;
+use super::engine_search::FoundEngine;
+use super::hop_ids::HopIds;
 use super::inbox::RunId;
 use super::node::NodeHandle;
-use super::paths::HopIds;
 use super::start::start_node;
 use super::{Attach, AttachOptions};
 use crate::open_files;
@@ -120,13 +120,20 @@ impl EngineRuns {
         // All runs exist before the first attach, which depends on whether there are several.
         let run_ids: Vec<RunId> = found.iter().map(|found| node.lock().add_run(Some(&found.traits))).collect();
         let runs = Self { node, options, is_following: false, limit_note: None };
-        let mut engine_runs = Vec::new();
-        let is_only_engine = found.len() == 1;
+        let engine_runs = runs.attach_each(run_ids, found)?;
+        Ok((runs, engine_runs))
+    }
+
+    /// Creates the runs with these ids, and attaches each to its engine. A run whose engine cannot be attached tries again later. Fails if
+    /// no engine can be attached.
+    fn attach_each(&self, run_ids: Vec<RunId>, engines: Vec<FoundEngine>) -> anyhow::Result<Vec<EngineRun>> {
+        let is_only_engine = engines.len() == 1;
         // No run reads the probe's ring buffer until all are attached.
         let is_ring_read = false;
+        let mut engine_runs = Vec::new();
         let mut last_error = None;
-        for (run_id, engine) in run_ids.into_iter().zip(found) {
-            let mut engine_run = runs.create_run(run_id);
+        for (run_id, engine) in run_ids.into_iter().zip(engines) {
+            let mut engine_run = self.create_run(run_id);
             if let Err(error) = engine_run.attach_to(engine, is_ring_read) {
                 if is_only_engine {
                     return Err(error);
@@ -135,13 +142,13 @@ impl EngineRuns {
             }
             engine_runs.push(engine_run);
             // Copies what the ring buffer holds into the inboxes of the runs, so that it does not fill meanwhile.
-            runs.node.lock().keep_observations();
+            self.node.lock().keep_observations();
         }
         let is_none_attached = engine_runs.iter().all(|run| run.watched().is_none());
-        if is_none_attached && let Some(error) = last_error {
-            return Err(error);
+        match last_error {
+            Some(error) if is_none_attached => Err(error),
+            _ => Ok(engine_runs),
         }
-        Ok((runs, engine_runs))
     }
 
     /// Waits for an engine with one of these names, and for the next one after it exits. Returns the run that waits.
@@ -212,43 +219,6 @@ impl EngineRuns {
     }
 }
 
-/// Names of the engines to watch; empty for all of them.
-#[derive(Clone, Debug, Default)]
-pub struct EngineNames {
-    /// The names, each as reports show it.
-    pub names: BTreeSet<String>,
-}
-
-impl EngineNames {
-    /// A search for further engines with these names, which ignores those that were `found`.
-    fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
-        let mut search = EngineSearch::new(self.names, options.may_read_tokenizers());
-        for known in found {
-            search.mark_as_found(&known.engine);
-        }
-        search
-    }
-
-    /// The engines with these names, or all if there are no names. Reads their command lines and ports. If one of the names is not running,
-    /// the error lists those that are.
-    pub fn select_engines(&self, engines: Vec<Engine>) -> anyhow::Result<Vec<Engine>> {
-        if self.names.is_empty() {
-            return Ok(engines);
-        }
-        // Only the names are needed here.
-        let may_read_tokenizer = false;
-        let mut running: Vec<FoundEngine> =
-            engines.into_iter().map(|engine| FoundEngine::inspect(engine, may_read_tokenizer)).collect();
-        let running_names: BTreeSet<&str> = running.iter().map(|found| found.traits.name.as_str()).collect();
-        if let Some(unknown) = self.names.iter().find(|name| !running_names.contains(name.as_str())) {
-            let running_names: Vec<&str> = running_names.into_iter().collect();
-            anyhow::bail!("no engine is named {unknown}: running are {}", running_names.join(", "));
-        }
-        running.retain(|found| self.names.contains(&found.traits.name));
-        Ok(running.into_iter().map(|found| found.engine).collect())
-    }
-}
-
 impl EngineRun {
     /// Name of the engine, which it has again after a restart. Empty if no engine was found yet.
     pub fn name(&self) -> String {
@@ -316,19 +286,21 @@ impl EngineRun {
         if Instant::now() < retry_at {
             return;
         }
-        let found = {
-            // Not held during the attach, which locks the node itself.
-            let mut node = self.node.lock();
-            node.discovery.update_topology();
-            node.take_engine(self.run)
-        };
+        let Some(found) = self.take_found_engine() else { return };
+        // The other runs read it meanwhile.
         let is_ring_read = true;
-        if let Some(found) = found
-            && let Err(error) = self.attach_to(found, is_ring_read)
-        {
+        if let Err(error) = self.attach_to(found, is_ring_read) {
             // The run keeps the error for the report.
             tracing::debug!("the attach failed: {error:#}");
         }
+    }
+
+    /// Takes the engine that this run waits for, if discovery has found one. The node is unlocked again before the attach, which locks it
+    /// itself.
+    fn take_found_engine(&self) -> Option<FoundEngine> {
+        let mut node = self.node.lock();
+        node.discovery.update_topology();
+        node.take_engine(self.run)
     }
 
     /// Watches this engine. Does nothing if the run watches one already. `is_ring_read` says whether other runs read the ring meanwhile.
@@ -406,17 +378,28 @@ impl EngineRun {
     /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run,
     /// if one was found.
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let has_several_runs = self.node.lock().has_several_runs();
         if let Some(exited_at) = self.exited_at {
-            // Otherwise the only engine stays in the report as it was last, unless it starts again.
-            if self.is_following || has_several_runs || self.node.lock().has_engine_for(self.run) {
+            if self.leaves_exited_engine() {
                 self.end_engine(exited_at, sink);
             }
-        } else if self.is_following && !has_several_runs && self.watched().is_some_and(Attach::is_superseded) {
+        } else if self.watches_no_engine() {
             tracing::warn!("a connected engine was found; the watched processes have no connection and are left");
             self.leave_engine(Instant::now());
         }
         self.attach_when_found();
+    }
+
+    /// Whether the run leaves its engine, which has exited. The only engine is not left before it has started again, unless the run follows
+    /// engines: the report shows it as it was last.
+    fn leaves_exited_engine(&self) -> bool {
+        let mut node = self.node.lock();
+        self.is_following || node.has_several_runs() || node.has_engine_for(self.run)
+    }
+
+    /// Whether the watched processes turned out to be no engine. Only the single run that follows engines attaches to such processes.
+    fn watches_no_engine(&self) -> bool {
+        let is_only_run = !self.node.lock().has_several_runs();
+        self.is_following && is_only_run && self.watched().is_some_and(Attach::is_superseded)
     }
 
     /// Ends the watch of an engine that has exited. Emits the exit as an event of no hop, because the frames queued on all of its hops were
@@ -450,6 +433,33 @@ impl EngineRun {
         self.hop_ids.generation += 1;
         attach.release_run();
         self.node.lock().set_waiting(self.run, true);
+    }
+}
+
+impl EngineRun {
+    /// Line for the report about the exits of the run's engines; `None` if none has exited.
+    fn describe_exits(&self) -> Option<String> {
+        if self.exit_count == 0 {
+            return None;
+        }
+        let current_wait = match &self.state {
+            RunState::Waiting { since, .. } => since.elapsed(),
+            RunState::Watching(_) => Duration::ZERO,
+        };
+        let unobserved = self.time_without_engine + current_wait;
+        Some(format!(
+            "engine: it exited {} times; {:.1} s without an engine were not observed",
+            self.exit_count,
+            unobserved.as_secs_f64()
+        ))
+    }
+
+    /// Line for the report if an engine that was found before has the same name; `None` if none has. The run then has a longer name.
+    fn describe_shared_name(&self) -> Option<String> {
+        let pid = self.watched()?.main_pid().unwrap_or_default();
+        let node = self.node.lock();
+        let shared = node.shared_name(self.run)?;
+        Some(format!("engine: main pid {pid}; {shared} is another engine with the same port or model"))
     }
 }
 
@@ -502,23 +512,8 @@ impl About for EngineRun {
                 degraded.push(line.clone());
             }
         }
-        let current_wait = match &self.state {
-            RunState::Waiting { since, .. } => since.elapsed(),
-            RunState::Watching(_) => Duration::ZERO,
-        };
-        if self.exit_count > 0 {
-            degraded.push(format!(
-                "engine: it exited {} times; {:.1} s without an engine were not observed",
-                self.exit_count,
-                (self.time_without_engine + current_wait).as_secs_f64()
-            ));
-        }
-        if let Some(attach) = self.watched()
-            && let Some(shared) = self.node.lock().shared_name(self.run)
-        {
-            let pid = attach.main_pid().unwrap_or_default();
-            degraded.push(format!("engine: main pid {pid}; {shared} is another engine with the same port or model"));
-        }
+        degraded.extend(self.describe_exits());
+        degraded.extend(self.describe_shared_name());
         // All runs share the limit, so only the first one reports it.
         if self.run == FIRST_RUN {
             degraded.extend(self.limit_note());
@@ -572,28 +567,5 @@ impl LiveSource for EngineRun {
         if let RunState::Watching(attach) = &mut self.state {
             attach.keep_ids();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::engine_search::tests::titled;
-    use super::*;
-
-    #[test]
-    fn engines_are_selected_by_name() {
-        // Pids beyond the kernel's limit, so that no process is asked.
-        let [first, second] = [5_000_001, 5_000_002];
-        let select = |names: &[&str]| {
-            let names = EngineNames { names: names.iter().map(|name| (*name).to_owned()).collect() };
-            let engines = [first, second].map(|pid| titled(pid, Vec::new())).into();
-            let selected = names.select_engines(engines).map_err(|error| error.to_string())?;
-            Ok::<_, String>(selected.iter().map(|engine| engine.processes[0].id.pid).collect::<Vec<u32>>())
-        };
-        assert_eq!(select(&[]), Ok(vec![first, second]));
-        assert_eq!(select(&["engine:pid-5000002"]), Ok(vec![second]));
-        assert_eq!(select(&["engine:pid-5000002", "engine:pid-5000001"]), Ok(vec![first, second]));
-        let unknown = "no engine is named sglang:1: running are engine:pid-5000001, engine:pid-5000002";
-        assert_eq!(select(&["engine:pid-5000001", "sglang:1"]), Err(unknown.to_owned()));
     }
 }

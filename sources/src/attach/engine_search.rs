@@ -146,20 +146,18 @@ fn name_engine(engine: &Engine, port: Option<u16>, model: Option<&str>) -> Strin
 
 /// Lowest port on which a process of the engine listens for clients. A worker of Dynamo listens for none.
 fn lowest_client_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u16> {
-    let serving = engine.processes.iter().filter(|process| process.connects_to_clients.is_none());
-    let mut lowest: Option<u16> = None;
-    for process in serving {
+    let mut client_ports: Vec<u16> = Vec::new();
+    for process in engine.processes.iter().filter(|process| process.connects_to_clients.is_none()) {
         let Some(Ok(listening)) = ports.get(&process.id.pid) else { continue };
-        for &port in &listening.ports {
-            let suffix = format!(":{port}");
-            // The engine's own messages arrive at this port.
-            let carries_messages = engine.hops.iter().any(|hop| hop.endpoint.ends_with(&suffix));
-            if !carries_messages && lowest.is_none_or(|lowest| port < lowest) {
-                lowest = Some(port);
-            }
-        }
+        client_ports.extend(listening.ports.iter().filter(|port| !receives_messages_at(engine, **port)));
     }
-    lowest
+    client_ports.into_iter().min()
+}
+
+/// Whether messages between the engine's processes arrive at this port.
+fn receives_messages_at(engine: &Engine, port: u16) -> bool {
+    let suffix = format!(":{port}");
+    engine.hops.iter().any(|hop| hop.endpoint.ends_with(&suffix))
 }
 
 /// Engines that the search has found so far, and processes that may become one.
@@ -208,8 +206,8 @@ impl EngineSearch {
         }
     }
 
-    /// Returns the engines that were not found before and are complete: two searches have found the same processes, or the wait for that
-    /// was too long. An error says why there is none.
+    /// Returns the engines that were not found before and are complete: two searches have found the same processes with a connection for
+    /// output, or the wait for that was too long. An error says why there is none.
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         // An engine that has exited is found again when it has started again.
         self.found_processes.retain(|id, _| topology.processes().any(|process| process.id == *id));
@@ -219,15 +217,14 @@ impl EngineSearch {
             if self.is_known(engine) {
                 continue;
             }
-            // The processes are compared with those of the last search.
             let ids = process_ids(engine);
-            let last_search = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
-            let first_seen_at = last_search.map_or_else(Instant::now, |seen| seen.first_seen_at);
+            let last_seen = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
+            let first_seen_at = last_seen.map_or_else(Instant::now, |seen| seen.first_seen_at);
             // An engine that starts adds processes, so two searches must find the same ones.
-            let is_settled = last_search.is_some_and(|seen| seen.ids == ids);
-            // Without one, no connection that carries output is visible yet.
-            let has_token_path = engine.on_token_path().next().is_some();
-            if (is_settled && has_token_path) || first_seen_at.elapsed() > MAX_SETTLING {
+            let is_settled = last_seen.is_some_and(|seen| seen.ids == ids);
+            let is_connected = engine.on_token_path().next().is_some();
+            let is_overdue = first_seen_at.elapsed() > MAX_SETTLING;
+            if (is_settled && is_connected) || is_overdue {
                 self.mark_as_found(engine);
                 complete.push(engine.clone());
             } else {
@@ -253,18 +250,23 @@ impl EngineSearch {
             self.lone_candidate = None;
             return Ok(picked);
         };
-        let ids = process_ids(unconfirmed);
-        let alone_since = match self.lone_candidate.take() {
-            Some(candidate) if candidate.ids == ids => candidate.first_seen_at,
-            _ => Instant::now(),
-        };
-        self.lone_candidate = Some(SeenProcesses { ids, first_seen_at: alone_since });
+        let alone_since = self.note_lone_candidate(process_ids(unconfirmed));
         // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
         let has_zmq_sockets = unconfirmed.processes.iter().any(|process| !process.io_threads.is_empty());
         if has_zmq_sockets && alone_since.elapsed() >= LONE_CANDIDATE_WAIT {
             return Ok(picked);
         }
         Err(PickError::Unconfirmed(topology.candidate_pids()))
+    }
+
+    /// Notes that these processes are the only candidate. Returns since when they have been, which a change of the processes resets.
+    fn note_lone_candidate(&mut self, ids: Vec<ProcessId>) -> Instant {
+        let first_seen_at = match self.lone_candidate.take() {
+            Some(candidate) if candidate.ids == ids => candidate.first_seen_at,
+            _ => Instant::now(),
+        };
+        self.lone_candidate = Some(SeenProcesses { ids, first_seen_at });
+        first_seen_at
     }
 }
 

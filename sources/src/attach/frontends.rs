@@ -14,6 +14,28 @@ const MAX_FRONTENDS: usize = 16;
 /// Side of a disaggregated pair whose clients receive the output of another worker.
 const PREFILL: &str = "prefill";
 
+/// Observes the writes of a frontend, of which `observed_count` are observed already. `side` is that of the engine in a pair of servers. An
+/// error says why they are not observed.
+fn observe_frontend(
+    run: RunId,
+    frontend: ProcessId,
+    side: Option<&str>,
+    observed_count: usize,
+    node: &mut Node,
+) -> Result<(), String> {
+    if side == Some(PREFILL) {
+        return Err("the responses of a prefill server continue in another worker".to_owned());
+    }
+    if observed_count >= MAX_FRONTENDS {
+        return Err(format!("more than {MAX_FRONTENDS} frontends"));
+    }
+    match node.observe_frontend(run, frontend) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the probe runs in a PID namespace of its own".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 #[derive(Default)]
 pub(super) struct FrontendWatch {
     /// Frontends at the last update.
@@ -43,20 +65,13 @@ impl FrontendWatch {
             if found_before.contains(id) || engine.process_with_pid(id.pid).is_some() {
                 continue;
             }
-            if side == Some(PREFILL) {
-                self.refused = Some("the responses of a prefill server continue in another worker".to_owned());
-            } else if observed_count >= MAX_FRONTENDS {
-                self.refused = Some(format!("more than {MAX_FRONTENDS} frontends"));
-            } else {
-                match node.observe_frontend(run, *id) {
-                    Ok(true) => {
-                        tracing::info!("frontend {} is observed", id.pid);
-                        self.observed.insert(id.pid);
-                        observed_count += 1;
-                    }
-                    Ok(false) => self.refused = Some("the probe runs in a PID namespace of its own".to_owned()),
-                    Err(error) => self.refused = Some(error.to_string()),
+            match observe_frontend(run, *id, side, observed_count, node) {
+                Ok(()) => {
+                    tracing::info!("frontend {} is observed", id.pid);
+                    self.observed.insert(id.pid);
+                    observed_count += 1;
                 }
+                Err(why) => self.refused = Some(why),
             }
         }
     }

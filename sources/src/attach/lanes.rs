@@ -63,6 +63,48 @@ struct SentMessage<'m> {
     part_count: usize,
 }
 
+impl<'m> SentMessage<'m> {
+    #[inline]
+    fn of_one_part(message: &Message<'m>, number: u64) -> Self {
+        Self { number, bytes: message.bytes, first_part: complete_payload(message), part_count: 1 }
+    }
+
+    #[inline]
+    fn of_several_parts(whole: &'m Multipart) -> Self {
+        Self { number: whole.number, bytes: whole.bytes, first_part: whole.first_part(), part_count: 2 }
+    }
+}
+
+/// A message to the scheduler.
+struct RequestMessage<'m> {
+    /// Its number on the lane.
+    number: u64,
+    /// Length of all parts.
+    bytes: u64,
+    /// Its first parts, as far as they were captured. Only the first `part_count` are filled.
+    parts: [Excerpt<'m>; REQUEST_PARTS],
+    part_count: usize,
+}
+
+impl<'m> RequestMessage<'m> {
+    /// The message that is complete with this part; `None` if more parts follow.
+    #[inline]
+    fn complete_with(part: &Message<'m>, frame: FrameRef, multiparts: &'m mut Multiparts) -> Option<Self> {
+        let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
+        match multiparts.record_sent_part(part, frame, MessageUse::Requests) {
+            MessagePart::Whole(number) => {
+                parts[0] = excerpt(part.bytes, part.payload);
+                Some(Self { number, bytes: part.bytes, parts, part_count: 1 })
+            }
+            MessagePart::Incomplete => None,
+            MessagePart::Last(whole) => {
+                let part_count = whole.copy_excerpts(&mut parts);
+                Some(Self { number: whole.number, bytes: whole.bytes, parts, part_count })
+            }
+        }
+    }
+}
+
 impl Lanes {
     /// Lanes between processes with these roles, without any message so far. A lane is one sending socket.
     pub(super) fn new(roles: Roles, observability: Observability) -> Self {
@@ -110,21 +152,16 @@ impl Lanes {
             return self.record_request_send(message, frame, sink);
         }
         let sent = match self.multiparts.record_sent_part(message, frame, MessageUse::Output) {
-            MessagePart::Whole(number) => {
-                let first_part = complete_payload(message);
-                SentMessage { number, bytes: message.bytes, first_part, part_count: 1 }
-            }
+            MessagePart::Whole(number) => SentMessage::of_one_part(message, number),
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
-                // A pair message goes to the other server of a prefill and decode pair. It names the room that both have for a request.
-                if !self.rooms.is_empty()
-                    && may_send_pair_messages(&self.paths, frame.lane as usize, socket.pid)
+                if may_be_pair_message(&self.paths, &self.rooms, frame.lane as usize, socket.pid)
                     && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
                 {
                     // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
                     return sink(&Event::new(whole.begun_at, What::PairMessage(pair_message)));
                 }
-                SentMessage { number: whole.number, bytes: whole.bytes, first_part: whole.first_part(), part_count: 2 }
+                SentMessage::of_several_parts(whole)
             }
         };
         // The empty second part stands for all further ones, which the decoder does not read.
@@ -165,35 +202,19 @@ impl Lanes {
     /// Processes a message to the scheduler, of which only what identifies its requests is read.
     fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
-        let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
-        // The properties of the whole message: its number on the lane, its length, and how many of `parts` are filled.
-        let number;
-        let bytes;
-        let part_count;
-        match self.multiparts.record_sent_part(message, frame, MessageUse::Requests) {
-            MessagePart::Whole(message_number) => {
-                parts[0] = excerpt(message.bytes, message.payload);
-                number = message_number;
-                bytes = message.bytes;
-                part_count = 1;
-            }
-            MessagePart::Incomplete => return,
-            MessagePart::Last(whole) => {
-                number = whole.number;
-                bytes = whole.bytes;
-                part_count = whole.copy_excerpts(&mut parts);
-            }
-        }
+        let complete = RequestMessage::complete_with(message, frame, &mut self.multiparts);
+        let Some(RequestMessage { number, bytes, parts, part_count }) = complete else { return };
         let mut requests = Vec::new();
         let content = self.translator.read_requests(&parts[..part_count], &mut requests);
+        let is_abort = content == Ok(DispatchKind::Aborts);
         // An abort names a request whose room is known already.
-        if content != Ok(DispatchKind::Aborts) {
+        if !is_abort {
             for room in requests.iter().filter_map(|request| request.room) {
                 self.rooms.add_room(room);
             }
         }
         // Only a message that names requests shows that this lane carries them.
-        let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
+        let names_requests = is_abort || !requests.is_empty();
         let Some(hop) = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink) else {
             return;
         };
@@ -337,14 +358,14 @@ impl Lanes {
     }
 }
 
-/// Whether messages of this lane may go to the scheduler of another server. The schedulers of a prefill and a decode server send messages
-/// to each other, on sockets that carry no messages of their engine and so have no hop.
-fn may_send_pair_messages(paths: &Paths, lane: usize, sender_pid: u32) -> bool {
-    paths.hop_of_lane(lane).is_none() && paths.roles.role_of(sender_pid).is_scheduler()
+/// Whether a message may be a pair message, which goes from the scheduler of a prefill server to that of a decode server, or back. Such
+/// messages name rooms, which only the requests of such servers have. Their sockets carry no messages of the engine, and so have no hop.
+fn may_be_pair_message(paths: &Paths, rooms: &KnownRooms, lane: usize, sender_pid: u32) -> bool {
+    !rooms.is_empty() && paths.hop_of_lane(lane).is_none() && paths.roles.role_of(sender_pid).is_scheduler()
 }
 
-/// Reads a message from one scheduler to another. `None` if it is no such message, or names none of `rooms`, the numbers that this engine's
-/// requests share with the other server.
+/// Reads a pair message. `None` if it is none, or names none of `rooms`, the numbers that this engine's requests share with the other
+/// server.
 fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
     let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
     let part_count = message.copy_excerpts(&mut parts);

@@ -105,7 +105,8 @@ impl LateProcesses {
                 self.unserved.push(tokenizer);
                 continue;
             };
-            match ports.and_then(|ports| egress.observe_serving(probe, &tokenizer.process, &ports, engine)) {
+            let is_served = ports.and_then(|ports| egress.observe_serving(probe, &tokenizer.process, &ports, engine));
+            match is_served {
                 Ok(true) => {
                     self.served.insert(pid);
                 }

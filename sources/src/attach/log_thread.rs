@@ -186,9 +186,7 @@ fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
             LogCommand::FollowOutput(process) => logs.follow_output(&process),
             LogCommand::Read => {
                 logs.read_new_lines(|line| {
-                    let found = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line));
-                    if let Some((context, rid)) = found {
-                        let ids = LoggedIds { context: context.to_owned(), rid: rid.to_owned() };
+                    if let Some(ids) = parse_ids(line) {
                         // This send and the next one fail only at the end of the run.
                         let _ = sender.send(LogMessage::Ids(ids));
                     }
@@ -197,6 +195,12 @@ fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
             }
         }
     }
+}
+
+/// The ids of a request in a line of a worker's log, in the wording of any engine; `None` if it names none.
+fn parse_ids(line: &str) -> Option<LoggedIds> {
+    let (context, rid) = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line))?;
+    Some(LoggedIds { context: context.to_owned(), rid: rid.to_owned() })
 }
 
 #[cfg(test)]

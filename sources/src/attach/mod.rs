@@ -1,13 +1,16 @@
 //! Source of `tokengap attach`: discovery finds the processes, the probe observes them, [`lanes`] interprets the observations.
 
+mod arrivals;
 mod background;
 mod cpu;
 mod delivery;
 mod discovery_thread;
 mod egress;
+mod engine_names;
 mod engine_run;
 mod engine_search;
 mod frontends;
+mod hop_ids;
 mod inbox;
 mod interpreter;
 mod known_rooms;
@@ -21,6 +24,7 @@ mod paths;
 #[cfg_attr(not(feature = "python-stacks"), path = "no_python.rs")]
 mod python;
 mod queues;
+mod report;
 mod requests;
 mod roles;
 mod socket_reads;
@@ -37,17 +41,17 @@ use std::time::{Duration, Instant};
 use adapter::decode::ReadResponseId;
 use adapter::discover::{Disaggregation, Setting};
 use probe_user::discover::{BlindSpot, Engine, ProcPart, Process};
-use probe_user::{Degraded, Feature, ProbeOptions, Target};
+use probe_user::{Degraded, Feature, Probe, ProbeOptions, Target};
 use responses::Detokenize;
-use serde_json::{Value, json};
-use session::{About, Flow, LiveSource, OwnUsage, own};
+use session::{Flow, LiveSource, OwnUsage, own};
+use trace::MonoNs;
 use trace::event::Event;
-use trace::{MonoNs, SamplingCost};
 
 pub use background::{StartUp, Unattached};
 use cpu::CpuWatch;
 use delivery::ReadCounts;
-pub use engine_run::{EngineNames, EngineRun, EngineRuns, EngineState};
+pub use engine_names::EngineNames;
+pub use engine_run::{EngineRun, EngineRuns, EngineState};
 pub use engine_search::{EngineLimit, EngineTraits};
 use inbox::RunId;
 pub use interpreter::Interpreter;
@@ -55,9 +59,7 @@ use lanes::Sink;
 use late_processes::LateProcesses;
 use node::{Node, NodeHandle};
 pub use python::PythonOptions;
-use python::PythonWatch;
-use queues::{QueueProblems, QueueWatch};
-use start::concerns_engine;
+use queues::QueueWatch;
 use targets::{choose_targets, has_libzmq, observe_inner_servers, probe_target_for, speaks_zmq, without_libzmq};
 pub use trial::{FeatureRow, FeatureState, Reason};
 
@@ -126,13 +128,15 @@ pub struct Attach {
 
 /// The function that reads the id of an engine's request from a response; `None` if the engine's message format needs none.
 fn response_id_reader_of(engine: &Engine) -> Option<ReadResponseId> {
-    let kind = engine.kind?;
-    let support = engines::find(kind.name())?;
-    let inner_role = engine.processes.iter().find_map(Process::inner_role);
-    // The format that a server inside the process receives, if there is one.
+    let support = engines::find(engine.kind?.name())?;
     let mut formats = support.formats.iter();
-    let format = formats.find(|format| inner_role.is_none_or(|role| format.receivers.contains(&role.word())))?;
-    format.response_id
+    let inner_role = engine.processes.iter().find_map(Process::inner_role);
+    let used_format = match inner_role {
+        // A server inside the process receives messages of a format of its own.
+        Some(role) => formats.find(|format| format.receivers.contains(&role.word()))?,
+        None => formats.next()?,
+    };
+    used_format.response_id
 }
 
 impl Attach {
@@ -155,15 +159,15 @@ impl Attach {
         true
     }
 
-    /// Returns whether neither connections nor messages confirm that the watched processes are an engine, and another one is confirmed.
+    /// Returns whether the watched processes are probably no engine: neither a connection nor a message confirms it, and another engine is
+    /// confirmed.
     fn is_superseded(&self) -> bool {
         let node = self.node.lock();
         let topology = node.discovery.topology();
-        let is_unconfirmed = topology
-            .unconfirmed_engines()
-            .flat_map(|engine| &engine.processes)
-            .any(|process| self.knows_process(process));
-        is_unconfirmed && !self.has_observed && topology.confirmed_engines().next().is_some()
+        let mut unconfirmed = topology.unconfirmed_engines().flat_map(|engine| &engine.processes);
+        let lacks_connection = unconfirmed.any(|process| self.knows_process(process));
+        let lacks_messages = !self.has_observed;
+        lacks_connection && lacks_messages && topology.confirmed_engines().next().is_some()
     }
 
     /// Parts of the probe that are missing for this engine.
@@ -181,10 +185,7 @@ impl Attach {
     /// The means by which the frames of a probed process are observed; `None` if they are not observed.
     fn means_of_observation(&self, process: &Process, missing_parts: &[Degraded]) -> Option<&'static str> {
         let pid = process.id.pid;
-        // A part that is missing without a pid is missing everywhere.
-        let has_uprobes = !missing_parts
-            .iter()
-            .any(|missing| missing.feature == Feature::Messages && missing.pid.is_none_or(|refused| refused == pid));
+        let has_uprobes = !is_messages_part_missing(pid, missing_parts);
         if process.inner_server.is_some() && has_uprobes {
             Some("a uprobe on the method that passes them to the server inside the process")
         } else if self.interpreter.reads.observes_process(pid) {
@@ -277,29 +278,54 @@ impl Attach {
     /// Follows a change of processes and connections. A process joins this engine once it is connected to one of its processes, possibly
     /// long after its start.
     fn apply_topology(&mut self, node: &mut Node) {
-        let engines = &node.discovery.topology().engines;
-        let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
-        // Without one, all processes of this engine have exited.
-        let Some(engine) = found.cloned() else { return };
+        // Without it, all processes of this engine have exited.
+        let Some(engine) = self.current_state_of_engine(node) else { return };
         self.queues.watch_connections_of(&engine);
-        let joined = self.join_new_processes(&engine, node);
+        let joined = self.add_new_processes(&engine, node);
         self.interpreter.lanes.paths.roles.replace_connections(&engine);
-        let capture = self.options.capture;
-        let mut targets: Vec<Target> =
-            joined.iter().filter_map(|process| probe_target_for(process, &engine, capture)).collect();
-        // Processes that were not on the path before may be now.
-        targets.extend(choose_targets(&engine, &self.options.named, capture));
-        let mut observed: BTreeSet<u32> = self.probed.clone();
-        observed.extend(targets.iter().map(|target| target.pid));
+        let targets = self.choose_targets_after_change(&engine, &joined);
         let Some((probe, _)) = node.probe_and_discovery() else { return };
-        // A connected process that another run watches is no process of this engine.
-        let own_without_libzmq = without_libzmq(&engine, &observed)
-            .filter(|process| self.engine.processes.iter().any(|own| own.id == process.id));
         // Before the probes are added: connections are to be observed from their first byte after the attach.
-        let observed_reads = self.interpreter.reads.observe_connections_of(&engine, own_without_libzmq, probe);
+        self.observe_socket_reads(&engine, &targets, probe);
+        self.add_missing_probes(targets, &engine, node);
+        for process in &joined {
+            let refused = watch_threads(process, &mut self.cpu, node, self.run);
+            self.degraded.extend(refused);
+        }
+        self.late_processes.record_rewiring();
+    }
+
+    /// This engine as discovery knows it now; `None` if none of its processes is left.
+    fn current_state_of_engine(&self, node: &Node) -> Option<Engine> {
+        let engines = &node.discovery.topology().engines;
+        let is_own = |engine: &&Engine| engine.processes.iter().any(|process| self.knows_process(process));
+        engines.iter().find(is_own).cloned()
+    }
+
+    /// The targets of the processes that have `joined`, and of those that are on the token path now.
+    fn choose_targets_after_change(&self, engine: &Engine, joined: &[Process]) -> Vec<Target> {
+        let capture = self.options.capture;
+        let of_joined = joined.iter().filter_map(|process| probe_target_for(process, engine, capture));
+        let mut targets: Vec<Target> = of_joined.collect();
+        targets.extend(choose_targets(engine, &self.options.named, capture));
+        targets
+    }
+
+    /// Observes the socket reads of processes that receive without libzmq, among those with a probe and the `new_targets`.
+    fn observe_socket_reads(&mut self, engine: &Engine, new_targets: &[Target], probe: &mut Probe) {
+        let mut observed: BTreeSet<u32> = self.probed.clone();
+        observed.extend(new_targets.iter().map(|target| target.pid));
+        // A connected process that another run watches is no process of this engine.
+        let own_without_libzmq = without_libzmq(engine, &observed)
+            .filter(|process| self.engine.processes.iter().any(|own| own.id == process.id));
+        let observed_reads = self.interpreter.reads.observe_connections_of(engine, own_without_libzmq, probe);
         if let Err(why) = observed_reads {
             self.degraded.push(format!("socket reads: {why}"));
         }
+    }
+
+    /// Adds the probes of those targets that have none yet. A target that belongs to the engine of another run gets none.
+    fn add_missing_probes(&mut self, targets: Vec<Target>, engine: &Engine, node: &mut Node) {
         for target in targets {
             if !self.probed.contains(&target.pid)
                 && let Some(process) = engine.process_with_pid(target.pid)
@@ -308,16 +334,21 @@ impl Attach {
                 self.add_probe(target, process, node);
             }
         }
-        for process in &joined {
-            let refused = watch_threads(process, &mut self.cpu, node, self.run);
-            self.degraded.extend(refused);
-        }
-        self.late_processes.record_rewiring();
     }
 
-    /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted.
-    /// Also updates known processes in which a server was started.
-    fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
+    /// Adds the processes that have joined the engine, and returns them. Also updates known processes in which a server was started.
+    fn add_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
+        let joined = self.find_joined_processes(engine, node);
+        let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
+        let with_new_server: Vec<Process> = with_new_server.cloned().collect();
+        for process in joined.iter().chain(&with_new_server) {
+            self.replace_process(process, node);
+        }
+        joined
+    }
+
+    /// The processes of `engine` that this run does not know and that speak ZMQ. Those that another run watches are only noted.
+    fn find_joined_processes(&mut self, engine: &Engine, node: &Node) -> Vec<Process> {
         // Only the current connections count.
         self.pids_of_others.clear();
         let mut joined = Vec::new();
@@ -332,17 +363,18 @@ impl Attach {
                 None => joined.push(process.clone()),
             }
         }
-        let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
-        let with_new_server: Vec<Process> = with_new_server.cloned().collect();
-        for process in joined.iter().chain(&with_new_server) {
-            self.engine.processes.retain(|known| known.id.pid != process.id.pid);
-            self.engine.processes.push(process.clone());
-            // The pid may have been reused.
-            self.probed.remove(&process.id.pid);
-            self.interpreter.lanes.paths.roles.add_process(process);
-            node.add_receiver(self.run, process.id);
-        }
         joined
+    }
+
+    /// Adds a process to the engine, in place of an earlier one with its pid.
+    fn replace_process(&mut self, process: &Process, node: &mut Node) {
+        let pid = process.id.pid;
+        self.engine.processes.retain(|known| known.id.pid != pid);
+        self.engine.processes.push(process.clone());
+        // The pid may have been reused.
+        self.probed.remove(&pid);
+        self.interpreter.lanes.paths.roles.add_process(process);
+        node.add_receiver(self.run, process.id);
     }
 
     fn knows_process(&self, process: &Process) -> bool {
@@ -458,92 +490,6 @@ impl Attach {
     }
 }
 
-impl About for Attach {
-    fn kind(&self) -> &'static str {
-        "attach"
-    }
-
-    /// What the report says about the observed processes: the side of a pair, matched requests, missed messages, and by what each is
-    /// observed.
-    fn wire_json(&self) -> Option<Value> {
-        let mut fields = serde_json::Map::new();
-        if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|setting| setting.value) {
-            fields.insert("disaggregation".to_owned(), json!({"mode": side.word, "sends": side.sends}));
-        }
-        if let Some(pairs) = self.interpreter.egress.matched_pairs_json() {
-            fields.insert("joined_by_content".to_owned(), pairs);
-        }
-        // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
-        let misses = self.interpreter.lanes.matcher.misses();
-        if misses.lost_sent > 0 || misses.lost_received > 0 {
-            let missed = json!({"sends": misses.lost_sent, "receives": misses.lost_received});
-            fields.insert("missed".to_owned(), missed);
-        }
-        let observed = self
-            .probed_processes()
-            .map(|(process, means)| json!({"pid": process.id.pid, "process": process.role.word(), "by": means}));
-        fields.insert("observed".to_owned(), Value::Array(observed.collect()));
-        Some(Value::Object(fields))
-    }
-
-    fn stack_sampling_cost(&self) -> Option<SamplingCost> {
-        self.node.lock().python.as_ref().map(PythonWatch::cost)
-    }
-
-    fn own_usage(&self) -> OwnUsage {
-        usage_with_reader(self.options.python.as_ref())
-    }
-
-    fn observed_until(&self) -> MonoNs {
-        if self.has_unread { self.read_until } else { MonoNs::now() }
-    }
-
-    /// Lines for the report: all limits of the observation of this engine.
-    fn degraded(&self) -> Vec<String> {
-        let node = self.node.lock();
-        let missing_parts = node.missing_parts(self.run);
-        let mut degraded: Vec<String> = missing_parts.map(|part| format!("{part}; {}", part.remedy())).collect();
-        degraded.extend(self.degraded.iter().cloned());
-        degraded.extend(node.discovery.degraded());
-        let blind_spots = node.discovery.topology().blind_spots.iter();
-        let between_engines = blind_spots.filter(|blind| blind.is_between_engines());
-        degraded.extend(between_engines.filter(|blind| concerns_engine(blind, &self.engine)).map(trial::with_remedy));
-        for (name, pid) in node.engines_sharing_process(self.run) {
-            degraded
-                .push(format!("engine: {name} is not watched: its pid {pid} is watched as a process of this engine"));
-        }
-        for (pid, other) in &self.pids_of_others {
-            degraded
-                .push(format!("engine: pid {pid} is connected to this engine, and is watched as a process of {other}"));
-        }
-        degraded.extend(self.late_processes.degraded());
-        for process in self.engine.processes.iter().filter(|process| process.inner_server.is_some()) {
-            degraded.push(format!(
-                "pid {}: frames are observed when the {} passes them to the server inside its process; when that takes them is not observed; token ids are not read",
-                process.id.pid, process.role
-            ));
-        }
-        degraded.extend(self.interpreter.lanes.degraded());
-        degraded.extend(self.interpreter.egress.degraded());
-        degraded.extend(self.interpreter.reads.degraded());
-        if self.interpreter.overflowed > 0 {
-            let shared =
-                if node.has_several_runs() { " (its share, estimated from the traffic of all engines)" } else { "" };
-            degraded.push(format!(
-                "{} observations dropped because the ring buffer was full{shared}: use a larger --ring than {} bytes, or give tokengap a CPU",
-                self.interpreter.overflowed, self.options.probe.ring_bytes
-            ));
-        }
-        let QueueProblems { connections_beyond_limit, refused } = self.queues.problems();
-        degraded.extend(refused.map(|why| format!("queues: {why}")));
-        if connections_beyond_limit > 0 {
-            degraded.push(format!("queues: {connections_beyond_limit} connections beyond the limit"));
-        }
-        degraded.extend(node.python.iter().flat_map(|python| python.degraded(self.run)));
-        degraded
-    }
-}
-
 impl LiveSource for Attach {
     fn failure(&self) -> Option<String> {
         self.reason_unobserved()
@@ -576,6 +522,12 @@ impl LiveSource for Attach {
     fn stop(&mut self) {
         self.stopped_at.get_or_insert_with(Instant::now);
     }
+}
+
+/// Whether the probe lacks the part that observes the messages of a process. A part that is missing without a pid is missing everywhere.
+fn is_messages_part_missing(pid: u32, missing_parts: &[Degraded]) -> bool {
+    let mut missing_messages = missing_parts.iter().filter(|missing| missing.feature == Feature::Messages);
+    missing_messages.any(|missing| missing.pid.is_none_or(|refused| refused == pid))
 }
 
 /// Samples the CPU time of a process's threads from now on, and their Python stacks if that is enabled. Returns a line for the report if

@@ -101,6 +101,37 @@ impl Multipart {
         self.parts > 0 && self.name.lane == part.lane && self.name.seq + self.parts == part.seq
     }
 
+    /// Begins a message with its first part, in the memory of the last message of its socket.
+    #[inline]
+    fn begin_with(&mut self, first: &Message<'_>, name: FrameRef, number: u64) {
+        self.number = number;
+        self.name = name;
+        self.parts = 1;
+        self.begun_at = first.call.at;
+        self.bytes = first.bytes;
+        self.kept.clear();
+        self.captured.clear();
+        self.keep_part(first);
+    }
+
+    /// Counts a further part, and keeps its content if that is read.
+    #[inline]
+    fn add_part(&mut self, part: &Message<'_>, usage: MessageUse) {
+        if usage.keeps_part(self, part.bytes) {
+            self.keep_part(part);
+        }
+        self.parts += 1;
+        self.bytes += part.bytes;
+    }
+
+    /// Whether the first part is the address of a router's peer, which the peer does not receive. Requests to vLLM's engine cores have one.
+    /// Otherwise a request begins with its type.
+    #[inline]
+    fn begins_with_address(&self, usage: MessageUse) -> bool {
+        let begins_with_type = self.kept.first().is_none_or(|first| first.length == REQUEST_TYPE_BYTES);
+        usage == MessageUse::Requests && !begins_with_type
+    }
+
     fn keep_part(&mut self, message: &Message<'_>) {
         self.captured.extend_from_slice(message.payload);
         self.kept.push(KeptPart { length: message.bytes, end: self.captured.len() });
@@ -201,22 +232,15 @@ impl Multiparts {
         // Two look-ups, because a borrow that is returned from one branch would last for all.
         if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
             let Some(open) = self.open.get_mut(&socket) else { return MessagePart::Whole(number) };
-            if usage.keeps_part(open, message.bytes) {
-                open.keep_part(message);
-            }
-            open.parts += 1;
-            open.bytes += message.bytes;
+            open.add_part(message, usage);
             if message.more {
                 return MessagePart::Incomplete;
             }
             // Leaves 0, which marks the message as complete.
             open.part_count = std::mem::take(&mut open.parts);
-            // Requests to vLLM's engine cores begin with the address of a router's peer, all other messages with a part that is received.
-            let may_be_routed = usage == MessageUse::Requests;
-            let begins_with_type = open.kept.first().is_none_or(|first| first.length == REQUEST_TYPE_BYTES);
-            let is_routed = may_be_routed && !begins_with_type;
+            let routed_message = open.begins_with_address(usage).then_some(open.number);
             let later = self.later.entry(name.lane).or_default();
-            later.add_parts(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
+            later.add_parts(open.name.seq + 1, name.seq, routed_message);
             return MessagePart::Last(open);
         }
         if !message.more {
@@ -232,14 +256,7 @@ impl Multiparts {
             kept: Vec::new(),
             captured: Vec::new(),
         });
-        open.number = number;
-        open.name = name;
-        open.parts = 1;
-        open.begun_at = message.call.at;
-        open.bytes = message.bytes;
-        open.kept.clear();
-        open.captured.clear();
-        open.keep_part(message);
+        open.begin_with(message, name, number);
         MessagePart::Incomplete
     }
 

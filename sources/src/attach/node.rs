@@ -171,11 +171,7 @@ impl Node {
     /// Takes the found engine that a waiting run continues with, and records it as the engine of the run. `None` if there is none.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
-        let mut found_engines = self.discovery.found.iter();
-        // An engine that shares a process with a watched one waits until that run ends.
-        let index = found_engines.position(|found| {
-            self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
-        })?;
+        let index = self.discovery.found.iter().position(|found| self.is_next_engine_of(run, found))?;
         let found = self.discovery.found.remove(index);
         // Of several runs, each keeps its unique name.
         let is_only_run = !self.has_several_runs();
@@ -185,6 +181,11 @@ impl Node {
         }
         entry.engine = Some(found.traits.clone());
         Some(found)
+    }
+
+    /// Whether a waiting run continues with this engine. One that shares a process with a watched engine must wait until that run ends.
+    fn is_next_engine_of(&self, run: RunId, found: &FoundEngine) -> bool {
+        self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
     }
 
     /// Puts an engine that could not be attached to back among the found ones.
@@ -251,16 +252,18 @@ impl Node {
 
     /// Drops found engines that a run watches. One that only shares a process with the engine of a run is kept until that run ends.
     fn drop_watched_engines(&mut self) {
-        let mut found = std::mem::take(&mut self.discovery.found);
-        found.retain(|engine| {
-            // No run watches any of its processes.
-            let Some(sharing) = self.run_sharing_process(engine) else { return true };
-            // Kept only if what it shares is not its main process, and if it is certainly another engine.
-            let is_main_watched =
-                engine.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());
-            !is_main_watched && self.is_of_another_engine(sharing.run, &engine.traits)
-        });
-        self.discovery.found = found;
+        let mut found_engines = std::mem::take(&mut self.discovery.found);
+        found_engines.retain(|found| !self.is_engine_of_a_run(found));
+        self.discovery.found = found_engines;
+    }
+
+    /// Whether a run watches this engine: it watches one of its processes, and the engine is not certainly another one. An engine whose
+    /// main process is watched is never another one.
+    fn is_engine_of_a_run(&self, found: &FoundEngine) -> bool {
+        let Some(sharing) = self.run_sharing_process(found) else { return false };
+        let is_main_watched =
+            found.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());
+        is_main_watched || !self.is_of_another_engine(sharing.run, &found.traits)
     }
 
     /// The first process of a found engine that a run watches, with that run. `None` if no run watches any.
@@ -329,14 +332,11 @@ impl Node {
     /// Parts of the probe that are missing for this run.
     pub(super) fn missing_parts(&self, run: RunId) -> impl Iterator<Item = &Degraded> {
         let missing = self.probe.iter().flat_map(Probe::degraded);
-        missing.filter(move |missing| {
-            let Some(receivers) = missing.pid.and_then(|pid| self.receivers.get(&pid)) else {
-                // Missing everywhere.
-                return true;
-            };
+        missing.filter(move |missing| match missing.pid.and_then(|pid| self.receivers.get(&pid)) {
             // What is missing in a process that is of no run any more is reported by each run.
-            let is_of_no_run = receivers.runs.is_empty();
-            is_of_no_run || receivers.runs.contains(&run)
+            Some(receivers) => receivers.runs.is_empty() || receivers.runs.contains(&run),
+            // Missing everywhere.
+            None => true,
         })
     }
 
@@ -347,27 +347,45 @@ impl Node {
         run: RunId,
         emit: &mut dyn FnMut(&Observation<'_>),
     ) -> Result<ReadCounts, String> {
-        let mut counts = ReadCounts::default();
         // The runs share a round equally.
         let limit = (READ_ROUND / self.runs.len().max(1) as u32).max(MIN_READ_TIME);
         let deadline = Instant::now() + limit;
+        self.begin_loss_window_if_due();
+        let counts = self.drain_inbox(run, deadline, emit);
+        // Observations in the ring are newer than those in the inbox, so they must wait.
+        if counts.has_unread { Ok(counts) } else { self.read_ring(run, limit, counts, emit) }
+    }
+
+    /// Begins the next window in which the traffic of the runs is counted, once the last one is over.
+    fn begin_loss_window_if_due(&mut self) {
         if self.loss_window_began.elapsed() >= LOSS_WINDOW {
             self.loss_window_began = Instant::now();
             self.runs.values_mut().for_each(|entry| entry.traffic.begin_window());
         }
+    }
+
+    /// Passes the observations in a run's inbox to `emit`, until the deadline. Returns their counts, for a run without an inbox all zero.
+    fn drain_inbox(&mut self, run: RunId, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> ReadCounts {
+        let Some(entry) = self.runs.get_mut(&run) else { return ReadCounts::default() };
+        let mut last_at = None;
+        let own = entry.inbox.drain_until(deadline, &mut |observation| {
+            // Exits and losses have no time.
+            last_at = time_of(observation).or(last_at);
+            emit(observation);
+        });
+        ReadCounts { own, last_at, has_unread: !entry.inbox.is_empty(), ..ReadCounts::default() }
+    }
+
+    /// Reads the ring for `limit`, and adds the numbers of observations to `counts`. Delivers each to the runs that receive from its
+    /// process. After an error, which says why the probe has stopped, each later call returns it again.
+    fn read_ring(
+        &mut self,
+        run: RunId,
+        limit: Duration,
+        mut counts: ReadCounts,
+        emit: &mut dyn FnMut(&Observation<'_>),
+    ) -> Result<ReadCounts, String> {
         let Self { probe, runs, receivers, failure, .. } = self;
-        if let Some(entry) = runs.get_mut(&run) {
-            counts.own += entry.inbox.drain_until(deadline, &mut |observation| {
-                // Exits and losses have no time.
-                counts.last_at = time_of(observation).or(counts.last_at);
-                emit(observation);
-            });
-            // Observations in the ring are newer than those in the inbox, so they must wait.
-            if !entry.inbox.is_empty() {
-                counts.has_unread = true;
-                return Ok(counts);
-            }
-        }
         if let Some(failure) = failure {
             return Err(failure.clone());
         }
@@ -394,32 +412,41 @@ impl Node {
 
     /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
-        // Copies the observations of other runs into their inboxes, and drops those of this one. An error ends the loop. The node keeps it
-        // for the other runs.
-        let deadline = Instant::now() + MAX_COPY_TIME;
-        while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {
-            if Instant::now() >= deadline {
-                break;
-            }
-        }
-        // Processes that no other run receives from.
-        let mut released = BTreeSet::new();
-        self.receivers.retain(|pid, receivers| {
-            receivers.runs.retain(|receiver| *receiver != run);
-            let is_used = !receivers.runs.is_empty();
-            if !is_used {
-                released.insert(*pid);
-            }
-            is_used
-        });
+        self.drop_unread_of(run);
+        let without_receiver = self.remove_receiver(run);
         if let Some(probe) = &mut self.probe {
-            probe.release_targets(&released);
+            probe.release_targets(&without_receiver);
         }
         if let Some(python) = &mut self.python {
             python.remove_run(run);
         }
         // The run wants no ports any more.
         self.discovery.look_up_ports(run, std::iter::empty());
+    }
+
+    /// Drops the observations of a run that were not read. Those of other runs are copied into their inboxes, for a limited time.
+    fn drop_unread_of(&mut self, run: RunId) {
+        let deadline = Instant::now() + MAX_COPY_TIME;
+        // An error ends the loop. The node keeps it for the other runs.
+        while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
+    }
+
+    /// Stops passing observations to a run. Returns the processes from which no run receives any more.
+    fn remove_receiver(&mut self, run: RunId) -> BTreeSet<u32> {
+        let mut without_receiver = BTreeSet::new();
+        self.receivers.retain(|pid, receivers| {
+            receivers.runs.retain(|receiver| *receiver != run);
+            let has_receiver = !receivers.runs.is_empty();
+            if !has_receiver {
+                without_receiver.insert(*pid);
+            }
+            has_receiver
+        });
+        without_receiver
     }
 
     /// Registers a run as the receiver of an engine's observations.

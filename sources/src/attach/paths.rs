@@ -11,12 +11,10 @@ use trace::event::{Capabilities, Event, Hop, Kind, What};
 use trace::path::{Ends, UNKNOWN};
 use trace::{FrameId, HopId, MonoNs};
 
+use super::hop_ids::HopIds;
 use super::observability::Observability;
 use super::roles::{PathRole, PresumedReceiver, Receiver, Roles};
 use crate::translate::{Hops, MessageContent, Sink};
-
-/// Maximum number of hops that get an id.
-const MAX_HOPS: usize = 1024;
 
 /// Hops of all lanes, and the processes at their ends.
 pub(super) struct Paths {
@@ -153,34 +151,39 @@ impl Paths {
         at: MonoNs,
         sink: Sink<'_>,
     ) -> Option<HopId> {
-        if self.hops.len() <= lane {
-            self.hops.resize(lane + 1, None);
-        }
-        if let Some(hop) = &mut self.hops[lane] {
-            let is_first_with_tokens = hop.content.is_control() && !kind.is_control();
-            if is_first_with_tokens {
-                // A message with tokens says more about both ends than the control messages before it.
-                hop.content = Content::Output(kind);
-                hop.sender_role = self.roles.sender_role(socket.pid, kind);
-                self.update_presumed_receiver(lane);
+        let content = Content::Output(kind);
+        match self.hop_of_lane(lane) {
+            Some(hop) => {
+                let is_first_with_output = hop.content.is_control() && !kind.is_control();
+                if is_first_with_output {
+                    // It says more about both ends than the control messages before it.
+                    self.set_content(lane, socket.pid, kind);
+                    self.announce_lane(lane, at, sink);
+                }
+            }
+            // A process that forwards requests sends such messages to the scheduler, too, so this lane may carry requests.
+            None if !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests() => return None,
+            None => {
+                self.create_hop(lane, socket, content, at)?;
                 self.announce_lane(lane, at, sink);
             }
-        } else {
-            let content = Content::Output(kind);
-            // A process that forwards requests sends such messages to the scheduler, too, so this lane may carry requests.
-            if !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests() {
-                return None;
-            }
-            self.create_hop(lane, socket, content, at)?;
-            self.announce_lane(lane, at, sink);
         }
-        let hop = self.hops[lane].as_ref()?;
+        let hop = self.hop_of_lane(lane)?;
         // A server inside the sender's process receives without a queue.
         let stays_in_process = hop.receiver_pid() == Some(hop.sender_socket.pid);
         if has_chunks && !hop.is_watched() && !stays_in_process {
             self.sent_to_unwatched += 1;
         }
         Some(hop.id)
+    }
+
+    /// Notes that a lane carries output of this kind, which shows the role of its sender. Deduces the receiver again.
+    fn set_content(&mut self, lane: usize, sender_pid: u32, kind: Kind) {
+        if let Some(hop) = &mut self.hops[lane] {
+            hop.content = Content::Output(kind);
+            hop.sender_role = self.roles.sender_role(sender_pid, kind);
+            self.update_presumed_receiver(lane);
+        }
     }
 
     /// Processes a message to the scheduler on a lane, which is one sending socket. Returns the lane's hop, which the first message that
@@ -199,9 +202,6 @@ impl Paths {
         if !names_requests {
             return None;
         }
-        if self.hops.len() <= lane {
-            self.hops.resize(lane + 1, None);
-        }
         let id = self.create_hop(lane, socket, Content::Requests, at)?;
         self.announce_lane(lane, at, sink);
         Some(id)
@@ -216,6 +216,14 @@ impl Paths {
             hop.frames += 1;
             return Some(FrameId::new(hop.id, generation, number));
         }
+        let id = self.create_unwatched_hop(socket, kind, at, sink)?;
+        let first_frame = 0;
+        Some(FrameId::new(id, generation, first_frame))
+    }
+
+    /// Adds the hop of a socket that receives from an unwatched sender, with its first frame, and reports it. The kind of the message shows
+    /// the roles of both ends. Returns its id; `None` beyond the limit of hops.
+    fn create_unwatched_hop(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<HopId> {
         let sender_role = self.roles.unwatched_sender_role(kind);
         let receiver_role = self.roles.receiver_role(socket.pid, kind);
         let ends = Ends::new(sender_role.word(), receiver_role.word());
@@ -223,7 +231,6 @@ impl Paths {
             self.messages_beyond_limit += 1;
             return None;
         };
-        // This frame is the first one, with number 0.
         self.hops_of_unwatched_senders.insert(socket, UnwatchedHop { id, frames: 1 });
         let capabilities = Capabilities {
             received: true,
@@ -234,7 +241,7 @@ impl Paths {
         let hop = Hop::new(id, ends, capabilities);
         let hop = Hop { worker: receiver_role.rank(), last: receiver_role.is_tokenizer(), ..hop };
         sink(&Event::new(at, What::Hop(hop)));
-        Some(FrameId::new(id, generation, 0))
+        Some(id)
     }
 
     /// Adds the hop of a new lane, which is one sending socket, with the receiver that the connections suggest. Returns its id; `None`
@@ -254,6 +261,9 @@ impl Paths {
             self.messages_beyond_limit += 1;
             return None;
         };
+        if self.hops.len() <= lane {
+            self.hops.resize(lane + 1, None);
+        }
         self.hops[lane] = Some(LaneHop {
             id,
             sender_role,
@@ -280,11 +290,9 @@ impl Paths {
     /// Notes that `pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it has none.
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
-        let receiver_before = hop.receiver_pid();
-        let is_another_process = receiver_before != Some(pid);
         // A restarted process receives on the hop of its predecessor, which is no longer watched.
         let is_successor =
-            is_another_process && receiver_before.is_none_or(|before| !self.observability.is_watched(before));
+            hop.receiver_pid().is_none_or(|before| before != pid && !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
@@ -320,22 +328,28 @@ impl Paths {
         self.announce_lanes(at, sink);
     }
 
-    /// Receiver of `socket`'s messages, deduced from connections. Each receiver of tokens has its own socket, so receivers of the sender's
-    /// other sockets are excluded. `lane` is the socket's own, if it has a hop already.
-    fn presume_receiver(&self, socket: SocketId, content: Content, lane: Option<usize>) -> PresumedReceiver {
+    /// Receiver of `socket`'s messages, deduced from connections. `own_lane` is the lane of the socket, if it has a hop already.
+    fn presume_receiver(&self, socket: SocketId, content: Content, own_lane: Option<usize>) -> PresumedReceiver {
         let Content::Output(kind) = content else {
             return self.roles.presumed_receiver_of_requests(socket.pid);
         };
-        let mut excluded = BTreeSet::new();
-        for (other_lane, hop) in self.hops.iter().enumerate() {
+        // Each receiver of tokens has its own socket.
+        let excluded =
+            if content.has_tokens() { self.token_receivers_of(socket.pid, own_lane) } else { BTreeSet::new() };
+        self.roles.presumed_receiver(socket.pid, kind, &excluded)
+    }
+
+    /// Processes that receive tokens from `sender_pid` on another lane than `except_lane`.
+    fn token_receivers_of(&self, sender_pid: u32, except_lane: Option<usize>) -> BTreeSet<u32> {
+        let mut receivers = BTreeSet::new();
+        for (lane, hop) in self.hops.iter().enumerate() {
             let Some(hop) = hop else { continue };
-            let is_other_socket_of_sender =
-                Some(other_lane) != lane && !hop.is_replaced && hop.sender_socket.pid == socket.pid;
-            if is_other_socket_of_sender && hop.content.has_tokens() && content.has_tokens() {
-                excluded.extend(hop.receiver_pid());
+            let is_of_sender = hop.sender_socket.pid == sender_pid && !hop.is_replaced;
+            if is_of_sender && hop.content.has_tokens() && Some(lane) != except_lane {
+                receivers.extend(hop.receiver_pid());
             }
         }
-        self.roles.presumed_receiver(socket.pid, kind, &excluded)
+        receivers
     }
 
     /// Deduces the receiver of a lane, which is one sending socket, again. Does nothing if a watched receiver was confirmed.
@@ -369,11 +383,7 @@ impl Paths {
     /// Emits the hop of a lane, which is one sending socket, if its state has changed since it was last emitted.
     fn announce_lane(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(hop) = &mut self.hops[lane] else { return };
-        let endpoint = hop.receiver_pid().map_or("", |pid| self.roles.endpoint_between(hop.sender_socket.pid, pid));
-        // The last known endpoint is kept while the connection is not visible.
-        if !endpoint.is_empty() && endpoint != hop.endpoint {
-            endpoint.clone_into(&mut hop.endpoint);
-        }
+        update_endpoint(hop, &self.roles);
         // From here on, the hop is only read.
         let hop = &*hop;
         let observed_since = observed_since(hop, &self.roles, &self.observability);
@@ -400,6 +410,15 @@ impl Paths {
     }
 }
 
+/// Notes the endpoint of the connection between a hop's ends. Keeps the last known one while the connection is not visible.
+fn update_endpoint(hop: &mut LaneHop, roles: &Roles) {
+    let Some(receiver_pid) = hop.receiver_pid() else { return };
+    let endpoint = roles.endpoint_between(hop.sender_socket.pid, receiver_pid);
+    if !endpoint.is_empty() && endpoint != hop.endpoint {
+        endpoint.clone_into(&mut hop.endpoint);
+    }
+}
+
 /// Capabilities that hold for the frames sent so far. Excludes receipt and delivery if their observation began after the first frame was
 /// sent.
 fn capabilities_for_earlier_frames(
@@ -414,10 +433,11 @@ fn capabilities_for_earlier_frames(
     };
     let mut capabilities = announced.capabilities;
     // Without a start time, the stage is not observed, and its capability is false already.
-    if !capabilities_before.received && observed_since.received.is_some_and(|since| since > hop.first_sent_at) {
+    let began_after_first_frame = |since: Option<MonoNs>| since.is_some_and(|since| since > hop.first_sent_at);
+    if !capabilities_before.received && began_after_first_frame(observed_since.received) {
         capabilities.received = false;
     }
-    if !capabilities_before.delivered && observed_since.delivered.is_some_and(|since| since > hop.first_sent_at) {
+    if !capabilities_before.delivered && began_after_first_frame(observed_since.delivered) {
         capabilities.delivered = false;
     }
     capabilities
@@ -527,61 +547,4 @@ fn emit_hop(hop: &LaneHop, announced: Announced, at: MonoNs, sink: Sink<'_>) {
 /// Names of a hop's ends.
 fn ends_between(sender_role: PathRole, receiver: Option<Receiver>) -> Ends<&'static str> {
     Ends::new(sender_role.word(), receiver.map_or(UNKNOWN, |receiver| receiver.role.word()))
-}
-
-/// Hop ids assigned so far, across engine restarts: a hop that reappears between the same ends keeps its id. After a restart, frame numbers
-/// start again on a new lane; the lane number counts the restarts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct HopIds {
-    /// Number of times the engine has exited.
-    pub(super) generation: u32,
-    /// By id.
-    assigned: Vec<AssignedHop>,
-}
-
-#[derive(Clone, Debug)]
-struct AssignedHop {
-    /// The first known ends.
-    ends: Ends<&'static str>,
-    last_generation: u32,
-}
-
-impl HopIds {
-    /// Id of a hop that is new in this generation; `None` beyond the limit. A generation lasts from one attach of a run to the next.
-    pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
-        let generation = self.generation;
-        // A hop between the same ends as one before a restart of the engine is the same hop for the reader.
-        let reappearing = self.assigned.iter().position(|hop| hop.ends == ends && hop.last_generation < generation);
-        if let Some(index) = reappearing {
-            self.assigned[index].last_generation = generation;
-            return Some(HopId(index as u16));
-        }
-        if self.assigned.len() == MAX_HOPS {
-            return None;
-        }
-        self.assigned.push(AssignedHop { ends, last_generation: generation });
-        Some(HopId((self.assigned.len() - 1) as u16))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_returning_hop_keeps_its_id_and_same_named_hops_get_distinct_ids() {
-        let mut ids = HopIds::default();
-        let first = ["a->b", "b->c", "b->c"].map(|name| ids.assign_id(name.into()));
-        assert_eq!(first, [Some(HopId(0)), Some(HopId(1)), Some(HopId(2))]);
-        ids.generation += 1;
-        let second = ["b->c", "a->b", "b->c", "b->c"].map(|name| ids.assign_id(name.into()));
-        assert_eq!(second, [Some(HopId(1)), Some(HopId(0)), Some(HopId(2)), Some(HopId(3))]);
-    }
-
-    #[test]
-    fn no_ids_are_assigned_beyond_the_limit() {
-        let mut ids = HopIds::default();
-        let given = (0..=MAX_HOPS).filter_map(|_| ids.assign_id("a->b".into())).count();
-        assert_eq!(given, MAX_HOPS);
-    }
 }

@@ -26,6 +26,22 @@ pub(super) struct RequestPlane {
     pub(super) has_named_rids: bool,
 }
 
+/// The connection with this socket, which its first record adds. `None` for a worker of a kind that reads no requests from frontends.
+#[inline]
+fn find_or_add_connection(
+    connections: &mut HashMap<u64, FrontendConnection>,
+    socket: u64,
+    worker: EngineKind,
+) -> Option<&mut FrontendConnection> {
+    match connections.entry(socket) {
+        Entry::Occupied(entry) => Some(entry.into_mut()),
+        Entry::Vacant(entry) => {
+            let parser = worker.request_parser()?;
+            Some(entry.insert(FrontendConnection { tracker: ConnectionTracker::default(), parser }))
+        }
+    }
+}
+
 impl RequestPlane {
     /// Processes data read by a worker of this kind. Passes the ids of the requests in it to `server`, which joins them with responses.
     pub(super) fn read_record(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
@@ -34,14 +50,8 @@ impl RequestPlane {
         if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket) {
             return;
         }
-        let FrontendConnection { tracker, parser } = match self.connections.entry(socket) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                // Workers of other kinds read no requests from frontends.
-                let Some(parser) = worker.request_parser() else { return };
-                entry.insert(FrontendConnection { tracker: ConnectionTracker::default(), parser })
-            }
-        };
+        let connection = find_or_add_connection(&mut self.connections, socket, worker);
+        let Some(FrontendConnection { tracker, parser }) = connection else { return };
         for step in tracker.interpret_record(record) {
             match step {
                 ConnectionStep::Missed(count) => parser.missed(count.into()),

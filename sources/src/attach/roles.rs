@@ -205,8 +205,8 @@ impl Roles {
         self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
-    /// Expected receiver of messages from `pid`. It is needed because a frame must be attributed to the tokenizer when it is sent. Of
-    /// several candidates with one role, only the role is returned. `excluded` are the receivers of the sender's other sockets.
+    /// Expected receiver of messages from `pid`, deduced from the connections of that process, since a frame must be attributed to its
+    /// tokenizer when it is sent. `excluded` are the receivers of the sender's other sockets.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
         // A server inside the sender's process receives its messages.
         if let Some(role) = self.inner.get(&pid).copied() {
@@ -220,18 +220,17 @@ impl Roles {
         keep_most_likely_receivers(&mut candidates, kind);
         let had_candidates = !candidates.is_empty();
         candidates.retain(|receiver| !excluded.contains(&receiver.pid));
-        let Some(first) = candidates.first() else {
-            // If all candidates receive from other sockets, the receiver is one that is not visible.
-            return if had_candidates { PresumedReceiver::NotVisible } else { PresumedReceiver::Unknown };
-        };
-        if candidates.len() == 1 {
-            return PresumedReceiver::Deduced(Receiver { role: self.role_of(first.pid), pid: Some(first.pid) });
+        match candidates.as_slice() {
+            // All candidates receive from other sockets.
+            [] if had_candidates => PresumedReceiver::NotVisible,
+            [only] => PresumedReceiver::Deduced(Receiver { role: self.role_of(only.pid), pid: Some(only.pid) }),
+            // Which of them receives is not known, only their role.
+            [first, others @ ..] if others.iter().all(|other| other.role == first.role) => {
+                PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
+            }
+            // No candidate, or some of several roles.
+            _ => PresumedReceiver::Unknown,
         }
-        if candidates.iter().any(|candidate| candidate.role != first.role) {
-            return PresumedReceiver::Unknown;
-        }
-        // Which of them receives is not known, only their role.
-        PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
     }
 
     /// Processes of known role to which a process is connected as the sender.
@@ -306,26 +305,44 @@ fn keep_most_likely_receivers(receivers: &mut Vec<ConnectedReceiver>, kind: Kind
 }
 
 /// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such
-/// messages. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to
-/// the main process, which forwards them.
+/// messages.
 fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     let is_intermediate = match role.function() {
         Function::Source | Function::Control => return None,
         Function::Intermediate => true,
         Function::Receiver => false,
     };
-    let goes_to_main_process = kind.is_control() || kind == Kind::Abort;
-    if goes_to_main_process {
-        if role.is_main() {
-            return Some(0);
-        }
-        return if is_intermediate { None } else { Some(1) };
+    let has_tokens = !kind.is_control() && kind != Kind::Abort;
+    if has_tokens {
+        Some(preference_for_tokens(role, is_intermediate))
+    } else {
+        preference_without_tokens(role, is_intermediate)
     }
+}
+
+/// Rank of a role among the possible receivers of tokens. They go through a process in between if there is one, else directly to one that
+/// responds to clients.
+fn preference_for_tokens(role: Role, is_intermediate: bool) -> u8 {
     if !is_intermediate {
-        return Some(1);
+        1
+    } else if role.is_main() {
+        // A main process in between is the last choice, because it is there for the other messages.
+        2
+    } else {
+        0
     }
-    // A main process in between is the last choice, because it is there for the other messages.
-    Some(if role.is_main() { 2 } else { 0 })
+}
+
+/// Rank of a role among the possible receivers of messages without tokens. They go to the main process, which forwards them, else to one
+/// that responds to clients, but to no other process in between.
+fn preference_without_tokens(role: Role, is_intermediate: bool) -> Option<u8> {
+    if role.is_main() {
+        Some(0)
+    } else if is_intermediate {
+        None
+    } else {
+        Some(1)
+    }
 }
 
 #[cfg(test)]

@@ -56,6 +56,84 @@ struct ReadConnection {
     seq: u64,
 }
 
+/// The processes at the ends of each connection over which `pid` receives, by the inode of its socket.
+fn connections_received_by(pid: u32, engine: &Engine) -> BTreeMap<u64, ProcessPair> {
+    let mut pair_by_inode = BTreeMap::new();
+    for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
+        if let (Some(from), Some(to)) = (lane.from, lane.to)
+            && to.pid == pid
+        {
+            pair_by_inode.insert(to.inode, ProcessPair { sender_pid: from.pid, receiver_pid: pid });
+        }
+    }
+    pair_by_inode
+}
+
+/// Processes the frames that are found in bytes read from a connection, and the places at which none are found.
+struct ReadElements<'a> {
+    /// When the bytes were read.
+    at: MonoNs,
+    /// Thread that read them.
+    tid: u32,
+    socket: SocketId,
+    /// Entry of the connection in `lost`.
+    connection: LostConnection,
+    /// Number of the next frame.
+    seq: &'a mut u64,
+    lost: &'a mut BTreeSet<LostConnection>,
+    holes: &'a mut u64,
+    lanes: &'a mut Lanes,
+    sink: Sink<'a>,
+}
+
+impl ReadElements<'_> {
+    /// Processes an element. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
+    #[inline]
+    fn process_element(&mut self, element: &Element<'_>) -> bool {
+        match element {
+            Element::Frame(frame) => {
+                let call = Call { at: self.at, socket: self.socket, tid: self.tid, seq: *self.seq, wakeup: None };
+                *self.seq += 1;
+                let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
+                self.lanes.record_receive(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
+            }
+            Element::Lost { proven } => {
+                self.record_lost_frames(*proven);
+                false
+            }
+            Element::Found => {
+                self.record_found_frames();
+                false
+            }
+        }
+    }
+
+    /// Notes that the frames of the connection cannot be found from here on. `were_found` is false right after the attach: no frame was
+    /// found yet, so none has been lost.
+    fn record_lost_frames(&mut self, were_found: bool) {
+        self.lost.insert(self.connection);
+        if were_found {
+            *self.holes += 1;
+            self.lanes.report_unframed(self.socket, self.at, &mut *self.sink);
+        }
+        let paths = &mut self.lanes.paths;
+        paths.observability.mark_connection_unread(self.connection.pair);
+        paths.update_receivers(self.at, &mut *self.sink);
+    }
+
+    /// Notes that the frames of the connection are found from here on. Receives between its processes are observed once this is so for all
+    /// their connections.
+    fn record_found_frames(&mut self) {
+        self.lost.remove(&self.connection);
+        let pair = self.connection.pair;
+        if !has_lost(self.lost, pair) {
+            let paths = &mut self.lanes.paths;
+            paths.observability.mark_connection_read(pair, self.at);
+            paths.update_receivers(self.at, &mut *self.sink);
+        }
+    }
+}
+
 impl SocketReads {
     /// Observes the connections of `engine` over which `processes` receive, which have no libzmq, as they are now. For a new process, this
     /// must run before the probe is added. An error says why the kernel side failed.
@@ -73,47 +151,50 @@ impl SocketReads {
                     .insert(format!("socket reads: pid {pid} reads through io_uring, which is not observed"));
                 continue;
             }
-            let mut pair_by_inode: BTreeMap<u64, ProcessPair> = BTreeMap::new();
-            for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
-                if let (Some(from), Some(to)) = (lane.from, lane.to)
-                    && to.pid == pid
-                {
-                    pair_by_inode.insert(to.inode, ProcessPair { sender_pid: from.pid, receiver_pid: pid });
-                }
-            }
-            let connections_of_others = self.connections.keys().filter(|socket| socket.reader_pid != pid).count();
-            while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
-                pair_by_inode.pop_last();
-                self.connections_beyond_limit += 1;
-            }
+            let mut pair_by_inode = connections_received_by(pid, engine);
+            self.drop_connections_beyond_limit(pid, &mut pair_by_inode);
             let sockets: BTreeSet<u64> = pair_by_inode.keys().copied().collect();
             let is_observable = probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())?;
             // The probe reports the reason, which is the same for all processes.
             if !is_observable {
                 return Ok(());
             }
-            let known_connections = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
-            let pairs_before: BTreeSet<ProcessPair> =
-                known_connections.map(|(_, connection)| connection.pair).collect();
-            let pairs_now: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
-            // A pair with another connection left is still observed.
-            self.closed.extend(pairs_before.difference(&pairs_now));
-            self.connections.retain(|socket, _| socket.reader_pid != pid || sockets.contains(&socket.inode));
-            self.lost.retain(|lost| lost.pair.receiver_pid != pid || sockets.contains(&lost.inode));
-            for (inode, pair) in pair_by_inode {
-                self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
-                    // Its receives count as observed once older records have been read.
-                    self.newly_observed.push(pair);
-                    ReadConnection {
-                        pair,
-                        track: ConnectionTracker::default(),
-                        reader: FrameReader::new(engines::FORMATS),
-                        seq: 0,
-                    }
-                });
-            }
+            self.replace_connections_of(pid, &pair_by_inode);
         }
         Ok(())
+    }
+
+    /// Drops connections of a process until they fit into the limit together with those of the other processes, and counts them.
+    fn drop_connections_beyond_limit(&mut self, pid: u32, pair_by_inode: &mut BTreeMap<u64, ProcessPair>) {
+        let connections_of_others = self.connections.keys().filter(|socket| socket.reader_pid != pid).count();
+        while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
+            pair_by_inode.pop_last();
+            self.connections_beyond_limit += 1;
+        }
+    }
+
+    /// Replaces the connections over which a process receives by these, given by the inodes of its sockets. Those that were known before go
+    /// on.
+    fn replace_connections_of(&mut self, pid: u32, pair_by_inode: &BTreeMap<u64, ProcessPair>) {
+        let known_connections = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
+        let pairs_before: BTreeSet<ProcessPair> = known_connections.map(|(_, connection)| connection.pair).collect();
+        let pairs_now: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
+        // A pair with another connection left is still observed.
+        self.closed.extend(pairs_before.difference(&pairs_now));
+        self.connections.retain(|socket, _| socket.reader_pid != pid || pair_by_inode.contains_key(&socket.inode));
+        self.lost.retain(|lost| lost.pair.receiver_pid != pid || pair_by_inode.contains_key(&lost.inode));
+        for (&inode, &pair) in pair_by_inode {
+            self.connections.entry(ReadSocket { reader_pid: pid, inode }).or_insert_with(|| {
+                // Its receives count as observed once older records have been read.
+                self.newly_observed.push(pair);
+                ReadConnection {
+                    pair,
+                    track: ConnectionTracker::default(),
+                    reader: FrameReader::new(engines::FORMATS),
+                    seq: 0,
+                }
+            });
+        }
     }
 
     /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
@@ -153,42 +234,19 @@ impl SocketReads {
         let Some(connection) = self.connections.get_mut(&ReadSocket { reader_pid: pid, inode }) else {
             return;
         };
-        // The fields are borrowed one by one, because the closure changes some of them while `reader` calls it.
         let ReadConnection { pair, track, reader, seq } = connection;
-        let pair = *pair;
-        let lost = &mut self.lost;
-        let holes = &mut self.holes;
-        let socket = SocketId { pid, address: inode };
-        // Returns whether an element proves that frames begin where presumed. Only a known frame does that.
-        let mut process_element = |element: Element<'_>| match element {
-            Element::Frame(frame) => {
-                let call = Call { at, socket, tid: record.head.tid, seq: *seq, wakeup: None };
-                *seq += 1;
-                let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
-                lanes.record_receive(&message, sink) && frame.bytes >= MIN_PROOF
-            }
-            Element::Lost { proven } => {
-                lost.insert(LostConnection { pair, inode });
-                // Right after the attach, frames were never found, so none has been lost.
-                if proven {
-                    *holes += 1;
-                    lanes.report_unframed(socket, at, sink);
-                }
-                let paths = &mut lanes.paths;
-                paths.observability.mark_connection_unread(pair);
-                paths.update_receivers(at, sink);
-                false
-            }
-            Element::Found => {
-                lost.remove(&LostConnection { pair, inode });
-                if !has_lost(lost, pair) {
-                    let paths = &mut lanes.paths;
-                    paths.observability.mark_connection_read(pair, at);
-                    paths.update_receivers(at, sink);
-                }
-                false
-            }
+        let mut elements = ReadElements {
+            at,
+            tid: record.head.tid,
+            socket: SocketId { pid, address: inode },
+            connection: LostConnection { pair: *pair, inode },
+            seq,
+            lost: &mut self.lost,
+            holes: &mut self.holes,
+            lanes,
+            sink,
         };
+        let mut process_element = |element: Element<'_>| elements.process_element(&element);
         for step in track.interpret_record(record) {
             match step {
                 ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut process_element),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
-use probe_user::Feature;
 use probe_user::discover::{BlindSpot, Engine, Watcher};
+use probe_user::{Feature, Probe};
 use responses::Server;
 use trace::MonoNs;
 
@@ -25,6 +25,9 @@ use super::socket_reads::SocketReads;
 use super::targets::{choose_targets, has_libzmq, observe_inner_servers, without_libzmq};
 use super::{Attach, AttachOptions, response_id_reader_of, trial, watch_threads};
 use crate::translate::Clients;
+
+/// Time since which the processes of a new attach are observed, so that every message of the run counts as observed.
+const BEFORE_FIRST_MESSAGE: MonoNs = MonoNs(0);
 
 /// Starts the discovery that the runs of all engines share. These are the runs of the `attached` engines and of those that `engine_search`
 /// finds later.
@@ -81,29 +84,23 @@ impl Attach {
         options: &AttachOptions,
         is_ring_read: bool,
     ) -> anyhow::Result<Self> {
-        let FoundEngine { engine, ports, .. } = found;
+        let engine = &found.engine;
         let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
         node.load_probe().context(refused)?;
         node.receive_from(run, engine);
         let has_several_runs = node.has_several_runs();
         let targets = choose_targets(engine, &options.named, options.capture);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
-        let mut degraded =
-            initial_limits(engine, &probed, options, &node.discovery.topology().blind_spots, has_several_runs);
+        let limits = initial_limits(engine, &probed, options, &node.discovery.topology().blind_spots, has_several_runs);
         let followed_changes = node.discovery.changes();
 
         let roles = Roles::of_engine(engine);
         let mut egress = new_egress(found, options);
         let (probe, _) = node.probe_and_discovery().context(refused)?;
         let mut late_processes = LateProcesses::default();
-        let mut refusals = Vec::new();
+        let mut degraded = Vec::new();
         if options.egress {
-            for process in &engine.processes {
-                let process_ports = ports.get(&process.id.pid).cloned();
-                if let Err(why) = late_processes.observe_serving(process, process_ports, &mut egress, probe, engine) {
-                    refusals.push(format!("egress: {why}"));
-                }
-            }
+            degraded = observe_writes_to_clients(found, &mut late_processes, &mut egress, probe);
         }
         for log in &options.logs {
             egress.follow_log(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
@@ -112,21 +109,15 @@ impl Attach {
         reads.observe_connections_of(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
-        // Observed since 0, thus for the whole run: no message was observed before.
         let mut observability = Observability::new(options.probe.processed, egress.shows_deliveries());
-        for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
-            observability.mark_watched(*pid, MonoNs(0));
-        }
-        for pid in late_processes.take_served() {
-            observability.mark_served(pid, MonoNs(0));
-        }
-        reads.apply_changes(&mut observability, MonoNs(0));
-        refusals.append(&mut degraded);
+        mark_observed_processes(engine, &probed, &late_processes.take_served(), &mut observability);
+        reads.apply_changes(&mut observability, BEFORE_FIRST_MESSAGE);
+        degraded.extend(limits);
         let mut lanes = Lanes::new(roles, observability);
         lanes.translator.set_engine(engine.clone());
         let mut cpu = CpuWatch::default();
         for process in &engine.processes {
-            refusals.extend(watch_threads(process, &mut cpu, node, run));
+            degraded.extend(watch_threads(process, &mut cpu, node, run));
         }
         let queues = QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?;
         queues.watch_connections_of(engine);
@@ -147,9 +138,43 @@ impl Attach {
             has_observed: false,
             has_unread: false,
             read_until: MonoNs::now(),
-            degraded: refusals,
+            degraded,
         })
     }
+}
+
+/// Marks the `probed` processes that use libzmq as watched, and the `served` ones as observed in their writes to clients.
+fn mark_observed_processes(
+    engine: &Engine,
+    probed: &BTreeSet<u32>,
+    served: &BTreeSet<u32>,
+    observability: &mut Observability,
+) {
+    for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
+        observability.mark_watched(*pid, BEFORE_FIRST_MESSAGE);
+    }
+    for pid in served {
+        observability.mark_served(*pid, BEFORE_FIRST_MESSAGE);
+    }
+}
+
+/// Observes the writes of the engine's processes to their clients. Returns a line for the report for each process whose writes cannot be
+/// observed.
+fn observe_writes_to_clients(
+    found: &FoundEngine,
+    late_processes: &mut LateProcesses,
+    egress: &mut Egress,
+    probe: &mut Probe,
+) -> Vec<String> {
+    let FoundEngine { engine, ports, .. } = found;
+    let mut refusals = Vec::new();
+    for process in &engine.processes {
+        let process_ports = ports.get(&process.id.pid).cloned();
+        if let Err(why) = late_processes.observe_serving(process, process_ports, egress, probe, engine) {
+            refusals.push(format!("egress: {why}"));
+        }
+    }
+    refusals
 }
 
 /// What cannot be observed from the start: processes and features that the options leave out, and parts that are not readable.

@@ -51,19 +51,26 @@ pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_ca
     chosen.into_iter().filter_map(|process| probe_target_for(process, engine, max_captured_bytes)).collect()
 }
 
-/// How a process is probed; `None` if nothing of it can be observed. Each frame is decoded from one copy of its content. The copy is made
-/// at its sender if that is watched, else at its receiver. Of every other message, only as much is copied as identifies it.
+/// How a process is probed; `None` if nothing of it can be observed: neither calls of libzmq, nor writes to clients.
 pub(super) fn probe_target_for(process: &Process, engine: &Engine, max_captured_bytes: u32) -> Option<Target> {
-    // A server without libzmq receives unobserved, but its writes to clients are observed.
-    let is_server_on_path = process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id);
-    if !has_libzmq(process) && !is_server_on_path {
+    if !has_libzmq(process) && !is_server_on_path(process, engine) {
         return None;
     }
-    let has_watched_sender = engine.processes.iter().any(|other| other.role.sends_output());
+    Some(Target { pid: process.id.pid, capture: choose_capture(process, engine, max_captured_bytes) })
+}
+
+/// Whether a process on the token path answers clients.
+fn is_server_on_path(process: &Process, engine: &Engine) -> bool {
+    process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id)
+}
+
+/// Chooses how much is copied of the messages of a process. A frame is decoded from one copy of its content: that of its sender, or that of
+/// its receiver if no process that sends frames is watched. Of all other messages, only as much is copied as identifies them.
+fn choose_capture(process: &Process, engine: &Engine, max_captured_bytes: u32) -> Capture {
     let sends_frames = process.role.sends_output();
-    let capture = Capture {
+    let is_any_sender_watched = engine.processes.iter().any(|other| other.role.sends_output());
+    Capture {
         sent: if sends_frames { max_captured_bytes } else { BYTES_TO_IDENTIFY },
-        received: if has_watched_sender { BYTES_TO_IDENTIFY } else { max_captured_bytes },
-    };
-    Some(Target { pid: process.id.pid, capture })
+        received: if is_any_sender_watched { BYTES_TO_IDENTIFY } else { max_captured_bytes },
+    }
 }

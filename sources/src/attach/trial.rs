@@ -40,6 +40,15 @@ impl FeatureState {
     fn works_or_missing(works: bool) -> Self {
         if works { Self::Works } else { Self::Missing }
     }
+
+    /// State of a feature that works in `observed` of all probed processes.
+    fn for_processes(observed: usize, all: usize) -> Self {
+        match observed {
+            0 => Self::Missing,
+            _ if observed < all => Self::Degraded,
+            _ => Self::Works,
+        }
+    }
 }
 
 /// Reason why a feature is unavailable, with its fix, in the wording of attach's `degraded`.
@@ -149,60 +158,68 @@ impl Attach {
     fn try_feature(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
         let Refusals { reasons: mut why, observed_processes } = self.refusals_of(feature);
-        let works = FeatureState::works_or_missing(why.is_empty());
-        let of_processes = match observed_processes {
-            0 => FeatureState::Missing,
-            observed if observed < processes => FeatureState::Degraded,
-            _ => FeatureState::Works,
-        };
-        let (state, tried) = match feature {
+        let tried = self.describe_test(feature, why.is_empty());
+        let works_unless_refused = FeatureState::works_or_missing(why.is_empty());
+        let works_where_observed = FeatureState::for_processes(observed_processes, processes);
+        let state = match feature {
             Feature::Processed | Feature::Queues if self.passes_inside() => {
                 let what = "frames stay inside a process that serves its clients itself";
                 why.push(Reason::new(what));
-                (FeatureState::Missing, "nothing: there is no socket".to_owned())
+                FeatureState::Missing
             }
-            Feature::Messages if self.passes_inside() => {
-                let tried = "a uprobe on the method that passes frames to the server inside the process".to_owned();
-                (self.availability_of_frames(&mut why), tried)
-            }
-            Feature::Messages | Feature::Processed => {
-                let tried = format!("uprobes on the libzmq of {processes} processes; sockets looked up");
-                (self.availability_of_frames(&mut why), tried)
-            }
-            Feature::Scheduler => (works, "raw tracepoints of the scheduler".to_owned()),
+            Feature::Messages | Feature::Processed => self.availability_of_frames(&mut why),
+            Feature::Scheduler | Feature::Arrivals | Feature::SocketReads => works_unless_refused,
             Feature::Polls => {
                 if processes == 0 {
                     self.add_blind_spots(&mut why);
                 }
-                (of_processes, format!("uprobes on the libc of {processes} processes"))
+                works_where_observed
             }
-            Feature::Queues => {
-                why.extend(self.queues.problems().refused.iter().map(Reason::new));
-                if !has_queue_sample && why.is_empty() {
-                    self.add_blind_spots(&mut why);
-                }
-                let tried = "the engine's sockets queried from the kernel".to_owned();
-                (FeatureState::works_or_missing(has_queue_sample), tried)
-            }
-            Feature::Egress => (self.availability_of_deliveries(&mut why), "raw tracepoints of writes".to_owned()),
-            Feature::Arrivals => (works, "raw tracepoints of sockets".to_owned()),
-            Feature::SocketReads => {
-                let tried = match self.interpreter.reads.connection_count() {
-                    0 if why.is_empty() => "not needed: no process receives without libzmq".to_owned(),
-                    count => format!("raw tracepoint of socket reads; {count} connections"),
-                };
-                (works, tried)
-            }
-            Feature::Tls => (of_processes, "uprobes on OpenSSL".to_owned()),
-            Feature::PythonStacks => {
-                (self.availability_of_stacks(&mut why), "stacks read from the tokenizers' memory".to_owned())
-            }
+            Feature::Queues => self.availability_of_queues(has_queue_sample, &mut why),
+            Feature::Egress => self.availability_of_deliveries(&mut why),
+            Feature::Tls => works_where_observed,
+            Feature::PythonStacks => self.availability_of_stacks(&mut why),
         };
         // What was refused does not matter to a feature that works.
         if state == FeatureState::Works {
             why.clear();
         }
         FeatureRow { name: feature.name(), state, tried, reasons: why }
+    }
+
+    /// Describes how a feature is tested. `is_allowed` says that nothing of it was refused.
+    fn describe_test(&self, feature: Feature, is_allowed: bool) -> String {
+        let processes = self.probed.len();
+        let test = match feature {
+            Feature::Processed | Feature::Queues if self.passes_inside() => "nothing: there is no socket",
+            Feature::Messages if self.passes_inside() => {
+                "a uprobe on the method that passes frames to the server inside the process"
+            }
+            Feature::Messages | Feature::Processed => {
+                return format!("uprobes on the libzmq of {processes} processes; sockets looked up");
+            }
+            Feature::Scheduler => "raw tracepoints of the scheduler",
+            Feature::Polls => return format!("uprobes on the libc of {processes} processes"),
+            Feature::Queues => "the engine's sockets queried from the kernel",
+            Feature::Egress => "raw tracepoints of writes",
+            Feature::Arrivals => "raw tracepoints of sockets",
+            Feature::SocketReads => match self.interpreter.reads.connection_count() {
+                0 if is_allowed => "not needed: no process receives without libzmq",
+                count => return format!("raw tracepoint of socket reads; {count} connections"),
+            },
+            Feature::Tls => "uprobes on OpenSSL",
+            Feature::PythonStacks => "stacks read from the tokenizers' memory",
+        };
+        test.to_owned()
+    }
+
+    /// Availability of samples of queues: the kernel has answered a query. Adds the reasons for a lack to `why`.
+    fn availability_of_queues(&self, has_queue_sample: bool, why: &mut Vec<Reason>) -> FeatureState {
+        why.extend(self.queues.problems().refused.iter().map(Reason::new));
+        if !has_queue_sample && why.is_empty() {
+            self.add_blind_spots(why);
+        }
+        FeatureState::works_or_missing(has_queue_sample)
     }
 
     /// Why a feature is refused, and the number of probed processes for which it is not.
@@ -242,7 +259,7 @@ impl Attach {
             }
             return FeatureState::Missing;
         }
-        if observed_processes < self.probed.len() { FeatureState::Degraded } else { FeatureState::Works }
+        FeatureState::for_processes(observed_processes, self.probed.len())
     }
 
     /// Whether a connection between two probed processes was found.

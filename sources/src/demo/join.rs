@@ -125,13 +125,9 @@ impl Join {
     /// The event for a report; `None` if it is about a frame that the tap has not observed. A frame that was processed is forgotten.
     fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
         Some(match action {
-            PeerAction::Received { id, wakeup } => {
-                // A report about an unobserved frame is dropped, because the tap has reported the frame as missed.
-                if !self.frames.contains(id) {
-                    return None;
-                }
-                What::Received(Received { wakeup: *wakeup, ..Received::new(*id) })
-            }
+            // A report about an unobserved frame is dropped, because the tap has reported the frame as missed.
+            PeerAction::Received { id, .. } if !self.frames.contains(id) => return None,
+            PeerAction::Received { id, wakeup } => What::Received(Received { wakeup: *wakeup, ..Received::new(*id) }),
             PeerAction::Processed(id) => {
                 let was_observed = self.frames.remove(id);
                 if !was_observed {

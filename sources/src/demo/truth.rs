@@ -89,6 +89,14 @@ impl Account {
         self.with_state(|state| state.open -= 1);
     }
 
+    /// Counts a chunk that has arrived after its client left, so that the tokenizer discards it. The last one closes the request.
+    pub(super) fn count_discarded_chunk(&self, tokens: u32, is_last: bool) {
+        self.update_truth(|truth| truth.tokens_discarded += u64::from(tokens));
+        if is_last {
+            self.count_closed_request();
+        }
+    }
+
     /// Number of opened requests that are not closed.
     pub(super) fn open_requests(&self) -> usize {
         self.with_state(|state| state.open)

@@ -27,23 +27,32 @@ impl Private {
     /// Opens the folder `named`, creating it if missing, and keeps it at the end. Without a name, creates a folder that is removed at the
     /// end.
     pub fn open_folder(named: Option<&Path>) -> anyhow::Result<Self> {
-        if let Some(path) = named {
-            let created = DirBuilder::new().mode(PRIVATE_MODE).recursive(true).create(path);
-            created.with_context(|| format!("cannot create the folder {}", path.display()))?;
-            // Resolved now, because links in the path may be changed later.
-            let path = path.canonicalize()?;
-            let held = open_folder(&path)?;
-            let metadata = held.metadata()?;
-            let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
-            let is_writable_by_others = metadata.mode() & WRITABLE_BY_OTHERS != 0;
-            ensure!(
-                is_own && !is_writable_by_others,
-                "{} is writable by other users: tokengap trusts the sockets in it, so use a private folder (chmod 700)",
-                path.display()
-            );
-            return Ok(Self { path, held, own: None });
+        match named {
+            Some(path) => Self::open_named(path),
+            None => Self::create_temporary(),
         }
+    }
 
+    /// Opens the folder that the user named, creating it if missing. Fails if other users can write to it.
+    fn open_named(path: &Path) -> anyhow::Result<Self> {
+        let created = DirBuilder::new().mode(PRIVATE_MODE).recursive(true).create(path);
+        created.with_context(|| format!("cannot create the folder {}", path.display()))?;
+        // Resolved now, because links in the path may be changed later.
+        let path = path.canonicalize()?;
+        let held = open_folder(&path)?;
+        let metadata = held.metadata()?;
+        let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+        let is_writable_by_others = metadata.mode() & WRITABLE_BY_OTHERS != 0;
+        ensure!(
+            is_own && !is_writable_by_others,
+            "{} is writable by other users: tokengap trusts the sockets in it, so use a private folder (chmod 700)",
+            path.display()
+        );
+        Ok(Self { path, held, own: None })
+    }
+
+    /// Creates a folder that is removed with its contents at the end.
+    fn create_temporary() -> anyhow::Result<Self> {
         let own = tempfile::Builder::new()
             .prefix("tokengap-run-")
             .permissions(Permissions::from_mode(PRIVATE_MODE))

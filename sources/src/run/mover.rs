@@ -184,20 +184,10 @@ impl SocketWatch {
             Ok(_) => {}
             Err(errno) => return Err(errno),
         }
-        let mut buffer = [MaybeUninit::uninit(); EVENT_BUFFER_BYTES];
-        let mut reader = Reader::new(watch, &mut buffer);
-        let mut names = Vec::new();
-        loop {
-            match reader.next() {
-                // An event without a name is a queue overflow, which requires a full scan.
-                Ok(event) => names.push(event.file_name().map(|name| name.to_string_lossy().into_owned())),
-                Err(Errno::WOULDBLOCK) => break,
-                Err(errno) => return Err(errno),
-            }
-        }
-        for name in names {
+        for name in read_new_names(watch)? {
             match name {
                 Some(name) => self.check_socket(&name),
+                // The queue of events has overflowed.
                 None => self.scan_folder(),
             }
         }
@@ -224,33 +214,42 @@ impl SocketWatch {
             return;
         }
         match HeldPath::take_over(&self.folder, name, socket) {
-            Ok((listener, held_path)) => {
-                // Inode 0, which no file has, if the engine has replaced the relay's socket. The engine's new socket is then moved, too.
-                let relay_inode = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
-                self.relay_inodes.insert(name.to_owned(), relay_inode.unwrap_or_default());
-                self.unnamed_sockets.push(UnnamedSocket {
-                    name: name.to_owned(),
-                    relay_bound_path: held_path.aside(),
-                    attempts: 0,
-                });
-                self.send_event(MoverEvent::Moved(listener, Box::new(held_path)));
-                self.last_move_at = Some(Instant::now());
-                self.reconnect_bypassing_peers();
-            }
+            Ok((listener, held_path)) => self.record_move(name, listener, held_path),
             Err(error) => self.report_bypass(format!("{name}: not relayed: {error}")),
         }
+    }
+
+    /// Passes a moved socket to the run, which relays it, and looks for peers that have connected to it before the move.
+    fn record_move(&mut self, name: &str, listener: UnixListener, held_path: HeldPath) {
+        // Inode 0, which no file has, if the engine has replaced the relay's socket. The engine's new socket is then moved, too.
+        let relay_inode = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
+        self.relay_inodes.insert(name.to_owned(), relay_inode.unwrap_or_default());
+        self.unnamed_sockets.push(UnnamedSocket {
+            name: name.to_owned(),
+            relay_bound_path: held_path.aside(),
+            attempts: 0,
+        });
+        self.send_event(MoverEvent::Moved(listener, Box::new(held_path)));
+        self.last_move_at = Some(Instant::now());
+        self.reconnect_bypassing_peers();
+    }
+
+    /// Connections to the engine's own sockets, whose paths now lead to the relay. Those that cannot be looked up are left out, and tried
+    /// again at the next call.
+    fn connections_to_engine_sockets(&self, peers: &Peers) -> Vec<OpenConnection> {
+        let mut open_connections = Vec::new();
+        for name in self.relay_inodes.keys() {
+            for connection in peers.connections_to(&self.folder_path.join(name)).unwrap_or_default() {
+                open_connections.push(OpenConnection { socket_name: name.clone(), connection });
+            }
+        }
+        open_connections
     }
 
     /// Finds peers that connected between a socket's appearance and its move, and makes them reconnect.
     fn reconnect_bypassing_peers(&mut self) {
         let Some(peers) = &self.peers else { return };
-        let mut open_connections: Vec<OpenConnection> = Vec::new();
-        for name in self.relay_inodes.keys() {
-            // Connections that cannot be looked up are tried again at the next call.
-            for connection in peers.connections_to(&self.folder_path.join(name)).unwrap_or_default() {
-                open_connections.push(OpenConnection { socket_name: name.clone(), connection });
-            }
-        }
+        let open_connections = self.connections_to_engine_sockets(peers);
         // Closed connections are removed, because the kernel reuses the numbers of sockets.
         self.known_connections.retain(|known| open_connections.iter().any(|open| open.connection == *known));
         let mut new_connections = open_connections;
@@ -304,14 +303,18 @@ impl SocketWatch {
             self.last_sent_engine = Some(engine.clone());
             self.send_event(MoverEvent::Engine(Box::new(engine.clone())));
         }
+        self.report_hops_outside_folder(&engines_of_child);
+    }
+
+    /// Reports the hops of these engines that the relay cannot reach, because their sockets are outside the folder. Each is reported once.
+    fn report_hops_outside_folder(&mut self, engines: &[&Engine]) {
         let folder = format!("ipc://{}/", self.folder_path.display());
-        for hop in engines_of_child.into_iter().flat_map(|engine| &engine.hops) {
+        for hop in engines.iter().flat_map(|engine| &engine.hops) {
             if hop.carries == Carries::Requests || hop.endpoint.starts_with(&folder) {
                 continue;
             }
             let message =
                 format!("{} over {} bypasses the relay: it is not a socket file in TMPDIR", hop.ends(), hop.endpoint);
-            // Called at every discovery, so the same message is reported once.
             if self.reported.insert(message.clone()) {
                 self.report_bypass(message);
             }
@@ -336,14 +339,7 @@ impl SocketWatch {
                 continue;
             }
             socket.attempts += 1;
-            // Reads every process's descriptors, so the number of attempts is limited.
-            let holders_by_inode = find_holders(&[senders.as_slice(), &receivers].concat());
-            let sender_roles = roles_of_holders(&senders, &holders_by_inode, topology);
-            let receiver_roles = roles_of_holders(&receivers, &holders_by_inode, topology);
-            if let Some(sender) = only_role(&sender_roles)
-                && let Some(receiver) = only_role(&receiver_roles)
-            {
-                let ends = Ends::new(sender.word(), receiver.word());
+            if let Some(ends) = name_ends(&senders, &receivers, topology) {
                 // Fails only once the run has ended.
                 let _ = self.sender.send(MoverEvent::Hop(path, ends));
             } else if socket.attempts < NAME_ATTEMPTS {
@@ -361,6 +357,29 @@ impl SocketWatch {
         // Fails only once the run has ended. A moved socket in the event is then restored, because dropping its path does that.
         let _ = self.sender.send(event);
     }
+}
+
+/// Reads the names of new files from all waiting inotify events. An event without a name says that the kernel has dropped some.
+fn read_new_names(watch: &OwnedFd) -> Result<Vec<Option<String>>, Errno> {
+    let mut buffer = [MaybeUninit::uninit(); EVENT_BUFFER_BYTES];
+    let mut reader = Reader::new(watch, &mut buffer);
+    let mut names = Vec::new();
+    loop {
+        match reader.next() {
+            Ok(event) => names.push(event.file_name().map(|name| name.to_string_lossy().into_owned())),
+            Err(Errno::WOULDBLOCK) => return Ok(names),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Names the ends of a hop by the role of the processes that hold its sockets, given by their inodes. `None` if the role at one end is
+/// unknown, or there are several. Expensive, since it reads every process's descriptors.
+fn name_ends(senders: &[u64], receivers: &[u64], topology: &Topology) -> Option<Ends<&'static str>> {
+    let holders_by_inode = find_holders(&[senders, receivers].concat());
+    let sender = only_role(&roles_of_holders(senders, &holders_by_inode, topology))?;
+    let receiver = only_role(&roles_of_holders(receivers, &holders_by_inode, topology))?;
+    Some(Ends::new(sender.word(), receiver.word()))
 }
 
 /// Roles of the engine's processes that hold one of these sockets. tokengap holds the relay's ends and has no role.

@@ -104,37 +104,34 @@ impl Prepared {
         // Connections of senders wait here until the receivers have read everything of the old ones.
         let gate = Signal::default();
         for listener in &self.planned {
-            let (new_listener, path) = HeldPath::take_over(&listener.folder, &listener.file, listener.socket.clone())?;
-            let sockets = path.pair_sockets(new_listener)?;
-            let pair = Pair { listen: Endpoint::Path(listener.bound.clone()), upstream: Endpoint::Path(path.aside()) };
-            let hop = TapHop {
-                ends: listener.name().map(|name| Ends::from(name).to_owned()),
-                endpoint: Some(listener.endpoint()),
-                ..TapHop::new(pair)
-            };
-            paths.push(path);
-            tap.add_hop(hop, sockets, gate.clone())?;
+            take_over_listener(listener, &mut tap, &gate, &mut paths)?;
         }
         // These requests must continue behind the relay.
         if let Ok(witness) = &self.witness {
             witness.mark_live_requests();
         }
-        let mut last_cut = Instant::now();
-        for live in &self.live {
-            match disconnect_sender(live.holder, live.connection.connector, MAX_DISCONNECT_TIME) {
-                Ok(at) => last_cut = at,
-                Err(error) => {
-                    // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
-                    drop(paths);
-                    return Err(anyhow::Error::msg(error))
-                        .context("a connection could not be moved, so everything was restored");
-                }
+        let last_cut = match self.disconnect_senders() {
+            Ok(last_cut) => last_cut,
+            Err(error) => {
+                // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
+                drop(paths);
+                return Err(error).context("a connection could not be moved, so everything was restored");
             }
-        }
+        };
         let doubts = self.reconnect_senders(&tap, &gate);
         let outage = last_cut.elapsed();
         tap.set_engine(self.engine.clone());
         Ok(Splice { tap, paths, moved: self, outage, doubts, state: State::Running, _guard: guard })
+    }
+
+    /// Closes the connections of all senders, which then connect again, to the relay. Returns when the last one was cut.
+    fn disconnect_senders(&self) -> anyhow::Result<Instant> {
+        let mut last_cut = Instant::now();
+        for live in &self.live {
+            last_cut = disconnect_sender(live.holder, live.connection.connector, MAX_DISCONNECT_TIME)
+                .map_err(anyhow::Error::msg)?;
+        }
+        Ok(last_cut)
     }
 
     /// Lets the senders connect to the receivers through `gate`, once the receivers have read everything of the old connections. Returns a
@@ -177,6 +174,27 @@ impl Prepared {
     }
 }
 
+/// Puts the relay's socket in the place of the engine's, which is added to `paths`, and relays between the two. New connections to the
+/// relay wait for `gate`.
+fn take_over_listener(
+    listener: &Planned,
+    tap: &mut Tap,
+    gate: &Signal,
+    paths: &mut Vec<HeldPath>,
+) -> anyhow::Result<()> {
+    let (new_listener, path) = HeldPath::take_over(&listener.folder, &listener.file, listener.socket.clone())?;
+    let sockets = path.pair_sockets(new_listener)?;
+    let pair = Pair { listen: Endpoint::Path(listener.bound.clone()), upstream: Endpoint::Path(path.aside()) };
+    let hop = TapHop {
+        ends: listener.name().map(|name| Ends::from(name).to_owned()),
+        endpoint: Some(listener.endpoint()),
+        ..TapHop::new(pair)
+    };
+    paths.push(path);
+    tap.add_hop(hop, sockets, gate.clone())?;
+    Ok(())
+}
+
 /// All connections to a planned listener, each with its sender. Fails if the connections cannot be looked up, or a sender is not visible.
 fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let connections = Peers::in_namespace_of(listener.receiver)
@@ -186,18 +204,16 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let inodes: Vec<u64> =
         connections.iter().flat_map(|connection| [connection.connector, connection.acceptor]).collect();
     let holders_by_inode = find_holders(&inodes);
-    let no_holders = Vec::new();
+    let holders_of = |inode: u64| holders_by_inode.get(&inode).map(Vec::as_slice).unwrap_or_default();
     let mut live = Vec::new();
     for connection in connections {
-        let acceptors = holders_by_inode.get(&connection.acceptor).unwrap_or(&no_holders);
-        let is_of_receiver = acceptors.iter().any(|holder| holder.pid == listener.receiver);
         // A socket of another engine may have the same name in another container.
+        let is_of_receiver = holders_of(connection.acceptor).iter().any(|holder| holder.pid == listener.receiver);
         if !is_of_receiver {
             continue;
         }
-        let senders = holders_by_inode.get(&connection.connector).unwrap_or(&no_holders);
-        // Of several processes that hold the socket, any can close it.
-        let holder = *senders.first().with_context(|| {
+        // Of several processes that hold the sender's socket, any can close it.
+        let holder = *holders_of(connection.connector).first().with_context(|| {
             format!("cannot see a sender of {}: run as root, or as the engine's user", listener.title())
         })?;
         live.push(Live { connection, holder });

@@ -101,26 +101,11 @@ impl Located {
     /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`. Fails if there are none, or if they belong to
     /// several users.
     pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
-        let mut names_by_listener: BTreeMap<Listener<'_>, Vec<String>> = BTreeMap::new();
         let mut unmovable = Vec::new();
-        for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
-            match hop.to {
-                // A receiver that gets no output is not on the path of tokens.
-                Some(to) if !to.role.receives_output() => {}
-                Some(to) => {
-                    let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
-                    names_by_listener.entry(listener).or_default().push(hop.ends().to_string());
-                }
-                None => unmovable.push(format!("{}: its receiver is not visible", hop.endpoint)),
-            }
-        }
         let mut found = Vec::new();
         let mut accounts = Vec::new();
-        for (listener, mut names) in names_by_listener {
+        for (listener, names) in group_hops_by_listener(engine, &mut unmovable) {
             let Listener { receiver, endpoint } = listener;
-            // Several senders of one role connect to one listener.
-            names.sort_unstable();
-            names.dedup();
             if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
                 unmovable.push(format!("{} ({endpoint}): not selected", names.join(", ")));
                 continue;
@@ -176,6 +161,29 @@ impl Located {
         }
         Ok(Movable { planned, unmovable })
     }
+}
+
+/// Names of the hops of an engine's token path, by the listener at which they end. Hops without a visible receiver are added to
+/// `unmovable`.
+fn group_hops_by_listener<'e>(engine: &'e Engine, unmovable: &mut Vec<String>) -> BTreeMap<Listener<'e>, Vec<String>> {
+    let mut names_by_listener: BTreeMap<Listener<'_>, Vec<String>> = BTreeMap::new();
+    for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
+        match hop.to {
+            // A receiver that gets no output is not on the path of tokens.
+            Some(to) if !to.role.receives_output() => {}
+            Some(to) => {
+                let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
+                names_by_listener.entry(listener).or_default().push(hop.ends().to_string());
+            }
+            None => unmovable.push(format!("{}: its receiver is not visible", hop.endpoint)),
+        }
+    }
+    // Several senders of one role connect to one listener.
+    for names in names_by_listener.values_mut() {
+        names.sort_unstable();
+        names.dedup();
+    }
+    names_by_listener
 }
 
 /// Always returns an error, which lists why each listener cannot be moved.

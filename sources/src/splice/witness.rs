@@ -63,27 +63,14 @@ struct Shared {
 impl Witness {
     /// Starts watching the messages of these processes on a thread. An error says why their messages cannot be observed.
     pub fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
-        let mut targets = Vec::new();
-        for pid in senders | receivers {
-            // What a sender receives is not checked.
-            let received = if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
-            targets.push(Target { pid, capture: Capture { sent: MAX_SENT_BYTES, received } });
-        }
+        let targets = targets_of(senders, receivers);
         let shared = Arc::new(Shared::default());
         let thread_shared = Arc::clone(&shared);
         let senders = senders.clone();
         let receivers = receivers.clone();
         let (attach_sender, attach_result) = channel();
         let thread = thread::Builder::new().name("witness".into()).spawn(move || {
-            // Only sends and receives are checked.
-            let options = ProbeOptions {
-                processed: false,
-                scheduler: false,
-                polls: false,
-                ring_bytes: RING_BYTES,
-                ..ProbeOptions::default()
-            };
-            match Probe::attach(&targets, options) {
+            match Probe::attach(&targets, sends_and_receives_only()) {
                 Ok(probe) => check_messages(probe, &thread_shared, &senders, &receivers, &attach_sender),
                 Err(error) => drop(attach_sender.send(Err(error.to_string()))),
             }
@@ -104,6 +91,21 @@ impl Witness {
     pub(crate) fn mark_live_requests(&self) {
         self.shared.is_mark_requested.store(true, Ordering::Relaxed);
     }
+}
+
+/// The processes to probe, with the number of bytes to copy of their messages. What a sender receives is not checked.
+fn targets_of(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for pid in senders | receivers {
+        let received = if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
+        targets.push(Target { pid, capture: Capture { sent: MAX_SENT_BYTES, received } });
+    }
+    targets
+}
+
+/// Options of a probe that observes nothing but sends and receives.
+fn sends_and_receives_only() -> ProbeOptions {
+    ProbeOptions { processed: false, scheduler: false, polls: false, ring_bytes: RING_BYTES, ..ProbeOptions::default() }
 }
 
 impl Drop for Witness {
@@ -137,20 +139,7 @@ fn check_messages(
         if shared.is_mark_requested.swap(false, Ordering::Relaxed) {
             check.requests.mark_live();
         }
-        let polled = probe.poll(MAX_POLL, |observation| match observation {
-            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
-                check.seen.sent += 1;
-                check.matcher.record_send(&message);
-            }
-            Observation::Unsent(call) => {
-                check.matcher.record_refused_send(&call);
-            }
-            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => {
-                check.check_received(&message);
-            }
-            Observation::Lost { count, .. } => check.record_lost(count),
-            _ => {}
-        });
+        let polled = probe.poll(MAX_POLL, |observation| check.check_observation(&observation, senders, receivers));
         if is_ending || checked_at.elapsed() >= CHECK_INTERVAL {
             checked_at = Instant::now();
             check.collect_findings();
@@ -209,6 +198,23 @@ struct ReceivingSocket {
     carries: SocketFormat,
 }
 
+impl ReceivingSocket {
+    /// Id of the next message. The socket is one lane, because it shows the messages of all its connections in one order.
+    fn next_id(&mut self) -> FrameId {
+        let only_lane = 0;
+        let id = FrameId::new(self.hop, only_lane, self.seq);
+        self.seq += 1;
+        id
+    }
+}
+
+/// State of a receiving socket. Its first message makes the socket a hop of its own.
+fn inbox_of(inboxes: &mut HashMap<SocketId, ReceivingSocket>, socket: SocketId) -> &mut ReceivingSocket {
+    // Sockets beyond the range of ids share the last one.
+    let next_hop = HopId(inboxes.len().min(usize::from(u16::MAX)) as u16);
+    inboxes.entry(socket).or_insert(ReceivingSocket { hop: next_hop, seq: 0, carries: SocketFormat::default() })
+}
+
 impl MessageCheck {
     /// A check without any message so far.
     fn new() -> Self {
@@ -222,23 +228,32 @@ impl MessageCheck {
         }
     }
 
+    /// Counts and checks what the probe has observed of the senders and receivers.
+    fn check_observation(&mut self, observation: &Observation<'_>, senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) {
+        match observation {
+            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
+                self.seen.sent += 1;
+                self.matcher.record_send(message);
+            }
+            Observation::Unsent(call) => {
+                self.matcher.record_refused_send(call);
+            }
+            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => {
+                self.check_received(message);
+            }
+            Observation::Lost { count, .. } => self.record_lost(*count),
+            _ => {}
+        }
+    }
+
     /// Checks a received message. The analysis gets it as a frame of its socket, in the order of receipt, and sums up the tokens of each
     /// request. A message that is neither decoded nor matched with a send is not checked.
     fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
-        // Sockets beyond the range of ids share the last one.
-        let next_hop = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
-        let inbox = self.inboxes.entry(message.call.socket).or_insert(ReceivingSocket {
-            hop: next_hop,
-            seq: 0,
-            carries: SocketFormat::default(),
-        });
-        // One lane: a socket shows the messages of all its connections in one order.
-        let only_lane = 0;
-        let id = FrameId::new(inbox.hop, only_lane, inbox.seq);
-        inbox.seq += 1;
+        let inbox = inbox_of(&mut self.inboxes, message.call.socket);
+        let id = inbox.next_id();
         let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
             Ok(batch) => batch,
             // Another process sent it, such as a coordinator of several engines.
@@ -334,7 +349,6 @@ fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let mut wakeups = 0;
     for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {
         for tid in &process.io_threads {
-            // One unreadable thread makes the sum useless.
             // A thread gives up its CPU voluntarily to wait, so it wakes up after each such switch.
             wakeups += voluntary_switches(process.id.pid, *tid)?;
         }

@@ -59,6 +59,15 @@ struct UnstartedReceiver {
     sender: SyncSender<ThreadSamples>,
 }
 
+impl UnstartedReceiver {
+    /// Starts the thread that receives the messages of the reading process.
+    fn start_thread(self, shared: Arc<Mutex<ReaderState>>) -> std::io::Result<()> {
+        let Self { from, sender } = self;
+        thread::Builder::new().name("stacks".into()).spawn(move || receive_messages(from, &shared, &sender))?;
+        Ok(())
+    }
+}
+
 impl StackReader {
     /// Starts the process, which samples nothing yet. Starts no thread, because a thread started now would keep tokengap's rights.
     pub(crate) fn start(hertz: u32) -> anyhow::Result<Self> {
@@ -90,14 +99,11 @@ impl StackReader {
     pub(crate) fn sample_processes(&self, pids: impl IntoIterator<Item = u32>) {
         let mut state = lock(&self.shared);
         // By now, tokengap has dropped its rights, so the new thread has none either.
-        if let Some(UnstartedReceiver { from, sender }) = state.unstarted.take() {
-            let shared = Arc::clone(&self.shared);
-            if let Err(error) =
-                thread::Builder::new().name("stacks".into()).spawn(move || receive_messages(from, &shared, &sender))
-            {
-                state.is_over = true;
-                state.last_ending = Some(format!("an error (cannot start a thread that receives samples: {error})"));
-            }
+        if let Some(receiver) = state.unstarted.take()
+            && let Err(error) = receiver.start_thread(Arc::clone(&self.shared))
+        {
+            state.is_over = true;
+            state.last_ending = Some(format!("an error (cannot start a thread that receives samples: {error})"));
         }
         state.request.pids = pids.into_iter().collect();
         state.send_request();

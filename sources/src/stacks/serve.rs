@@ -91,29 +91,37 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
         if let Some(request) = requests.try_iter().last() {
             stacks.sample_processes(&request.pids);
         }
-        let mut samples = Vec::new();
-        stacks.poll(|interval| {
-            for thread_stacks in interval.threads {
-                samples.push(ThreadSamples {
-                    pid: interval.pid,
-                    at_ns: interval.at.0,
-                    interval_ns: interval.interval_ns,
-                    stacks: thread_stacks,
-                });
-            }
-        });
-        // Written here, because a failed write ends this function.
-        for sample in samples {
-            StackMessage::Samples(sample).write(to)?;
+        for samples in new_samples(&stacks) {
+            StackMessage::Samples(samples).write(to)?;
         }
         if reported_at.is_none_or(|at| at.elapsed() >= STATUS_INTERVAL) {
             reported_at = Some(Instant::now());
-            let mut cost = stacks.cost();
-            cost.cpu_ns = session::own::cpu_ns();
-            let rss_bytes = session::own::rss_bytes();
-            let status = ReaderStatus { cost, rss_bytes, refusals: stacks.refused(), notes: stacks.notes() };
-            StackMessage::Status(status).write(to)?;
+            StackMessage::Status(current_status(&stacks)).write(to)?;
         }
         thread::sleep(POLL_INTERVAL);
     }
+}
+
+/// The samples of each thread since the last call.
+fn new_samples(stacks: &PythonStacks) -> Vec<ThreadSamples> {
+    let mut samples = Vec::new();
+    stacks.poll(|interval| {
+        for thread_stacks in interval.threads {
+            samples.push(ThreadSamples {
+                pid: interval.pid,
+                at_ns: interval.at.0,
+                interval_ns: interval.interval_ns,
+                stacks: thread_stacks,
+            });
+        }
+    });
+    samples
+}
+
+/// State of this process, all of whose CPU time is the cost of sampling.
+fn current_status(stacks: &PythonStacks) -> ReaderStatus {
+    let mut cost = stacks.cost();
+    cost.cpu_ns = session::own::cpu_ns();
+    let rss_bytes = session::own::rss_bytes();
+    ReaderStatus { cost, rss_bytes, refusals: stacks.refused(), notes: stacks.notes() }
 }

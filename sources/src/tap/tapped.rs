@@ -46,13 +46,13 @@ impl Tapped {
     fn new(hop: TapHop, direction: Direction) -> Self {
         let is_named = hop.ends.is_some();
         // Until a message shows the sender's role, the ends are named by what the relay knows of them.
-        let forward = hop.ends.clone().unwrap_or_else(|| Ends::from("connector->upstream").to_owned());
-        let (endpoint, ends) = match direction {
-            Direction::Forward => (hop.pair.upstream.to_string(), forward),
-            Direction::Backward => (hop.pair.listen.to_string(), forward.reversed()),
+        let forward_ends = hop.ends.clone().unwrap_or_else(|| Ends::from("connector->upstream").to_owned());
+        let (receiver, ends) = match direction {
+            Direction::Forward => (&hop.pair.upstream, forward_ends),
+            Direction::Backward => (&hop.pair.listen, forward_ends.reversed()),
         };
         // After a splice, the relay listens at another address than the engine did.
-        let endpoint = hop.endpoint.clone().unwrap_or(endpoint);
+        let endpoint = hop.endpoint.clone().unwrap_or_else(|| receiver.to_string());
         Self {
             hop,
             ends,

@@ -25,18 +25,22 @@ pub(super) struct Detokenizer {
 pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
     let after_word = stream_after_word(&tokenizer).ok_or("none of its first tokens is a word")?;
-    let mut text_by_id = Vec::new();
     // In a vocabulary of bytes, most tokens have the same text anywhere, so it is decoded once.
-    if let Some(DecoderWrapper::ByteLevel(_)) = tokenizer.get_decoder() {
-        let has_added_tokens = true;
-        for id in 0..tokenizer.get_vocab_size(has_added_tokens) as u32 {
-            let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
-            // A part of a character has no text of its own.
-            let has_whole_characters = !text.contains(char::REPLACEMENT_CHARACTER);
-            text_by_id.push(if has_whole_characters { text.into_boxed_str() } else { Box::default() });
-        }
-    }
+    let is_of_bytes = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+    let text_by_id = if is_of_bytes { decode_each_token(&tokenizer) } else { Vec::new() };
     Ok(Detokenizer { tokenizer, after_word, text_by_id })
+}
+
+/// Text of each token by its id. Empty for a part of a character, which has no text of its own.
+fn decode_each_token(tokenizer: &Tokenizer) -> Vec<Box<str>> {
+    let has_added_tokens = true;
+    let mut text_by_id = Vec::new();
+    for id in 0..tokenizer.get_vocab_size(has_added_tokens) as u32 {
+        let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
+        let has_whole_characters = !text.contains(char::REPLACEMENT_CHARACTER);
+        text_by_id.push(if has_whole_characters { text.into_boxed_str() } else { Box::default() });
+    }
+    text_by_id
 }
 
 /// State of decoding after the first token that is a word of lowercase letters, in which every output begins: some tokenizers remove a
@@ -53,6 +57,18 @@ fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
     None
 }
 
+/// Sets the state that the library would have after a token with this complete text: it is the only one that the next depends on.
+#[inline]
+fn reset_to_token(stream: &mut TokenStream, id: u32, text: &str) {
+    let TokenStream { ids, prefix, next } = stream;
+    ids.clear();
+    ids.push(id);
+    prefix.clear();
+    prefix.push_str(text);
+    let complete_tokens = 1;
+    *next = complete_tokens;
+}
+
 impl Detokenize for Detokenizer {
     fn begin(&self) -> TokenStream {
         self.after_word.clone()
@@ -60,21 +76,15 @@ impl Detokenize for Detokenizer {
 
     /// Appends the text that the token `id` adds to the stream. Returns false if the tokenizer refuses it.
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
-        let TokenStream { ids, prefix, next } = stream;
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
         // The text of the first `next` tokens is complete. Any others are parts of a character, which this token may complete.
-        let is_at_character_start = ids.len() == *next;
+        let is_at_character_start = stream.ids.len() == stream.next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);
-            // The state that the library would have: this token is the only one that the next depends on.
-            ids.clear();
-            ids.push(id);
-            prefix.clear();
-            prefix.push_str(known_text);
-            let complete_tokens = 1;
-            *next = complete_tokens;
+            reset_to_token(stream, id, known_text);
             return true;
         }
+        let TokenStream { ids, prefix, next } = stream;
         match step_decode_stream(&self.tokenizer, vec![id], SKIPS_SPECIAL_TOKENS, ids, prefix, next) {
             Ok(new) => {
                 text.push_str(&new.unwrap_or_default());

@@ -4,12 +4,12 @@
 mod clients;
 mod engine;
 
-use adapter::decode::{Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
+use adapter::decode::{Decoded, Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
 use probe_user::discover::Engine;
 use trace::event::{
     Dispatch, DispatchKind, DispatchedRequest, Event, Frame, Kind, Missed, PairMessage, Received, Undecoded, What,
 };
-use trace::{FrameId, MonoNs, ThreadId, fault};
+use trace::{FrameId, HopId, MonoNs, ThreadId, fault};
 
 pub use clients::Clients;
 use engine::EngineProperties;
@@ -230,15 +230,22 @@ impl Translator {
             decoded.hide_ids();
         }
         sink(&Event::new(at, What::Sent(Frame { forwarded, ..decoded.frame(id, bytes) })));
-        if let (ObservedBy::LocalSend, Some(wait)) = (by, decoded.send_wait(id.hop, at)) {
-            sink(&Event::new(at, What::SendWait(wait)));
-        }
+        // Clocks of two machines are not comparable.
         if matches!(by, ObservedBy::LocalSend) {
-            for times in decoded.request_times(at) {
-                sink(&Event::new(at, What::RequestTimes(times)));
-            }
+            emit_engine_times(&decoded, id.hop, at, sink);
         }
         Some(id)
+    }
+}
+
+/// Emits the times that a frame states: how long it waited in its sender before it was sent at `sent_at`, and those of its requests.
+#[inline]
+fn emit_engine_times(decoded: &Decoded<'_>, hop: HopId, sent_at: MonoNs, sink: Sink<'_>) {
+    if let Some(wait) = decoded.send_wait(hop, sent_at) {
+        sink(&Event::new(sent_at, What::SendWait(wait)));
+    }
+    for times in decoded.request_times(sent_at) {
+        sink(&Event::new(sent_at, What::RequestTimes(times)));
     }
 }
 
@@ -267,21 +274,27 @@ impl DispatchedMessage<'_, '_> {
     /// Emits an event for each request of the message. The first event also stands for the message itself. If the message was not read,
     /// emits why, and an event for each request in its captured bytes.
     pub(crate) fn emit(self, content: Result<DispatchKind, Refused>, sink: Sink<'_>) {
+        match content {
+            Ok(kind) => self.emit_read(kind, sink),
+            Err(why) => self.emit_unread(why.reason, sink),
+        }
+    }
+
+    /// Emits why the message was not read. Of a message that was cut, also emits the first requests. They count from 1, because an event
+    /// with index 0 stands for the message itself.
+    fn emit_unread(self, reason: &'static str, sink: Sink<'_>) {
         let Self { id, at, bytes, requests } = self;
-        let kind = match content {
-            Ok(kind) => kind,
-            Err(why) => {
-                sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, why.reason))));
-                // The first requests of a message that was cut. They count from 1, because an event with index 0 stands for the message
-                // itself.
-                let kind = DispatchKind::Requests;
-                for (index, request) in (1..).zip(requests) {
-                    let captured = Dispatch { id, bytes: 0, kind, index, request: Some(*request) };
-                    sink(&Event::new(at, What::Dispatched(captured)));
-                }
-                return;
-            }
-        };
+        sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, reason))));
+        let kind = DispatchKind::Requests;
+        for (index, request) in (1..).zip(requests) {
+            let captured = Dispatch { id, bytes: 0, kind, index, request: Some(*request) };
+            sink(&Event::new(at, What::Dispatched(captured)));
+        }
+    }
+
+    /// Emits a message of this kind with its requests. The first event also stands for the message itself, and alone has its length.
+    fn emit_read(self, kind: DispatchKind, sink: Sink<'_>) {
+        let Self { id, at, bytes, requests } = self;
         let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
         sink(&Event::new(at, What::Dispatched(first)));
         for (index, request) in (0..).zip(requests).skip(1) {

@@ -220,36 +220,18 @@ fn write_request_field(p: &mut Pickler<'_>, release: SglangRelease, row: &Reques
 /// Writes the `SamplingParams` of a request for [`MAX_NEW_TOKENS`] tokens with these stop strings.
 fn write_sampling_params(p: &mut Pickler<'_>, stop: &[&'static str]) {
     p.dict(|p| {
-        p.interned("max_new_tokens");
-        p.int(MAX_NEW_TOKENS);
+        write_int(p, "max_new_tokens", MAX_NEW_TOKENS);
         p.interned("stop_strs");
         p.list(stop, |p, text| p.interned(text));
-        for unset in ["stop_token_ids", "stop_regex_strs"] {
-            p.interned(unset);
-            p.none();
-        }
-        for (name, value) in [("temperature", 1.0), ("top_p", 1.0)] {
-            p.interned(name);
-            p.float(value);
-        }
-        p.interned("top_k");
-        p.int(TOP_K_ALL);
-        let floats =
-            [("min_p", 0.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0), ("repetition_penalty", 1.0)];
-        for (name, value) in floats {
-            p.interned(name);
-            p.float(value);
-        }
-        p.interned("min_new_tokens");
-        p.int(0);
-        p.interned("regex");
-        p.none();
-        p.interned("n");
-        p.int(1);
-        for unset in ["json_schema", "ebnf", "structural_tag"] {
-            p.interned(unset);
-            p.none();
-        }
+        write_unset(p, &["stop_token_ids", "stop_regex_strs"]);
+        write_floats(p, &[("temperature", 1.0), ("top_p", 1.0)]);
+        write_int(p, "top_k", TOP_K_ALL);
+        write_floats(p, &[("min_p", 0.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0)]);
+        write_floats(p, &[("repetition_penalty", 1.0)]);
+        write_int(p, "min_new_tokens", 0);
+        write_unset(p, &["regex"]);
+        write_int(p, "n", 1);
+        write_unset(p, &["json_schema", "ebnf", "structural_tag"]);
         let flags = [
             ("ignore_eos", false),
             ("skip_special_tokens", true),
@@ -260,11 +242,30 @@ fn write_sampling_params(p: &mut Pickler<'_>, stop: &[&'static str]) {
             p.interned(name);
             p.boolean(value);
         }
-        for unset in ["custom_params", "stream_interval", "logit_bias", "sampling_seed"] {
-            p.interned(unset);
-            p.none();
-        }
+        write_unset(p, &["custom_params", "stream_interval", "logit_bias", "sampling_seed"]);
     });
+}
+
+/// Writes an item of a dict.
+fn write_int(p: &mut Pickler<'_>, name: &'static str, value: i64) {
+    p.interned(name);
+    p.int(value);
+}
+
+/// Writes items of a dict.
+fn write_floats(p: &mut Pickler<'_>, items: &[(&'static str, f64)]) {
+    for &(name, value) in items {
+        p.interned(name);
+        p.float(value);
+    }
+}
+
+/// Writes items of a dict whose value is `None`.
+fn write_unset(p: &mut Pickler<'_>, names: &[&'static str]) {
+    for &name in names {
+        p.interned(name);
+        p.none();
+    }
 }
 
 /// Writes a list of ids as this release does: packed, or one by one.

@@ -99,40 +99,55 @@ impl Forwarder {
         );
         let texts: Vec<_> = decoded.chunks().iter().map(|chunk| text_of(chunk.ids)).collect();
         let rows: Vec<_> = decoded.chunks().iter().zip(&texts).map(|(chunk, text)| row_of_chunk(chunk, text)).collect();
-        let mut outgoing = Vec::new();
-        match &self.role {
-            // A router sends one message per request.
-            ForwarderRole::Router(outlets) => {
-                let is_split = true;
-                for row in &rows {
-                    let mut detokenizer_index = detokenizer_of(row.worker.unwrap_or_default(), outlets.len());
-                    // A request that strays goes to the next detokenizer.
-                    if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
-                        detokenizer_index += 1;
-                    }
-                    let message = encode_batch(release, Class::TokenIds, &[*row], is_split);
-                    outgoing.push(Outgoing { outlet_index: detokenizer_index % outlets.len(), message });
-                }
-            }
-            // A detokenizer of several workers does the same.
-            ForwarderRole::Detokenizer(workers) if workers.len() > 1 => {
-                let is_split = true;
-                for row in &rows {
-                    let worker = workers.iter().position(|worker| Some(&*worker.endpoint) == row.worker);
-                    let outlet_index = worker.context("chunk for an unknown worker")?;
-                    let row_without_worker = BatchRow { worker: None, ..*row };
-                    let message = encode_batch(release, Class::Text, &[row_without_worker], is_split);
-                    outgoing.push(Outgoing { outlet_index, message });
-                }
-            }
+        let outgoing = match &self.role {
+            ForwarderRole::Router(outlets) => self.split_for_detokenizers(release, &rows, outlets.len()),
+            ForwarderRole::Detokenizer(workers) if workers.len() > 1 => split_for_workers(release, &rows, workers)?,
             ForwarderRole::Detokenizer(_) => {
                 let is_split = false;
-                let message = encode_batch(release, Class::Text, &rows, is_split);
-                outgoing.push(Outgoing { outlet_index: 0, message });
+                vec![Outgoing { outlet_index: 0, message: encode_batch(release, Class::Text, &rows, is_split) }]
             }
-        }
+        };
         Ok(Forwarded { chunks: rows.len() as u32, outgoing })
     }
+
+    /// Makes one message per request, for the detokenizer of the request's worker.
+    fn split_for_detokenizers(
+        &self,
+        release: SglangRelease,
+        rows: &[BatchRow<'_>],
+        detokenizers: usize,
+    ) -> Vec<Outgoing> {
+        let is_split = true;
+        let mut outgoing = Vec::new();
+        for row in rows {
+            let mut detokenizer_index = detokenizer_of(row.worker.unwrap_or_default(), detokenizers);
+            // A request that strays goes to the next detokenizer.
+            if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
+                detokenizer_index += 1;
+            }
+            let message = encode_batch(release, Class::TokenIds, &[*row], is_split);
+            outgoing.push(Outgoing { outlet_index: detokenizer_index % detokenizers, message });
+        }
+        outgoing
+    }
+}
+
+/// Makes one message per request, for the worker that waits for it. Fails if there is no such worker.
+fn split_for_workers(
+    release: SglangRelease,
+    rows: &[BatchRow<'_>],
+    workers: &[PeerOutlet],
+) -> anyhow::Result<Vec<Outgoing>> {
+    let is_split = true;
+    let mut outgoing = Vec::new();
+    for row in rows {
+        let worker = workers.iter().position(|worker| Some(&*worker.endpoint) == row.worker);
+        let outlet_index = worker.context("chunk for an unknown worker")?;
+        let row_without_worker = BatchRow { worker: None, ..*row };
+        let message = encode_batch(release, Class::Text, &[row_without_worker], is_split);
+        outgoing.push(Outgoing { outlet_index, message });
+    }
+    Ok(outgoing)
 }
 
 impl ForwarderRole {

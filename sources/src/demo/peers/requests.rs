@@ -54,6 +54,12 @@ enum Ending {
     Prefill,
 }
 
+/// How a request ends, and at how many tokens.
+struct PlannedEnd {
+    ending: Ending,
+    target: u32,
+}
+
 impl DemoRequest {
     /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason if the request ends. In the last step of
     /// the demo, every request ends.
@@ -66,15 +72,20 @@ impl DemoRequest {
         if self.generated < self.target && !is_last_step {
             return None;
         }
+        Some(self.finish_after(ids.last().copied()))
+    }
+
+    /// Finish reason of a request that ends after the token `last_id`.
+    fn finish_after(&self, last_id: Option<i64>) -> Finish {
         let is_complete = self.generated == self.target;
-        Some(match self.ending {
+        match self.ending {
             Ending::Abort => Finish::Abort,
             // The client has asked for no token, only for the prefill.
             Ending::Prefill => Finish::Length(0),
             // A request that the end of the demo cuts short ends by its length.
-            Ending::Stop if is_complete && let Some(&last_id) = ids.last() => Finish::Stop(last_id),
+            Ending::Stop if is_complete && let Some(id) = last_id => Finish::Stop(id),
             Ending::Stop | Ending::Length => Finish::Length(self.generated),
-        })
+        }
     }
 }
 
@@ -203,7 +214,7 @@ impl Clients {
 
     /// Sends a new request to the next worker.
     fn send_request(&mut self, stage: &Stage) {
-        // Also advances the turn, which selects the worker.
+        // Also advances the turn, which selects the worker and its socket.
         let request = self.create_request();
         stage.account.count_opened_request();
         let socket_index = self.worker_turn % self.sockets.len();
@@ -248,30 +259,40 @@ impl Clients {
         }
     }
 
+    /// The worker that accepts the next connection. HTTP workers do so in turn. A single one has no name, so the list is then empty.
+    fn choose_next_worker(&mut self) -> Option<Arc<str>> {
+        self.worker_turn += 1;
+        let index = self.worker_turn.checked_rem(self.workers.len())?;
+        Some(Arc::clone(&self.workers[index]))
+    }
+
+    /// Plans how a request ends. A request of only the prefill ends after `prefill_tokens`, any other after at most `answer_tokens`.
+    fn plan_end(&self, prefill_tokens: Option<u32>, answer_tokens: u32, random: &mut Random) -> PlannedEnd {
+        if let Some(target) = prefill_tokens {
+            PlannedEnd { ending: Ending::Prefill, target }
+        } else if random.draw_chance(self.load.aborts) {
+            PlannedEnd { ending: Ending::Abort, target: random.draw_between(1, answer_tokens) }
+        } else if random.draw_chance(SHARE_OF_STOPS) {
+            PlannedEnd { ending: Ending::Stop, target: answer_tokens }
+        } else {
+            PlannedEnd { ending: Ending::Length, target: answer_tokens }
+        }
+    }
+
     /// Creates the next request. All draws are from its own random stream, in this order, so that a run with the same seed is the same run.
     fn create_request(&mut self) -> DemoRequest {
         let mut random = self.random.fork();
         let ChosenRid { rid, prefill_tokens } = self.choose_rid(&mut random);
-        // HTTP workers accept connections in turn. A single one has no name: the list is then empty, and the index `None`.
-        self.worker_turn += 1;
-        let worker_index = self.worker_turn.checked_rem(self.workers.len());
+        let worker = self.choose_next_worker();
         let answer_tokens = draw_length(self.load.answer, &mut random);
-        let (ending, target) = if let Some(target) = prefill_tokens {
-            (Ending::Prefill, target)
-        } else if random.draw_chance(self.load.aborts) {
-            (Ending::Abort, random.draw_between(1, answer_tokens))
-        } else if random.draw_chance(SHARE_OF_STOPS) {
-            (Ending::Stop, answer_tokens)
-        } else {
-            (Ending::Length, answer_tokens)
-        };
+        let PlannedEnd { ending, target } = self.plan_end(prefill_tokens, answer_tokens, &mut random);
         let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
         let preparation = self.load.preparation_ms.map(|ms| random.draw_between(ms.least, ms.most));
         let client_leaves = random.draw_chance(self.load.leavers);
         let leaves_after = client_leaves.then(|| random.draw_between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
         DemoRequest {
             rid: rid.into(),
-            worker: worker_index.map(|index| Arc::clone(&self.workers[index])),
+            worker,
             prompt_tokens: prompt.len() as u32,
             // The last `READ_OFFSET` ids, or zeros for a shorter prompt.
             prompt_tail: prompt.last_chunk().copied().unwrap_or_default(),

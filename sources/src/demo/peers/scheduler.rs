@@ -43,16 +43,11 @@ impl Scheduler {
     pub(super) async fn serve_requests(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
         let mut step_end = Instant::now();
-        let freezes = self.stage.script.freezes;
-        let mut next_freeze = freezes.map(|freezes| step_end + freezes.first);
+        let mut next_freeze = self.stage.script.freezes.map(|freezes| step_end + freezes.first);
         for step_number in 1.. {
-            if let Some(freezes) = freezes
-                && let Some(due) = next_freeze
-                && due <= step_end
-            {
-                next_freeze = Some(due + freezes.interval);
-                self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
-                sleep(freezes.length).await;
+            let due_freeze = self.take_due_freeze(&mut next_freeze, step_end);
+            if let Some(length) = due_freeze {
+                sleep(length).await;
             }
             self.receive_requests()?;
             let is_ending = self.stage.ending.load(Ordering::Relaxed);
@@ -72,6 +67,18 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Length of the script's freeze that is due at the end of the last step; `None` if none is. Counts it, and plans the next one.
+    fn take_due_freeze(&self, next_freeze: &mut Option<Instant>, step_end: Instant) -> Option<Duration> {
+        let freezes = self.stage.script.freezes?;
+        let due = (*next_freeze)?;
+        if due > step_end {
+            return None;
+        }
+        *next_freeze = Some(due + freezes.interval);
+        self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
+        Some(freezes.length)
     }
 
     /// Receives all messages without waiting, as SGLang's `recv_requests` does.
@@ -111,8 +118,24 @@ impl Scheduler {
         let now = self.stage.reports.now();
         let mut ids = Vec::new();
         let steps = self.generate_tokens(is_last_step, now, &mut ids);
+        let frame = self.encode_frame(&steps, &ids, stats);
+        self.stage.account.update_truth(|truth| {
+            truth.chunks += steps.len() as u64;
+            truth.tokens += ids.len() as u64;
+        });
+        for (request, step) in self.running.iter_mut().zip(&steps) {
+            self.stage.count_abandoned_tokens(request, step.ids.len() as u32, now);
+        }
+        // `retain` visits the requests in order, so each one meets its own step.
+        let mut remaining_steps = steps.iter();
+        self.running.retain(|_| remaining_steps.next().is_none_or(|step| step.finish.is_none()));
+        frame
+    }
+
+    /// Encodes a frame with a row for each running request. `steps` are in the order of the requests, and `ids` has their new tokens.
+    fn encode_frame(&self, steps: &[RequestStep], ids: &[i64], stats: Stats) -> Vec<u8> {
         let mut rows = Vec::with_capacity(steps.len());
-        for (request, step) in self.running.iter().zip(&steps) {
+        for (request, step) in self.running.iter().zip(steps) {
             rows.push(BatchRow {
                 rid: &request.rid,
                 worker: request.worker.as_deref(),
@@ -126,18 +149,7 @@ impl Scheduler {
                 ..BatchRow::default()
             });
         }
-        let frame = self.stage.script.engine.encode_step(&rows, stats);
-        self.stage.account.update_truth(|truth| {
-            truth.chunks += rows.len() as u64;
-            truth.tokens += ids.len() as u64;
-        });
-        for (request, step) in self.running.iter_mut().zip(&steps) {
-            self.stage.count_abandoned_tokens(request, step.ids.len() as u32, now);
-        }
-        // `retain` visits the requests in order, so each one meets its own step.
-        let mut remaining_steps = steps.iter();
-        self.running.retain(|_| remaining_steps.next().is_none_or(|step| step.finish.is_none()));
-        frame
+        self.stage.script.engine.encode_step(&rows, stats)
     }
 
     /// Appends the new tokens of all running requests to `ids`. Returns the step of each.
@@ -178,22 +190,22 @@ fn to_seconds(at: MonoNs) -> f64 {
 impl Stage {
     /// Counts tokens that are sent after the request's client left, once that is longer ago than [`ABANDONED`]. They are a part of the
     /// truth with which tests compare what tokengap reports.
-    fn count_abandoned_tokens(&self, request: &mut DemoRequest, tokens: u32, now: MonoNs) {
+    fn count_abandoned_tokens(&self, request: &mut DemoRequest, new_tokens: u32, now: MonoNs) {
         let Some(left_at) = self.departures.get(&request.rid) else { return };
-        request.tokens_abandoned += tokens;
-        // Not abandoned yet: the abort may still be on its way.
-        if Duration::from_nanos(now.since(left_at)) < ABANDONED {
+        request.tokens_abandoned += new_tokens;
+        let may_abort_still_arrive = Duration::from_nanos(now.since(left_at)) < ABANDONED;
+        if may_abort_still_arrive {
             return;
         }
         if request.is_abandoned {
-            self.account.update_truth(|truth| truth.tokens_abandoned += u64::from(tokens));
-            return;
+            self.account.update_truth(|truth| truth.tokens_abandoned += u64::from(new_tokens));
+        } else {
+            request.is_abandoned = true;
+            self.account.update_truth(|truth| {
+                truth.requests_abandoned += 1;
+                // All tokens since the client left, which were not counted before.
+                truth.tokens_abandoned += u64::from(request.tokens_abandoned);
+            });
         }
-        request.is_abandoned = true;
-        self.account.update_truth(|truth| {
-            truth.requests_abandoned += 1;
-            // All tokens since the client left, which were not counted before.
-            truth.tokens_abandoned += u64::from(request.tokens_abandoned);
-        });
     }
 }

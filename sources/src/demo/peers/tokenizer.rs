@@ -59,6 +59,13 @@ struct WokenWaiter {
     rid: Arc<str>,
 }
 
+impl WokenWaiter {
+    /// Whether it runs in this turn. A waiter without a fixed turn runs once the inbox is drained.
+    fn is_due(&self, current_turn: u64, is_drained: bool) -> bool {
+        self.run_at_turn.map_or(is_drained, |turn| turn <= current_turn)
+    }
+}
+
 /// A request that was read from its socket.
 struct ReadRequest {
     read_at: MonoNs,
@@ -115,14 +122,11 @@ impl Tokenizer {
                 self.process_message(id, &message).await?;
                 next_message_turn = self.current_turn + TURNS_A_MESSAGE;
             }
-            // A waiter without a fixed turn runs once no message is left.
             let is_drained = self.inbox.is_empty();
-            while let Some(waiter) = self.woken_waiters.front()
-                && waiter.run_at_turn.map_or(is_drained, |turn| turn <= self.current_turn)
+            while let Some(waiter) =
+                self.woken_waiters.pop_front_if(|first| first.is_due(self.current_turn, is_drained))
             {
-                let rid = Arc::clone(&waiter.rid);
-                self.woken_waiters.pop_front();
-                self.run_waiter(&rid);
+                self.run_waiter(&waiter.rid);
             }
         }
     }
@@ -136,11 +140,7 @@ impl Tokenizer {
     async fn serve_requests(&mut self) -> anyhow::Result<()> {
         while let Some(Arrived { at: arrived, request }) = self.clients.take_oldest() {
             let read_at = self.stage.reports.now();
-            let phase = self.clock.current_phase(&self.stage.reports);
-            let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
-            state.arrival = Some(ArrivalTimes { arrived, read: read_at, connection: None });
-            state.leaves_after = request.leaves_after;
-            self.states_by_rid.insert(Arc::clone(&request.rid), state);
+            self.add_waiter(&request, ArrivalTimes { arrived, read: read_at, connection: None });
             // Preparation, such as that of images, runs beside the event loop.
             let Some(preparation) = request.preparation else {
                 self.event_loop_time.spend_time(TOKENISATION).await;
@@ -157,6 +157,15 @@ impl Tokenizer {
             self.send_request(request).await?;
         }
         Ok(())
+    }
+
+    /// Adds the state of a request's waiter, which is idle until the first chunk of the request.
+    fn add_waiter(&mut self, request: &DemoRequest, arrival: ArrivalTimes) {
+        let phase = self.clock.current_phase(&self.stage.reports);
+        let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
+        state.arrival = Some(arrival);
+        state.leaves_after = request.leaves_after;
+        self.states_by_rid.insert(Arc::clone(&request.rid), state);
     }
 
     /// Sends a prepared request to the next scheduler, as SGLang's `_send_one_request` does.
@@ -202,15 +211,13 @@ impl Tokenizer {
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {
             let tokens = chunk.listed.unwrap_or(0);
+            let is_finished = chunk.finish.is_some();
             let Some(state) = self.states_by_rid.get_mut(chunk.rid) else {
                 // The client has left. SGLang logs "Received output for rid=.. but the state was deleted".
-                self.stage.account.update_truth(|truth| truth.tokens_discarded += u64::from(tokens));
-                if chunk.finish.is_some() {
-                    self.stage.account.count_closed_request();
-                }
+                self.stage.account.count_discarded_chunk(tokens, is_finished);
                 continue;
             };
-            state.queue_chunk(tokens, chunk.completion_tokens, chunk.finish.is_some());
+            state.queue_chunk(tokens, chunk.completion_tokens, is_finished);
             // Further chunks until the waiter runs wait in its list.
             if !state.is_woken {
                 state.is_woken = true;

@@ -18,6 +18,10 @@ struct Queued {
     finished: bool,
 }
 
+fn sum_of_tokens(chunks: &[Queued]) -> u32 {
+    chunks.iter().map(|chunk| chunk.tokens).sum()
+}
+
 /// State of a request in `rid_to_state`.
 #[derive(Debug)]
 pub(super) struct WaiterState {
@@ -78,8 +82,6 @@ impl WaiterState {
         self.is_woken = false;
         let queued = std::mem::take(&mut self.out_list);
         let Some((&last, earlier)) = queued.split_last() else { return };
-        let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
-        let earlier_chunks = earlier.len() as u64;
         let is_cumulative = self.mode == Mode::Cumulative;
         if !is_cumulative && waiter == Waiter::YieldsAll {
             // Each chunk has a delivery of its own, so none is dropped or merged.
@@ -90,30 +92,33 @@ impl WaiterState {
         }
         // One delivery for all queued chunks. A cumulative one has all tokens so far, so it merges them whatever the waiter does.
         let are_dropped = !is_cumulative && waiter == Waiter::KeepsLast;
+        let earlier_tokens = sum_of_tokens(earlier);
         let tokens = if is_cumulative {
             last.completion_tokens
         } else if are_dropped {
             last.tokens
         } else {
-            tokens_before + last.tokens
+            earlier_tokens + last.tokens
         };
         // Before the delivery, which may close the request: the truth is complete once no request is open.
-        if earlier_chunks > 0 {
-            account.update_truth(|truth| {
-                if are_dropped {
-                    truth.chunks_dropped += earlier_chunks;
-                    truth.tokens_lost += u64::from(tokens_before);
-                } else {
-                    truth.chunks_merged += earlier_chunks;
-                }
-            });
-            self.count_affected_request(account);
+        if !earlier.is_empty() {
+            self.count_affected_chunks(earlier, are_dropped, account);
         }
         give(self.create_delivery(tokens, last, account));
     }
 
-    /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
-    fn count_affected_request(&mut self, account: &Account) {
+    /// Counts the chunks before the last one in the truth, which were dropped, or merged with the last one. Counts their request once. That
+    /// is noted here, so that nothing needs to be stored for finished requests.
+    fn count_affected_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
+        let chunks = earlier.len() as u64;
+        account.update_truth(|truth| {
+            if are_dropped {
+                truth.chunks_dropped += chunks;
+                truth.tokens_lost += u64::from(sum_of_tokens(earlier));
+            } else {
+                truth.chunks_merged += chunks;
+            }
+        });
         if !self.is_affected {
             self.is_affected = true;
             account.update_truth(|truth| truth.rids_affected += 1);
