@@ -169,12 +169,13 @@ impl Paths {
             }
         }
         let hop = self.hop_of_lane(lane)?;
+        let hop_id = hop.id;
         // A server inside the sender's process receives without a queue.
         let stays_in_process = hop.receiver_pid() == Some(hop.sender_socket.pid);
         if has_chunks && !hop.is_watched() && !stays_in_process {
             self.sent_to_unwatched += 1;
         }
-        Some(hop.id)
+        Some(hop_id)
     }
 
     /// Notes that a lane carries output of this kind, which shows the role of its sender. Deduces the receiver again.

@@ -11,8 +11,15 @@ use crate::demo::truth::DemoTruth;
 
 /// Long enough for every threshold, since a backlog has to grow for three seconds. One frame per request is much more expensive to
 /// simulate.
-fn duration(route: ProcessCounts) -> Duration {
-    Duration::from_millis(if route.workers == 1 { 5000 } else { 4000 })
+fn duration(script: &Script) -> Duration {
+    // A frozen process stands still for three seconds, and a request counts as abandoned only after some.
+    let is_slow = ["scheduler-stopped", "abandoned"].contains(&&*script.name);
+    Duration::from_millis(match script.route.workers {
+        1 if is_slow => 6000,
+        1 => 5000,
+        _ if is_slow => 4200,
+        _ => 4000,
+    })
 }
 
 /// Topology of a test case.
@@ -51,7 +58,8 @@ fn script(scenario: Scenario, at: At) -> Script {
 /// Runs the scenario and checks that its report has exactly these warnings, headline first. Each contains severity, kind and hop, and for
 /// the wait of a first token the state of the bottleneck thread. Without warnings, `--fail-on warning` exits 0.
 fn check(script: Script, at: At, expected: &[&str]) -> (Value, DemoTruth) {
-    let (name, duration) = (script.name.clone(), duration(script.route));
+    let name = script.name.clone();
+    let duration = duration(&script);
     let (report, account) = agree(script, duration);
     let mut warnings = Vec::new();
     for finding in report["findings"].as_array().expect("findings") {
