@@ -6,6 +6,7 @@ mod about;
 mod observer;
 pub mod own;
 pub mod playback;
+mod problem;
 mod run;
 mod session;
 mod signals;

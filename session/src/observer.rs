@@ -1,7 +1,7 @@
 //! Interface for observers of a run, such as the screen.
 
+use std::thread;
 use std::time::Duration;
-use std::{fmt, thread};
 
 use outputs::report::Report;
 use trace::{Analysis, Event};
@@ -28,11 +28,6 @@ pub struct Notice {
     pub number: u64,
     /// The message.
     pub text: String,
-}
-
-/// Message to the user about a problem, which it marks by a `!` at its front.
-pub(crate) fn problem_message(problem: fmt::Arguments<'_>) -> String {
-    format!("! {problem}")
 }
 
 /// The run as visible to an observer.

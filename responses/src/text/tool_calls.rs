@@ -474,8 +474,8 @@ fn is_name_char(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
 }
 
-/// Goes behind a marker (`<|marker|>`), whose `<` was read before. Its bars may be the full-width ones of DeepSeek. `None` if this is no
-/// marker, or one without an end.
+/// Goes behind a marker (`<|marker|>`), whose `<` was read before. Its bars may be full-width ones, as some models write. `None` if this is
+/// no marker, or one without an end.
 fn skip_marker(rest: &mut impl Iterator<Item = (usize, char)>) -> Option<()> {
     let (_, bar) = rest.next()?;
     if !matches!(bar, '|' | '\u{ff5c}') {

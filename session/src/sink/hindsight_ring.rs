@@ -7,7 +7,7 @@ use trace::{Analysis, MonoNs, ReportInput};
 
 use super::dump_trigger::{DumpRules, DumpTrigger};
 use super::{SECOND_NS, WrittenFile, written_file};
-use crate::observer::problem_message;
+use crate::problem::problem_message;
 use crate::units::format_bytes;
 
 /// Name prefix of dumps.

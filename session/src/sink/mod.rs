@@ -17,7 +17,7 @@ pub use dump_trigger::DumpRules;
 use hindsight_ring::HindsightRing;
 pub use hindsight_ring::RingOptions;
 
-use crate::observer::problem_message;
+use crate::problem::problem_message;
 use crate::telemetry::EndpointStatus;
 use crate::units::{format_bytes, format_count};
 

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::environment::Environment;
 use super::push_response::{ReceiverResponse, RejectedItems, next_part, parse_partial_success, parse_retry_after};
-use crate::observer::problem_message;
+use crate::problem::problem_message;
 
 const MINUTE: Duration = Duration::from_mins(1);
 

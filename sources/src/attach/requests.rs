@@ -66,7 +66,7 @@ impl RequestPlane {
                             self.has_named_rids |= request.rid.is_some();
                             server.record_announced_stream(subject, request.context, request.rid);
                         }
-                    })
+                    });
                 }
                 // Only the requests themselves are of interest here.
                 ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
