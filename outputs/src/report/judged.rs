@@ -448,6 +448,11 @@ fn headline_of_worst(worst: &FindingLine, report: &Report, clock: &Clock) -> Str
 /// of the run's source.
 pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'static str> {
     let reasons: Vec<&str> = judgements.iter().filter_map(|judgement| judgement.reason.as_deref()).collect();
+    if reasons.contains(&NO_FRAME_NOW) {
+        return Some(
+            "if requests wait, the scheduler may stand still: read its log, and use `py-spy dump --pid PID` while it lasts",
+        );
+    }
     if reasons.iter().any(|reason| is_unobserved(reason)) {
         return advise_on_source(source);
     }

@@ -1,5 +1,6 @@
 //! Health of what the screen shows, and flags that mark problems of a request in its table row.
 
+use serde_json::Value;
 use trace::detect::{Severity, Verdict};
 use trace::words::{percent, plural};
 
@@ -44,13 +45,17 @@ pub(crate) struct RunVerdict {
     pub(crate) advice: Option<String>,
 }
 
-/// `669 requests`; `None` if the finding counts none.
+/// `669 requests`, of a silence with the streams that paused: `34 requests and 21 streams`. `None` if the finding counts none.
 pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
-    // Findings about late requests count these apart from all that they are about.
-    let late =
-        ["requests_late", "requests_above_warning"].into_iter().find_map(|name| verdict.evidence.get(name)?.as_u64());
-    let hit = late.unwrap_or(verdict.requests.counted());
-    (hit > 0).then(|| plural(hit, "request"))
+    let evidence = &verdict.evidence;
+    // Some findings count the late requests without those that still wait, others list fewer than they count.
+    let late = ["requests_late", "requests_above_warning"].into_iter().find_map(|name| evidence.get(name)?.as_u64());
+    let requests = late.unwrap_or(0).max(verdict.requests.counted());
+    let paused_streams = evidence.get("silence_ns").and(evidence.get("streams")).and_then(Value::as_u64);
+    let parts = [(requests, "request"), (paused_streams.unwrap_or(0), "stream")];
+    let hit: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| plural(*count, what)).collect();
+    (!hit.is_empty()).then(|| hit.join(" and "))
 }
 
 /// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.

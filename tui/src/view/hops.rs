@@ -7,6 +7,7 @@ use trace::words::{percent, plural};
 
 use super::chart::{self, ChartSeries, SeriesNumbers, TimeWindow};
 use super::pad::{CellRow, List, Pad, text_width};
+use super::path;
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
@@ -135,11 +136,13 @@ const COLUMNS: [HopColumn; 7] = [
 const NUMBER_WIDTH: u16 = 8;
 /// Cells for the name if all names are short.
 const MIN_NAME_WIDTH: u16 = 21;
-/// First cell of the name.
+/// First cell of the name if no sign has brackets.
 const NAME_X: u16 = 3;
 
 /// Division of the width between names and numbers.
 struct HopTableLayout {
+    /// First cell of the names: behind the widest sign, which has brackets if the problem of a hop is over.
+    name_x: u16,
     name_width: u16,
     columns: Vec<&'static HopColumn>,
 }
@@ -162,7 +165,8 @@ impl HopTableLayout {
             }
         }
         let name_width = longest_name.min(Self::width_for_name(width, columns.len()).max(MIN_NAME_WIDTH));
-        Self { name_width, columns }
+        let has_brackets = hops.iter().any(|hop| hop.has_recovered);
+        Self { name_x: NAME_X + u16::from(has_brackets), name_width, columns }
     }
 
     fn width_for_name(width: u16, column_count: usize) -> u16 {
@@ -176,9 +180,11 @@ impl HopTableLayout {
 
 /// Draws a hop in one row: health, name and numbers.
 fn draw_hop(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, layout: &HopTableLayout) {
-    pad.draw_text(1, y, pad.theme.health_symbol(hop.health), Ink::Health(hop.health));
+    let sign_x = u16::from(!hop.has_recovered);
+    pad.draw_text(sign_x, y, &path::problem_sign(hop.health, hop.has_recovered, pad.theme), Ink::Health(hop.health));
     let name = format!("{}{}{}", hop.ends.from, pad.theme.rich_or_ascii("→", ">"), hop.ends.to);
-    pad.draw_clipped(NAME_X, y, layout.name_width, &name, Ink::Strong);
+    let name_width = NAME_X + layout.name_width - layout.name_x;
+    pad.draw_clipped(layout.name_x, y, name_width, &name, Ink::Strong);
     let numbers = layout.columns.iter().map(|column| (column.format)(hop));
     pad.draw_cells(layout.number_cells(y), numbers, Ink::Plain);
 }

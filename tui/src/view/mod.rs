@@ -200,11 +200,11 @@ fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
     let free = pad.width().saturating_sub(x);
     let is_cut = text_width(&verdict.text) > free;
     if is_cut && let Some(requests_hit) = &verdict.requests_hit {
-        let suffix = format!(" {requests_hit}");
+        let suffix = format!(" ({requests_hit} hit)");
         // One cell has the ellipsis.
         let shown_width = free.saturating_sub(1 + text_width(&suffix));
         let shown: String = verdict.text.chars().take(shown_width.into()).collect();
-        if shown_width > MIN_HEADLINE_WIDTH && !shown.contains(suffix.as_str()) {
+        if shown_width > MIN_HEADLINE_WIDTH && !shown.contains(requests_hit.as_str()) {
             let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
             return pad.draw_text(x, 0, &suffix, Ink::Strong);
         }

@@ -306,7 +306,7 @@ impl PlaceProblem {
 }
 
 /// Sign of a problem, in brackets if it is over: `(✗)`.
-fn problem_sign(health: Health, is_over: bool, theme: Theme) -> String {
+pub(super) fn problem_sign(health: Health, is_over: bool, theme: Theme) -> String {
     let symbol = theme.health_symbol(health);
     if is_over { format!("({symbol})") } else { symbol.to_owned() }
 }
