@@ -192,29 +192,20 @@ fn short_value_len(first: u8) -> usize {
     usize::from(LENGTH[usize::from(first)])
 }
 
-/// The short values at the beginning of some bytes. A value is short if its first byte determines its length.
-struct ShortValues {
-    count: u64,
-    /// Length of all of them.
-    length: usize,
-}
-
-/// Finds the complete short values at the beginning of `bytes`, but not more than `limit` of them.
+/// Length of the complete short values at the beginning of `bytes`, but of `values_left` at most, which is reduced by their number. A value is
+/// short if its first byte determines its length.
 #[inline]
-fn leading_short_values(bytes: &[u8], limit: u64) -> ShortValues {
-    let mut short_values = ShortValues { count: 0, length: 0 };
-    while short_values.count < limit
-        && let Some(first) = bytes.get(short_values.length)
+fn skip_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
+    let mut skipped = 0;
+    while *values_left > 0
+        && let Some(first) = bytes.get(skipped)
+        && let value_length @ 1.. = short_value_len(*first)
+        && skipped + value_length <= bytes.len()
     {
-        let value_length = short_value_len(*first);
-        let is_short = value_length > 0;
-        if !is_short || short_values.length + value_length > bytes.len() {
-            break;
-        }
-        short_values.length += value_length;
-        short_values.count += 1;
+        skipped += value_length;
+        *values_left -= 1;
     }
-    short_values
+    skipped
 }
 
 /// Offset after the `count` values from `at` on in a part of a message. The contents of strings, bytes and extensions need not have been
@@ -224,10 +215,9 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
     let mut values_left = u64::from(count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        let short_values = leading_short_values(bytes, values_left);
-        if short_values.count > 0 {
-            at += short_values.length as u64;
-            values_left -= short_values.count;
+        let skipped = skip_short_values(bytes, &mut values_left);
+        if skipped > 0 {
+            at += skipped as u64;
             continue;
         }
         values_left -= 1;

@@ -342,8 +342,11 @@ impl OutputReader<'_, '_> {
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
-            at = last_tail.read_next(message, ids_end, row, layout)?;
-            let tail = &last_tail.values;
+            at = match last_tail.end_if_same(message, ids_end) {
+                Some(end) => end,
+                None => last_tail.read_next(message, ids_end, row, layout)?,
+            };
+            let tail = last_tail.values;
             are_pooled &= tail.is_pooled;
             if let Some(seconds) = tail.times {
                 self.times.push(ChunkSeconds { chunk: row, seconds });

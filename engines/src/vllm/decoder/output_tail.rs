@@ -17,9 +17,14 @@ pub(super) struct LastTail<'a> {
 }
 
 impl<'a> LastTail<'a> {
-    /// Reads the values at `ids_end`, behind the ids of the next output, unless they have the same bytes as the last ones. Returns their
-    /// end.
+    /// End of the next output's values, which begin at `ids_end`, if they have the same bytes as the last ones. `None` if they differ.
     #[inline]
+    pub(super) fn end_if_same(&self, message: &[u8], ids_end: usize) -> Option<usize> {
+        let is_same = !self.bytes.is_empty() && message[ids_end..].starts_with(self.bytes);
+        is_same.then_some(ids_end + self.bytes.len())
+    }
+
+    /// Reads the values at `ids_end`, behind the ids of the next output. Returns their end.
     pub(super) fn read_next(
         &mut self,
         message: &'a [u8],
@@ -27,10 +32,6 @@ impl<'a> LastTail<'a> {
         row: usize,
         layout: &OutputLayout,
     ) -> Result<usize, Undecoded> {
-        let is_same = !self.bytes.is_empty() && message[ids_end..].starts_with(self.bytes);
-        if is_same {
-            return Ok(ids_end + self.bytes.len());
-        }
         let (end, values) = read_output_tail(message, ids_end, row, layout)?;
         *self = Self { bytes: &message[ids_end..end], values };
         Ok(end)
