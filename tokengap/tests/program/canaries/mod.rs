@@ -128,6 +128,7 @@ fn tap(folder: &Path, more: &[&str]) {
         .spawn()
         .expect("tokengap runs");
     let mut sender = connect(listen);
+    outlets::wait_for_run(metrics);
     let streams = ["/recording", "/events"].map(|path| outlets::read_path(metrics, path));
     let watcher = tokengap()
         .current_dir(folder)

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{RID, SECRET, connect};
 
@@ -131,6 +131,15 @@ pub(crate) fn read_path(port: u16, path: &str) -> JoinHandle<Vec<u8>> {
         stream.read_to_end(&mut all).ok();
         all
     })
+}
+
+/// Waits until the endpoint has a run. It listens before, and then answers 503.
+pub(crate) fn wait_for_run(port: u16) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while read_path(port, "/report").join().expect("answered").starts_with(b"HTTP/1.1 503") {
+        assert!(Instant::now() < deadline, "the endpoint has no run");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Output to a terminal while every page of the recording is shown. Returns `None`, with a message, if `script` is not installed.
