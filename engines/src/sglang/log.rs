@@ -200,8 +200,9 @@ fn read_tokenizer_state(
     Ok(())
 }
 
-/// Parses the request and its number of merged chunks in the text behind the mark of a line, `4f1c.., coalescing 27 queued chunks into one.
-/// ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds before 0.5.10).
+/// Parses the request and its number of merged chunks in the text behind the mark of a line. That is
+/// `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) or `4f1c.., draining 2 queued chunks. ..` (nightly builds before
+/// 0.5.10).
 fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (rid, tail) =
         split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(MalformedLine)?;

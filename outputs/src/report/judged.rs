@@ -450,7 +450,7 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
     let reasons: Vec<&str> = judgements.iter().filter_map(|judgement| judgement.reason.as_deref()).collect();
     if reasons.contains(&NO_FRAME_NOW) {
         return Some(
-            "if requests wait, the scheduler may stand still: read its log, and use `py-spy dump --pid PID` while it lasts",
+            "if requests wait, the scheduler may be frozen: read its log, and use `py-spy dump --pid PID` while it lasts",
         );
     }
     if reasons.iter().any(|reason| is_unobserved(reason)) {

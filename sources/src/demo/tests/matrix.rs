@@ -12,7 +12,7 @@ use crate::demo::truth::DemoTruth;
 /// Long enough for every threshold, since a backlog has to grow for three seconds. One frame per request is much more expensive to
 /// simulate.
 fn duration(script: &Script) -> Duration {
-    // A frozen process stands still for three seconds, and a request counts as abandoned only after some.
+    // The process is frozen for three seconds, and a request counts as abandoned only after some.
     let is_slow = ["scheduler-stopped", "abandoned"].contains(&&*script.name);
     Duration::from_millis(match script.route.workers {
         1 if is_slow => 6000,
