@@ -30,7 +30,7 @@ from .server import DYNAMO, RELEASE, DynamoWorker, NotUp, Server
 ATTACH_SECONDS = 60
 # Findings expected on a loaded machine.
 SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog", "consumer-cpu-bound", "consumer-starved"} | {
-    *("io-thread-starved", "late-delivery", "late-send", "worker-imbalance", "late-read", "late-dispatch", "late-receive"),
+    *("io-thread-starved", "late-frames", "late-delivery", "late-send", "worker-imbalance", "late-read", "late-dispatch", "late-receive"),
     *("late-intake", "queued", "slow-prefill", "slow-first-token"),
 }
 # Findings that tokens wait in the API server's process, or in its inbox while its event loop is busy.
