@@ -1,6 +1,5 @@
 //! Health of what the screen shows, and flags that mark problems of a request in its table row.
 
-use serde_json::Value;
 use trace::detect::{Severity, Verdict};
 use trace::words::{percent, plural};
 
@@ -47,15 +46,19 @@ pub(crate) struct RunVerdict {
 
 /// `669 requests`, of a silence with the streams that paused: `34 requests and 21 streams`. `None` if the finding counts none.
 pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
-    let evidence = &verdict.evidence;
     // Some findings count the late requests without those that still wait, others list fewer than they count.
-    let late = ["requests_late", "requests_above_warning"].into_iter().find_map(|name| evidence.get(name)?.as_u64());
+    let late = ["requests_late", "requests_above_warning"].into_iter().find_map(|name| evidence_count(verdict, name));
     let requests = late.unwrap_or(0).max(verdict.requests.counted());
-    let paused_streams = evidence.get("silence_ns").and(evidence.get("streams")).and_then(Value::as_u64);
+    let paused_streams = evidence_count(verdict, "silence_ns").and_then(|_| evidence_count(verdict, "streams"));
     let parts = [(requests, "request"), (paused_streams.unwrap_or(0), "stream")];
     let hit: Vec<String> =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| plural(*count, what)).collect();
     (!hit.is_empty()).then(|| hit.join(" and "))
+}
+
+/// A count in the finding's evidence. `None` if the finding has no such count.
+fn evidence_count(verdict: &Verdict, name: &str) -> Option<u64> {
+    verdict.evidence.get(name)?.as_u64()
 }
 
 /// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
