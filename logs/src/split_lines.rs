@@ -6,9 +6,9 @@ use memchr::memmem;
 pub(super) const SHORTEST_FIRST_PART_BYTES: usize = 1024;
 /// Docker's buffer: a part that is not the last has exactly this length.
 const DOCKER_PART_BYTES: usize = 16 * 1024;
-/// What stands before the text of a line in Docker's records.
+/// Bytes before the text of a line in Docker's records.
 const DOCKER_BEGIN: &[u8] = b"{\"log\":\"";
-/// What stands behind the text, up to the name of the stream without its `out` or `err`.
+/// Bytes behind the text, up to the name of the stream without its `out` or `err`.
 const DOCKER_STREAM: &[u8] = b"\",\"stream\":\"std";
 
 /// A line as the runtime wrote it.
@@ -16,10 +16,10 @@ const DOCKER_STREAM: &[u8] = b"\",\"stream\":\"std";
 struct LinePart<'l> {
     /// 0 for the process's standard output, 1 for its standard error.
     stream: usize,
-    /// What the runtime wrote before the process's text.
+    /// Bytes of the runtime before the process's text.
     prefix: &'l [u8],
     text: &'l [u8],
-    /// What the runtime wrote behind it.
+    /// Bytes of the runtime behind it.
     suffix: &'l [u8],
     /// The line ends with this part.
     is_last: bool,
@@ -95,7 +95,7 @@ impl SplitLineJoiner {
     }
 }
 
-/// Appends the text of a part to the joined line. What the runtime wrote before the text is kept once.
+/// Appends the text of a part to the joined line. The runtime's bytes before the text are kept once.
 fn append_part(joined: &mut Vec<u8>, part: &LinePart<'_>, max_line_bytes: usize) {
     if joined.is_empty() {
         joined.extend_from_slice(part.prefix);

@@ -77,7 +77,7 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// What the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group, the
+/// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group, the
 /// largest group of requests with the same observed moments.
 pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
@@ -145,7 +145,7 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
     missing
 }
 
-/// What was not observed of the frames on their hops, and of the queues there.
+/// Unobserved facts about the frames on their hops, and about the queues there.
 fn list_unobserved_frames(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
     if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {

@@ -128,7 +128,7 @@ fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<Str
     Some(format!("{stages} are not observed after {}", duration(after_ns)))
 }
 
-/// Sentences about what is not observed any more (`receives` or `deliveries`), each with its hops, the moment and the reason.
+/// Sentences about receives or deliveries that are not observed any more, each with its hops, the moment and the reason.
 pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs) -> String) -> Vec<String> {
     let mut hops_by_end: BTreeMap<String, Vec<Box<str>>> = BTreeMap::new();
     for ObservationEnd { stages, hop, at } in ledger.observation_ends() {

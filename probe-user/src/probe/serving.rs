@@ -48,13 +48,18 @@ impl Probe {
 
     /// Attaches the programs that observe writes, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_writes(&mut self) -> bool {
-        if !self.serving.observes_writes {
-            match self.kernel.attach_group(Group::Writes) {
-                Ok(()) => self.serving.observes_writes = true,
-                Err(refusal) => self.record_refusal(Feature::Egress, ALL_PROCESSES, refusal),
-            }
-        }
+        self.serving.observes_writes = self.serving.observes_writes || self.try_group(Group::Writes, Feature::Egress);
         self.serving.observes_writes
+    }
+
+    /// Attaches a group of programs for all processes. Returns whether they are attached; if not, records the reason for the feature.
+    pub(super) fn try_group(&mut self, group: Group, feature: Feature) -> bool {
+        let attached = self.kernel.attach_group(group);
+        let is_attached = attached.is_ok();
+        if let Err(refusal) = attached {
+            self.record_refusal(feature, ALL_PROCESSES, refusal);
+        }
+        is_attached
     }
 
     /// Attaches the program that observes reads, once for all processes. A failure is only logged, because the writes are observed without
@@ -70,12 +75,8 @@ impl Probe {
 
     /// Attaches the programs that observe arrivals, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_arrivals(&mut self) -> bool {
-        if !self.serving.observes_arrivals {
-            match self.kernel.attach_group(Group::Arrivals) {
-                Ok(()) => self.serving.observes_arrivals = true,
-                Err(refusal) => self.record_refusal(Feature::Arrivals, ALL_PROCESSES, refusal),
-            }
-        }
+        self.serving.observes_arrivals =
+            self.serving.observes_arrivals || self.try_group(Group::Arrivals, Feature::Arrivals);
         self.serving.observes_arrivals
     }
 

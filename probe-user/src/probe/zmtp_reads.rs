@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use probe_ebpf::egress::MAX_ZMTP;
 
-use super::{ALL_PROCESSES, Probe, ProbeError};
+use super::{Probe, ProbeError};
 use crate::capability::Feature;
 use crate::programs::{Group, TableChange};
 
@@ -34,12 +34,7 @@ impl Probe {
 
     /// Attaches the program that observes reads, once for all processes. Returns whether it is attached; if not, records the reason.
     fn attach_zmtp_reads(&mut self) -> bool {
-        if !self.zmtp.is_attached {
-            match self.kernel.attach_group(Group::ZmtpReads) {
-                Ok(()) => self.zmtp.is_attached = true,
-                Err(refusal) => self.record_refusal(Feature::SocketReads, ALL_PROCESSES, refusal),
-            }
-        }
+        self.zmtp.is_attached = self.zmtp.is_attached || self.try_group(Group::ZmtpReads, Feature::SocketReads);
         self.zmtp.is_attached
     }
 
