@@ -1,5 +1,7 @@
 //! Time inside tokengap: nanoseconds of `CLOCK_MONOTONIC`, the clock of the kernel's probe timestamps.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -34,6 +36,30 @@ impl MonoNs {
     }
 }
 
+/// An optional number of nanoseconds in eight bytes, for records of which there are many. The largest number counts as none.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CompactNs(Option<NonZeroU64>);
+
+impl CompactNs {
+    /// The number, if there is one.
+    pub(crate) fn get(self) -> Option<u64> {
+        // Kept inverted, so that 0 is a number like others.
+        self.0.map(|inverted| !inverted.get())
+    }
+}
+
+impl From<u64> for CompactNs {
+    fn from(ns: u64) -> Self {
+        Self(NonZeroU64::new(!ns))
+    }
+}
+
+impl std::fmt::Debug for CompactNs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
 /// One instant on both clocks. Relates a capture to log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
@@ -63,4 +89,17 @@ pub fn wall_now_ns() -> u64 {
 fn read_clock(clock: rustix::time::ClockId) -> u64 {
     let reading = rustix::time::clock_gettime(clock);
     reading.tv_sec as u64 * NS_PER_SECOND + reading.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CompactNs;
+
+    #[test]
+    fn every_number_but_the_largest_is_kept() {
+        assert_eq!(size_of::<CompactNs>(), 8);
+        assert_eq!(CompactNs::default().get(), None);
+        let kept = [0, 1, u64::MAX - 1, u64::MAX].map(|ns| CompactNs::from(ns).get());
+        assert_eq!(kept, [Some(0), Some(1), Some(u64::MAX - 1), None]);
+    }
 }

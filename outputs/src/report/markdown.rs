@@ -163,10 +163,9 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
     }
 }
 
-/// Writes the table of the requests with the longest gaps, if gaps were observed.
+/// Writes the table of the requests with the longest waits for their first token.
 fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
-    // If gaps are not observed, no request is known to be slow.
-    if report.gap_ns.is_none() || report.slowest.is_empty() {
+    if !report.has_slowest() {
         return;
     }
     let worst = Table::new(
@@ -174,6 +173,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         [
             ("Request", Rid, &|line| line.rid.clone()),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns))),
+            ("TTFT", Number, &|line| known_or_dash(line.ttft_ns, duration)),
             ("Gap", Number, &|line| line.gap_text(report.capture_length_ns())),
             ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.describe_moment(ns))),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),

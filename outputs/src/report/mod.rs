@@ -180,6 +180,12 @@ impl Report {
         self.hops.is_empty() && self.stages.is_some()
     }
 
+    /// Whether a listed request is known to be slow: gaps were observed, or its time to first token.
+    pub(crate) fn has_slowest(&self) -> bool {
+        let has_gaps = self.gap_ns.is_some() && !self.slowest.is_empty();
+        has_gaps || self.slowest.iter().any(|line| line.ttft_ns.is_some())
+    }
+
     /// Renders Markdown, short enough for an issue.
     pub fn to_markdown(&self, clock: &Clock) -> String {
         markdown::render_markdown(self, clock)

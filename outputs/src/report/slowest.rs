@@ -77,8 +77,8 @@ pub struct SlowLine {
     pub response_tokens_claimed: Option<u32>,
 }
 
-/// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait so far.
-/// Requests of unknown gap come last.
+/// The `limit` slowest requests kept by the ledger, longest wait first: their time to first token or, where that was not observed, their
+/// gap. A request whose first token still waits ranks by its wait so far. Requests of unknown wait come last.
 pub(super) fn slowest_lines(
     ledger: &Ledger,
     limit: usize,
@@ -88,7 +88,7 @@ pub(super) fn slowest_lines(
     if limit == 0 {
         return Vec::new();
     }
-    let live = ledger.requests().map(|request| Ranked::of_live(request, capture_end));
+    let live = ledger.requests().map(|request| Ranked::of_live(ledger, request, capture_end));
     let over = ledger.finished().map(Ranked::of_finished);
     let worst = sort_worst(live.chain(over).collect(), limit);
     let lines = worst.into_iter().map(|Ranked { rid, record, .. }| match record {
@@ -107,14 +107,21 @@ struct Ranked<'l> {
 
 impl<'l> Ranked<'l> {
     /// A request in flight. While its first token waits, its wait lasts until `now`.
-    fn of_live(request: &'l Request, now: MonoNs) -> Self {
-        let wait_ns = request.gap_ns.or_else(|| Some(now.since(request.waiting_since()?)));
+    fn of_live(ledger: &Ledger, request: &'l Request, now: MonoNs) -> Self {
+        let path = TtftPath::new(&ledger.numbers(request));
+        let wait_ns = if let Some(first_sent) = request.waiting_since() {
+            let waits_since = path.moments().next().map_or(first_sent, |(_, at)| at);
+            Some(now.since(waits_since))
+        } else {
+            path.ttft_ns().or(request.gap_ns())
+        };
         Self { wait_ns, rid: &request.rid, record: RequestRecord::Live(request) }
     }
 
     /// A request that has ended.
     fn of_finished(summary: &'l RequestSummary) -> Self {
-        Self { wait_ns: summary.gap_ns, rid: &summary.rid, record: RequestRecord::Over(summary) }
+        let wait_ns = TtftPath::new(summary).ttft_ns().or(summary.gap_ns);
+        Self { wait_ns, rid: &summary.rid, record: RequestRecord::Over(summary) }
     }
 
     /// Orders by falling wait; the rid decides between equal ones, so that two reports of a run agree.

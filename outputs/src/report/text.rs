@@ -129,10 +129,10 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
     text
 }
 
-/// Writes the table of the requests with the longest gaps.
+/// Writes the table of the requests with the longest waits for their first token.
 fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
-    // If gaps are not observed, no request is known to be slow. Requests from the log follow stage by stage.
-    if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_log_only() {
+    // Requests from the log follow stage by stage.
+    if !report.has_slowest() || report.is_log_only() {
         return;
     }
     // Longer ids are cut.
@@ -140,9 +140,10 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
     // The heading and the rows have columns of the same widths.
     append_line!(
         out,
-        "{:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  FINISH",
+        "{:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8} {:>8}  FINISH",
         "SLOWEST",
         "SENT AT",
+        "TTFT",
         "GAP",
         "SENT",
         "RECEIVED",
@@ -152,8 +153,9 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         let rid: String = escape_line(&line.rid).chars().take(widest).collect();
         append_line!(
             out,
-            "{rid:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  {}",
+            "{rid:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8} {:>8}  {}",
             known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)),
+            known_or_dash(line.ttft_ns, duration),
             line.gap_text(report.capture_length_ns()),
             count(line.tokens_sent),
             known_or_dash(line.tokens_received, count),

@@ -188,7 +188,7 @@ fn check_gaps(world: &World, analysis: &Analysis) -> TestCaseResult {
     if world.incomplete && !world.shape.column.shows_tokens() || world.shape.rids_shared {
         return Ok(());
     }
-    let live = ledger.requests().map(|request| (&*request.rid, request.gap_ns));
+    let live = ledger.requests().map(|request| (&*request.rid, request.gap_ns()));
     let finished = ledger.finished().map(|summary| (&*summary.rid, summary.gap_ns));
     for (rid, gap) in live.chain(finished) {
         // If two requests share a rid and their ends were missed, their first tokens cannot be distinguished.

@@ -317,7 +317,7 @@ mod tests {
                 spread: &spread,
                 chunk: [LegTime::default(); 2],
                 first_token: [LegTime::default(); 2],
-                long_first_tokens: crate::stats::LongDurations::default(),
+                long_gaps: crate::stats::LongDurations::default(),
                 busy: Some(0.92),
                 thread,
                 receivers,

@@ -12,7 +12,9 @@ use super::thresholds::{CPU_BOUND_SHARE, STARVED_SHARE, THROTTLED_SHARE};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::id::HopId;
-use crate::ledger::{AwayTimes, Hop, HopGroup, Ledger, ProcessingStage, Request, Thread, TimeUse};
+use crate::ledger::{
+    AwayTimes, GapPart, GapPlace, Hop, HopGroup, Ledger, ProcessingStage, Thread, TimeUse, parts_of_gap,
+};
 use crate::path::{self, Ends};
 use crate::stats::{Distribution, DurationSum, LONG_CLASSES, LongDurations, WindowedSum};
 use crate::words::{names, percent};
@@ -113,8 +115,8 @@ pub struct Leg<'l> {
     pub chunk: [LegTime; 2],
     /// Time of requests' first chunks, including those waiting now: over the run, and over the last ten seconds.
     pub first_token: [LegTime; 2],
-    /// Long times of first tokens over the run, including those waiting now.
-    pub(super) long_first_tokens: LongDurations,
+    /// Parts of long first-token gaps over the run, by the length of the whole gap. Includes those of requests that wait now.
+    pub(super) long_gaps: LongDurations,
     /// Share of the run for which the process was busy, as [`busy_share`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames wait for it.
@@ -147,6 +149,8 @@ impl LegTime {
 pub struct Attribution<'l> {
     /// In path order; empty if no leg between two processing stages was observed.
     pub legs: Vec<Leg<'l>>,
+    /// Long first-token gaps, including those of requests that wait now.
+    long_gaps: LongDurations,
 }
 
 impl<'l> Attribution<'l> {
@@ -172,29 +176,46 @@ impl<'l> Attribution<'l> {
                 }
             }
         }
-        add_open_waits(ledger, &mut legs);
-        set_shares(&mut legs);
-        Self { legs }
+        let mut attribution = Self { legs, long_gaps: ledger.long_gaps };
+        attribution.add_open_waits(ledger);
+        set_shares(&mut attribution.legs);
+        attribution
     }
 
-    /// Computes the attribution of the longest first tokens alone, over the run; that of all first tokens if none is long. What delays a
-    /// few of them for seconds may differ from what delays most of them.
-    pub(crate) fn of_long_first_tokens(&self) -> Self {
+    /// Computes the attribution of the longest gaps alone, over the run; that of all first tokens if none is long. What delays a few of
+    /// them for seconds may differ from what delays most of them.
+    pub(crate) fn of_long_gaps(&self) -> Self {
         let mut attribution = self.clone();
-        // Durations are classed by length, the longest first. Without a class, no first token took long.
-        let longest_class = (0..LONG_CLASSES).find(|class| self.long_ns(*class) > 0);
+        // Gaps are classed by length, the longest first. Without a class, none is long.
+        let longest_class = (0..LONG_CLASSES).find(|class| self.long_gaps.of_class(*class).count > 0);
         let Some(class) = longest_class else { return attribution };
-        let whole_ns = self.long_ns(class);
+        let whole_ns = self.long_gaps.of_class(class).ns;
         for leg in &mut attribution.legs {
-            let sum = leg.long_first_tokens.of_class(class);
+            let sum = leg.long_gaps.of_class(class);
             leg.first_token[RUN] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
         }
         attribution
     }
 
-    /// Sum of a class of first tokens over all legs.
-    fn long_ns(&self, class: usize) -> u128 {
-        self.legs.iter().map(|leg| leg.long_first_tokens.of_class(class).ns).sum()
+    /// Adds the first tokens that have not reached the tokenizer. Each waits where it was last observed, since then.
+    fn add_open_waits(&mut self, ledger: &Ledger) {
+        // Where gaps are not observed, a wait that has ended may look open.
+        if !ledger.observes_gaps() {
+            return;
+        }
+        let now = ledger.now();
+        for request in ledger.requests() {
+            let Some(sent) = request.waiting_since() else { continue };
+            let gap_ns = now.since(sent);
+            self.long_gaps.record(gap_ns);
+            for part in parts_of_gap(request, ledger.hops(), now) {
+                let Some(leg) = self.legs.iter_mut().find(|leg| leg.has_part(ledger, part)) else { continue };
+                leg.long_gaps.record_part(part.ns, gap_ns);
+                if part.is_open {
+                    leg.add_first_token(part.ns);
+                }
+            }
+        }
     }
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs (hops or processes) with most of it.
@@ -251,7 +272,18 @@ impl Leg<'_> {
         for time in &mut self.first_token {
             time.sum.add(DurationSum { count: 1, ns: ns.into() });
         }
-        self.long_first_tokens.record(ns);
+    }
+
+    /// Whether a part of a request's gap was spent on this leg.
+    fn has_part(&self, ledger: &Ledger, part: GapPart) -> bool {
+        let Some(hop) = ledger.hop(part.hop) else { return false };
+        let group = &ledger.groups()[hop.group];
+        match part.place {
+            GapPlace::OnHop => self.kind == LegKind::Wait && self.name == group.name,
+            GapPlace::InReceiver | GapPlace::OnHopOrInReceiver => {
+                self.kind != LegKind::Wait && *self.name == *group.ends.to
+            }
+        }
     }
 
     /// Describes the leg: `waiting on scheduler->tokenizer`.
@@ -304,7 +336,7 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
 struct WaitTimes {
     chunk: [LegTime; 2],
     first_token: [LegTime; 2],
-    long_first_tokens: LongDurations,
+    long_gaps: LongDurations,
 }
 
 impl WaitTimes {
@@ -312,15 +344,15 @@ impl WaitTimes {
     fn on_hops(members: &[&Hop], now: MonoNs) -> Self {
         let mut chunk = [LegTime::default(); 2];
         let mut first_token = [LegTime::default(); 2];
-        let mut long_first_tokens = LongDurations::default();
+        let mut long_gaps = LongDurations::default();
         for hop in members {
-            long_first_tokens.add(&hop.long_first_waits);
+            long_gaps.add(&hop.long_gap_waits);
             chunk[RUN].sum.add(hop.chunk_waits.whole());
             chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
             first_token[RUN].sum.add(hop.first_waits.whole());
             first_token[RECENT].sum.add(hop.first_waits.recent(now));
         }
-        Self { chunk, first_token, long_first_tokens }
+        Self { chunk, first_token, long_gaps }
     }
 }
 
@@ -349,7 +381,7 @@ fn wait_leg<'l>(
         spread: &group.queue_wait,
         chunk: times.chunk,
         first_token: times.first_token,
-        long_first_tokens: times.long_first_tokens,
+        long_gaps: times.long_gaps,
         busy: receiver.busy,
         thread: receiver.thread,
         receivers: count_receivers(members),
@@ -416,7 +448,7 @@ struct StageTimes<'l> {
     spread: &'l Distribution,
     chunks: &'l WindowedSum,
     first_tokens: &'l WindowedSum,
-    long_first_tokens: LongDurations,
+    long_gaps: LongDurations,
 }
 
 impl<'l> StageTimes<'l> {
@@ -427,7 +459,7 @@ impl<'l> StageTimes<'l> {
             spread: &stage.inside,
             chunks: &stage.inside_sum,
             first_tokens: &stage.first_inside,
-            long_first_tokens: stage.long_first_inside,
+            long_gaps: stage.long_gaps_inside,
         }
     }
 
@@ -438,7 +470,7 @@ impl<'l> StageTimes<'l> {
             spread: &stage.through,
             chunks: &stage.through_sum,
             first_tokens: &stage.through_sum,
-            long_first_tokens: stage.long_through,
+            long_gaps: stage.long_gaps_through,
         }
     }
 }
@@ -463,7 +495,7 @@ fn inside_leg<'l>(
         spread: times.spread,
         chunk: times_of_sum(times.chunks, ledger.now()),
         first_token: times_of_sum(times.first_tokens, ledger.now()),
-        long_first_tokens: times.long_first_tokens,
+        long_gaps: times.long_gaps,
         busy,
         thread: ThreadState::Unknown,
         receivers,
@@ -538,51 +570,4 @@ fn set_shares(legs: &mut [Leg<'_>]) {
             leg.first_token[window].share = share_of(leg.first_token[window].sum.ns as f64, first_token_sum);
         }
     }
-}
-
-/// Adds the waits of first tokens that have not reached the tokenizer. Each wait, the time since the token was last observed, is added to
-/// the leg (a hop or a process) where this was.
-fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
-    // Where gaps are not observed, a wait that has ended may look open.
-    if !ledger.observes_gaps() {
-        return;
-    }
-    for request in ledger.requests().filter(|request| request.waiting_since().is_some()) {
-        let Some(wait) = open_wait_of(ledger, request) else { continue };
-        for leg in legs.iter_mut().filter(|leg| wait.is_on(leg)) {
-            leg.add_first_token(wait.ns);
-        }
-    }
-}
-
-/// The wait of a first token that has not reached the tokenizer.
-struct OpenWait<'l> {
-    /// Name of the hop, or role of the process, where the token was last observed.
-    leg_name: &'l str,
-    /// Whether that is a process.
-    is_inside: bool,
-    /// Time since then.
-    ns: u64,
-}
-
-impl OpenWait<'_> {
-    /// Whether the token waits on this leg.
-    fn is_on(&self, leg: &Leg<'_>) -> bool {
-        let is_leg_inside = leg.kind != LegKind::Wait;
-        leg.name == self.leg_name && is_leg_inside == self.is_inside
-    }
-}
-
-/// Finds where the first token of a request waits. `None` if it was not observed on any hop.
-fn open_wait_of<'l>(ledger: &'l Ledger, request: &Request) -> Option<OpenWait<'l>> {
-    let whole_streams = request.streams.iter().filter(|stream| stream.is_whole());
-    // Of its streams, one on each hop, the one on the hop that it has reached last.
-    let stream = whole_streams.max_by_key(|stream| stream.first_at)?;
-    let hop = ledger.hops().iter().find(|hop| hop.id == stream.hop)?;
-    let group = &ledger.groups()[hop.group];
-    let in_process_since = request.in_process_since(stream);
-    // If receives are not observed, the wait and the time inside the process are one leg.
-    let is_inside = in_process_since.is_some() || !hop.capabilities().received;
-    let leg_name = if is_inside { &*group.ends.to } else { &group.name };
-    Some(OpenWait { leg_name, is_inside, ns: ledger.now().since(in_process_since.unwrap_or(stream.first_at)) })
 }

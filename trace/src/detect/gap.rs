@@ -36,7 +36,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if oldest_ns >= GAP_WARNING_NS {
         times.record_span(MonoNs(context.now.0.saturating_sub(oldest_ns)), context.now);
     }
-    let attribution = context.attribution.of_long_first_tokens();
+    let attribution = context.attribution.of_long_gaps();
     let bottleneck = attribution.bottleneck();
     let is_logged = attribution.legs.is_empty();
     if ledger.stages().counts.timed_gaps > 0 {

@@ -225,7 +225,7 @@ impl Ledger {
                 itl.delivered.record(token_ns, result.new_tokens);
             // This is the first delivery, and none before it was missed.
             } else if !tracker.is_incomplete && request.tokens_delivered == result.new_tokens {
-                request.delivered_first = Some(at);
+                request.delivered_first_ns = at.0.into();
                 let from = if self.hops.observes_receives() { request.received_first } else { request.sent_first };
                 // A response with one body waits for the last token.
                 if let Some(from) = from.filter(|_| delivery.response != Response::Whole) {

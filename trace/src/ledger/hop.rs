@@ -204,8 +204,8 @@ pub struct Hop {
     pub chunk_waits: WindowedSum,
     /// Queue waits of requests' first chunks.
     pub first_waits: WindowedSum,
-    /// The long ones among them.
-    pub(crate) long_first_waits: LongDurations,
+    /// The part of long first-token gaps that was spent waiting here, by the length of the whole gap.
+    pub(crate) long_gap_waits: LongDurations,
     /// Time of the receiving thread while frames waited for it.
     pub while_waiting: TimeUse,
     /// Why the receiving thread did not run in that time.

@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn gap(path: &Path, rid: &str) -> Option<u64> {
-        path.ledger().request(rid).expect("it lives").gap_ns
+        path.ledger().request(rid).expect("it lives").gap_ns()
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod first_token_path;
 mod first_token_waits;
 mod frame;
 mod frontend;
+mod gap_parts;
 mod hop;
 mod hop_announcement;
 mod hops;
@@ -85,6 +86,7 @@ pub use engine_times::EngineTimesCounts;
 pub use first_token_path::{FirstCrossing, FirstTokenLeg, FirstTokenPlace, WayPart, WayParts, first_token_legs};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
+pub(crate) use gap_parts::{GapPart, GapPlace, parts_of_gap};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
@@ -151,7 +153,7 @@ use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
 pub use crate::id::Ticket;
-use crate::stats::{Buckets, Distribution, RunSeconds, WindowedDistribution};
+use crate::stats::{Buckets, Distribution, LongDurations, RunSeconds, WindowedDistribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
 fn capped(number: u64) -> u64 {
@@ -209,6 +211,8 @@ pub struct Ledger {
     /// Gaps in the current time slot.
     gap_slot: Buckets,
     worst_gap: WorstGap,
+    /// Sums of the long gaps.
+    pub(crate) long_gaps: LongDurations,
     /// Gaps that are worth a finding, each from its send.
     pub(crate) late_gaps: OccurrenceTimes,
     /// Requests whose first-token gap was that long.

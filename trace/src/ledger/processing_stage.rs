@@ -24,14 +24,14 @@ pub struct ProcessingStage {
     pub inside_sum: WindowedSum,
     /// Time inside, of each request's first chunk.
     pub first_inside: WindowedSum,
-    /// The long ones among them.
-    pub(crate) long_first_inside: LongDurations,
+    /// The part of long first-token gaps that was spent inside, by the length of the whole gap.
+    pub(crate) long_gaps_inside: LongDurations,
     /// Forwarded minus sent to it, of each request's first chunk; includes the queue wait.
     pub through: Distribution,
     /// Sums of `through`.
     pub through_sum: WindowedSum,
-    /// The long ones among them.
-    pub(crate) long_through: LongDurations,
+    /// The part of long first-token gaps before and inside the process, where its receives are not observed.
+    pub(crate) long_gaps_through: LongDurations,
     /// Receives are observed on a hop that leads to it.
     pub(crate) shows_receives: bool,
 }
@@ -53,7 +53,6 @@ impl ProcessingStage {
         let times = 1;
         self.through.record(ns);
         self.through_sum.record_n(until, ns, times);
-        self.long_through.record(ns);
     }
 
     /// Records the time of a chunk inside the process, which ended at `until`.
@@ -63,7 +62,6 @@ impl ProcessingStage {
         self.inside_sum.record_n(until, ns, times);
         if is_first_chunk {
             self.first_inside.record_n(until, ns, times);
-            self.long_first_inside.record(ns);
         }
     }
 }
@@ -93,14 +91,6 @@ pub(crate) struct InProcess {
 }
 
 impl InProcess {
-    /// Receive time of the oldest chunk that `role` has not forwarded yet.
-    pub(crate) fn oldest_receive(&self, role: u16) -> Option<MonoNs> {
-        if self.role != role || self.side != StageSide::Received {
-            return None;
-        }
-        self.waiting.front().map(|oldest| oldest.at)
-    }
-
     /// Removes and returns the waiting chunk with this count. Chunks keep their order, so the other times of those before it were missed:
     /// they are removed, too.
     fn remove_waiting(&mut self, count: u32) -> Option<TimedCount> {
@@ -159,9 +149,14 @@ impl ProcessingStages {
         (self.all.len() - 1) as u16
     }
 
+    /// The processes of a role; `None` for roles beyond the limit.
+    pub(crate) fn get_mut(&mut self, role: u16) -> Option<&mut ProcessingStage> {
+        self.all.get_mut(usize::from(role))
+    }
+
     /// Marks the receives of a role as observed. Times inside its process begin with them.
     pub(crate) fn mark_receives_observed(&mut self, role: u16) {
-        if let Some(processing_stage) = self.all.get_mut(usize::from(role)) {
+        if let Some(processing_stage) = self.get_mut(role) {
             processing_stage.shows_receives = true;
         }
     }

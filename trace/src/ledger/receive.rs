@@ -9,7 +9,6 @@ use super::processing_stage::TimedCount;
 use super::receiver::ReceiveTimes;
 use super::request::{ReceivedChunk, Request};
 use super::request_table::PREFETCHED_RECORDS;
-use super::stream::Stream;
 use super::{BURST_FRAMES, GAP_WARNING_NS, Hop, LATE_NS, Ledger, Totals};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
@@ -399,15 +398,15 @@ impl Ledger {
     fn record_first_chunk_wait(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let hop = &mut self.hops.all[receive.hop_index];
         let Some(request) = self.table.get_mut(chunk.ticket) else { return };
-        let stream = request.streams.iter().find(|stream| stream.hop == hop.id);
+        let Some(stream) = request.streams.iter_mut().find(|stream| stream.hop == hop.id) else { return };
         // If the start of the stream was missed, its first observed chunk is a later one.
-        if stream.is_some_and(Stream::is_whole)
+        if stream.is_whole()
             && let Some(sent_at) = receive.sent_at
         {
+            stream.keep_first_receive(receive.at);
             let wait_ns = receive.at.since(sent_at);
             let times = 1;
             hop.first_waits.record_n(receive.at, wait_ns, times);
-            hop.long_first_waits.record(wait_ns);
         }
     }
 
@@ -469,7 +468,7 @@ impl Ledger {
         let sent_by_this_engine = if request.is_after_engine_end { None } else { request.sent_first };
         let Some(sent) = sent_by_this_engine else { return };
         let gap_ns = at.since(sent);
-        request.gap_ns = Some(gap_ns);
+        request.gap = gap_ns.into();
         // As in the time slots, an observation that arrives late counts in the second in which it arrives.
         self.gap.record(self.now, gap_ns);
         self.gap_slot.record(gap_ns);
@@ -479,10 +478,12 @@ impl Ledger {
             self.late_gap_rids.add_rid(&request.rid);
         }
         let hop = &self.hops.all[receive.hop_index];
-        if gap_ns >= MIN_WAIT_NS
-            && let Some(wait) = first_token_wait(request, sent, hop, receive)
-        {
+        let is_long = gap_ns >= MIN_WAIT_NS;
+        if is_long && let Some(wait) = first_token_wait(request, sent, hop, receive) {
             self.waits.add_wait(wait);
+        }
+        if is_long {
+            self.record_long_gap(ticket, gap_ns, at);
         }
     }
 

@@ -18,7 +18,7 @@ use super::processing_stage::InProcess;
 use super::request_details::{RequestDetails, RequestDispatch};
 use super::stages::StageMarks;
 use super::stream::Stream;
-use crate::clock::MonoNs;
+use crate::clock::{CompactNs, MonoNs};
 use crate::event::{ArrivalTimes, EngineTimes, Finish, TraceParent, UnknownArrival};
 use crate::stats::{Spread, Tally};
 
@@ -96,14 +96,14 @@ pub struct Request {
     pub(crate) details: Option<Box<RequestDetails>>,
     /// First send by the scheduler, if it was the request's first chunk.
     pub sent_first: Option<MonoNs>,
-    /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
-    pub gap_ns: Option<u64>,
+    /// See [`Self::gap_ns`].
+    pub(super) gap: CompactNs,
     /// Tokens delivered; only meaningful if deliveries are observed.
     pub tokens_delivered: u32,
     /// Number of live requests with its rid, once it was shared; 1 after the others have ended. 0 if never shared.
     pub(crate) sharing_requests: u8,
-    /// When its first tokens were accepted for its client, if that was observed.
-    pub delivered_first: Option<MonoNs>,
+    /// See [`Self::delivered_first`].
+    pub(super) delivered_first_ns: CompactNs,
     pub(crate) marks: Option<Box<StageMarks>>,
     /// Losses proven by deliveries.
     pub(crate) losses: Option<Box<Losses>>,
@@ -113,6 +113,16 @@ pub struct Request {
 impl Request {
     pub(crate) fn new(rid: &str, at: MonoNs) -> Self {
         Self { rid: rid.into(), first_at: at, last_at: at, is_mapped: true, ..Self::default() }
+    }
+
+    /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
+    pub fn gap_ns(&self) -> Option<u64> {
+        self.gap.get()
+    }
+
+    /// When its first tokens were accepted for its client; `None` if that was not observed, and before that.
+    pub(crate) fn delivered_first(&self) -> Option<MonoNs> {
+        self.delivered_first_ns.get().map(MonoNs)
     }
 
     /// When it reached the server; `None` until its response begins, and where that is not observed.
@@ -133,12 +143,6 @@ impl Request {
     /// The engine's own times; `None` if no observed message has any: see [`super::Ledger::absent_engine_times`].
     pub fn engine_times(&self) -> Option<EngineTimes> {
         self.details.as_ref()?.engine_times
-    }
-
-    /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
-    pub(crate) fn in_process_since(&self, stream: &Stream) -> Option<MonoNs> {
-        let receiver_role = stream.ends.to;
-        self.in_process.iter().find_map(|in_process| in_process.oldest_receive(receiver_role))
     }
 
     /// Loads the four cache lines that every chunk needs, by reading a field in each. The order of the fields in [`Request`] ensures that.
@@ -258,8 +262,8 @@ impl Request {
             sent_last: self.sent_first.and(self.streams.first().map(|stream| stream.last_at)),
             received_first: self.received_first,
             processed_first: self.details.as_ref().and_then(|details| details.processed),
-            delivered_first: self.delivered_first,
-            gap_ns: self.gap_ns,
+            delivered_first: self.delivered_first(),
+            gap_ns: self.gap_ns(),
             silence_ns: self.silence_ns.map(NonZeroU64::get),
             tokens_sent: self.tokens_sent,
             tokens_received: observes_receives.then_some(self.tokens_received),

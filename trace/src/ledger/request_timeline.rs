@@ -366,7 +366,7 @@ impl Timelines {
         // A delivery is a point of the request's time series, as is a chunk that the scheduler sent.
         timeline.points = timeline.points.saturating_add(1);
         // Noted once, even if the next delivery comes at the same time.
-        if request.delivered_first == Some(at) && timeline.last_delivered != Some(at) {
+        if request.delivered_first() == Some(at) && timeline.last_delivered != Some(at) {
             timeline.add_note(at, NoteKind::FirstReceived);
         }
         timeline.last_delivered = Some(at);

@@ -2,7 +2,7 @@
 
 use super::hop::HopRoles;
 use super::stream_count::{CountStep, Evidence, ReportedCounts, StreamCount};
-use crate::clock::MonoNs;
+use crate::clock::{CompactNs, MonoNs};
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
 
@@ -35,6 +35,8 @@ pub struct Stream {
     pub last_at: MonoNs,
     /// When its first chunk was seen.
     pub first_at: MonoNs,
+    /// See [`Self::first_received`].
+    first_received_ns: CompactNs,
 }
 
 impl Stream {
@@ -75,6 +77,16 @@ impl Stream {
         let has_grown = retractions > self.retractions;
         self.retractions = retractions;
         has_grown
+    }
+
+    /// Keeps when its first chunk was received.
+    pub(crate) fn keep_first_receive(&mut self, at: MonoNs) {
+        self.first_received_ns = at.0.into();
+    }
+
+    /// When its first chunk was received; `None` if not observed, and before that.
+    pub(crate) fn first_received(&self) -> Option<MonoNs> {
+        self.first_received_ns.get().map(MonoNs)
     }
 
     /// Whether it belongs to the group at that index.

@@ -7,16 +7,21 @@ const CLASSES_NS: [u64; 3] = [1_000_000_000, 500_000_000, 250_000_000];
 /// Number of classes.
 pub const LONG_CLASSES: usize = CLASSES_NS.len();
 
-/// Sums of durations of at least a second, half a second and a quarter. A few long ones vanish in a sum of all.
+/// Sums of durations, or of parts of them, that take at least a second, half a second and a quarter. A few long ones vanish in a sum of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LongDurations([DurationSum; LONG_CLASSES]);
 
 impl LongDurations {
     /// Adds a duration to the sum of each class whose minimum it reaches.
     pub fn record(&mut self, ns: u64) {
+        self.record_part(ns, ns);
+    }
+
+    /// Adds a part of a duration of `whole_ns` to the sum of each class whose minimum the whole reaches.
+    pub fn record_part(&mut self, part_ns: u64, whole_ns: u64) {
         for (sum, &least_ns) in self.0.iter_mut().zip(&CLASSES_NS) {
-            if ns >= least_ns {
-                sum.add(DurationSum { count: 1, ns: ns.into() });
+            if whole_ns >= least_ns {
+                sum.add(DurationSum { count: 1, ns: part_ns.into() });
             }
         }
     }

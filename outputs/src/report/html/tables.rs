@@ -259,10 +259,11 @@ pub(super) fn draw_own_costs(report: &Report) -> Markup {
 /// Size of the drawing beside each row.
 const DRAWING_WIDTH: f64 = 220.0;
 
-/// Requests with the longest waits, each drawn on the time axis of the run; `None` if none is known.
+/// Requests with the longest waits for their first token, each drawn on the time axis of the run; `None` if none is known.
 pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
-    // If gaps are not observed, no request is known to wait.
-    report.gap_ns.as_ref()?;
+    if !report.has_slowest() {
+        return None;
+    }
     // At least 1, because times are divided by it.
     let capture_length_ns = report.capture_length_ns().max(1);
     let drawn = format!("Gap within {}", duration(capture_length_ns));
@@ -270,6 +271,7 @@ pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
         &report.slowest,
         [
             ("Request", Rid, &|line| line.rid.render()),
+            ("TTFT", Number, &|line| known_or_dash(line.ttft_ns, duration).render()),
             ("Gap", Number, &|line| line.gap_text(capture_length_ns).render()),
             (&drawn, Text, &|line| draw_wait(line, capture_length_ns)),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)).render()),
@@ -281,7 +283,7 @@ pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").render()),
         ],
     );
-    if report.slowest.is_empty() { None } else { Some(draw_table(table)) }
+    Some(draw_table(table))
 }
 
 /// Quantiles of the inter-token latency: `9.1 ms, 10.0 ms, 12.3 ms`.

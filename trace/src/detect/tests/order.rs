@@ -92,9 +92,8 @@ fn a_busy_receiver_that_has_ended_comes_before_the_chunks_that_it_merged() {
     assert_eq!(order(&[backlog, busy([12, 16])]), ["consumer-cpu-bound", "backlog"]);
 }
 
-/// Thirty first tokens wait 400 ms for the tokenizer, and one 3 s for the detokenizer.
-#[test]
-fn a_first_token_gap_names_what_holds_up_the_late_requests() {
+/// A scene with 31 requests, of which the first token waits on both hops. `waits_of` has the waits of a request by its number.
+fn scene_of_two_hops(waits_of: impl Fn(u64) -> [u64; 2]) -> Scene {
     let observed = Capabilities::SENT | Capabilities::RECEIVED;
     let mut scene = Scene::empty(example::ENGINES, Limits::default());
     scene.hop(Hop { origin: true, ..Hop::new(HopId(0), MIDDLE, observed) });
@@ -102,15 +101,35 @@ fn a_first_token_gap_names_what_holds_up_the_late_requests() {
     for number in 0..31 {
         let start = number * 5 * SECOND;
         let rid = number.to_string();
-        let [first_ns, last_ns] = if number == 15 { [3 * SECOND, MS] } else { [MS, 400 * MS] };
+        let [first_ns, last_ns] = waits_of(number);
         scene.send_to(0, start, &rid, 1);
         scene.receive(start + first_ns, number);
         scene.send_to(1, start + first_ns + MS, &rid, 1);
         let received = Received::new(FrameId::new(HopId(1), 0, number));
         scene.apply(start + first_ns + MS + last_ns, What::Received(received));
     }
+    scene
+}
+
+/// Thirty first tokens wait 400 ms for the tokenizer, and one 3 s for the detokenizer.
+#[test]
+fn a_first_token_gap_names_what_holds_up_the_late_requests() {
+    let scene = scene_of_two_hops(|number| if number == 15 { [3 * SECOND, MS] } else { [MS, 400 * MS] });
     let found = scene.check("first-token-gap", 200 * SECOND);
     assert_eq!((found.len(), &*found[0].hop), (1, MIDDLE), "{found:?}");
     let whole = "1 of 31 requests above 1.000 s; 100 % of that time was spent waiting on scheduler->detokenizer";
+    assert!(found[0].summary.contains(whole), "{}", found[0].summary);
+}
+
+/// Two requests are late: one waits a second on the first hop, the other 0.6 s and 1.4 s on both.
+#[test]
+fn a_first_token_gap_counts_the_short_waits_of_late_requests() {
+    let scene = scene_of_two_hops(|number| match number {
+        10 => [SECOND, MS],
+        20 => [600 * MS, 1_400 * MS],
+        _ => [MS, 100 * MS],
+    });
+    let found = scene.check("first-token-gap", 200 * SECOND);
+    let whole = "2 of 31 requests above 1.000 s; 53 % of that time was spent waiting on scheduler->detokenizer";
     assert!(found[0].summary.contains(whole), "{}", found[0].summary);
 }

@@ -86,11 +86,11 @@ impl Ledger {
         let first_sent = stages.stage_names.id_of(self.engine.facts().stages().first_sent);
         // Ends that are logged one by one are more precise, and a request that is logged twice has one gap.
         let has_logged_send = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
-        if has_logged_send || request.gap_ns.is_some() {
+        if has_logged_send || request.gap.get().is_some() {
             return;
         }
         stages.counts.timed_gaps += 1;
-        request.gap_ns = Some(gap_ns);
+        request.gap = gap_ns.into();
         request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
         request.received_first = Some(received.at);
         // Requests whose first receive is logged are evicted before others.
@@ -137,7 +137,7 @@ impl Ledger {
                 let ns = end.since(gap.begin.at);
                 overtaking = Some((gap.begin.by, gap.begin.at));
                 self.gap.record(end, ns);
-                request.gap_ns = request.gap_ns.max(Some(ns));
+                request.gap = request.gap.get().map_or(ns, |known_ns| known_ns.max(ns)).into();
                 self.worst_gap.keep_longest(end, &request.rid, ns);
                 let states = stages.logged_processes.states_of(stages.loggers.name_of(gap.end.by), end);
                 marks.list[gap.receive_index].states = states;
@@ -146,7 +146,7 @@ impl Ledger {
                 }
             }
         }
-        if let Some(gap) = request.gap_ns {
+        if let Some(gap) = request.gap.get() {
             offer_slowest(&mut stages.slowest, &request.rid, gap, marks);
         }
         if let Some((by, sent)) = overtaking {

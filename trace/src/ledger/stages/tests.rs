@@ -1,7 +1,7 @@
 use super::*;
 use crate::engine::example::{self, FIRST_RECEIVED, FIRST_SENT};
 use crate::event::{Event, LoggedState, Stage, What};
-use crate::ledger::Limits;
+use crate::ledger::{Limits, Request};
 
 const MS: u64 = 1_000_000;
 
@@ -60,7 +60,7 @@ fn a_gap_in_one_line_counts_once_and_after_logged_ends() {
     log_stage(&mut ledger, 10_000 * MS, "b", FIRST_SENT, "scheduler");
     log_stage(&mut ledger, 13_000 * MS, "b", FIRST_RECEIVED, "tokenizer");
     log_gap(&mut ledger, 13_000 * MS, "b", "tokenizer");
-    assert_eq!((ledger.gap().count(), ledger.request("b").and_then(|b| b.gap_ns)), (2, Some(3_000 * MS)));
+    assert_eq!((ledger.gap().count(), ledger.request("b").and_then(Request::gap_ns)), (2, Some(3_000 * MS)));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_request_on_two_servers_has_two_gaps_and_reports_the_worse() {
         log_stage(&mut ledger, at, "a", name, by);
     }
     assert_eq!((ledger.gap().count(), ledger.gap().max()), (2, Some(9_000 * MS)));
-    assert_eq!(ledger.request("a").map(|request| request.gap_ns), Some(Some(9_000 * MS)));
+    assert_eq!(ledger.request("a").map(Request::gap_ns), Some(Some(9_000 * MS)));
     assert_eq!(ledger.stages().counts.repeats, 1);
 }
 

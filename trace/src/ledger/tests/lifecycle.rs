@@ -5,7 +5,7 @@ use crate::engine::example;
 use crate::event::{
     Capabilities, Chunk, Finish, Frame, IdColumn, Kind, Missed, MissedCause, Received, Undecoded, What,
 };
-use crate::ledger::{Limits, RequestCounts};
+use crate::ledger::{Limits, Request, RequestCounts};
 use crate::{Config, FrameId, HopId, MonoNs};
 
 const SECOND: u64 = 1_000_000_000;
@@ -317,7 +317,7 @@ fn frames_sent_before_the_receiver_is_identified_have_a_gap() {
     path.receive(a);
     path.receive(b);
     let ledger = path.ledger();
-    let gap = |rid| ledger.request(rid).and_then(|request| request.gap_ns);
+    let gap = |rid| ledger.request(rid).and_then(Request::gap_ns);
     assert_eq!((gap("a"), gap("b")), (Some(2_000_000), None));
     assert_eq!(ledger.totals().chunks.received, 1);
     assert_eq!(ledger.totals().tokens.received, 1);
