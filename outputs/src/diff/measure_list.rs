@@ -191,7 +191,7 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 /// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let slots = 0..series.len();
-    let has_new_request = |slot: &usize| series.requests.begun[*slot] > 0;
+    let has_new_request = |slot: &usize| series.requests.begun[*slot] > Some(0);
     let has_tokens = |slot: &usize| series.tokens.sent.count_in(*slot) > Some(0);
     let first = slots.clone().find(|slot| has_tokens(slot) || has_new_request(slot));
     // After the last new request the remaining ones drain, and the load is no longer comparable.

@@ -195,7 +195,7 @@ impl Exporter for Events<'_> {
             }
             What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
                 // The event was applied already, so its time is here if it is the first.
-                let received = context.ledger.request_of_chunk(0).and_then(|timed| timed.request.delivered_first);
+                let received = context.ledger.request_of_chunk(0).and_then(|timed| timed.request.delivered_first());
                 self.write_line("delivered", at, context, |object| {
                     put_fields!(object, delivery, rid, tokens, mode, completion_tokens, finished);
                     object.put("first_token_received", received == Some(at));

@@ -77,7 +77,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
         itl_ns: Itl::of_ledger(ledger),
         modes: modes::mode_report(ledger),
         hops: (0..ledger.groups().len())
-            .filter_map(|index| hop_line(ledger, index, capture_end.since(capture_start)))
+            .filter_map(|index| hop_line(ledger, index, capture_start, capture_end))
             .collect(),
         path: LegLine::all_legs(&analysis.attribution()),
         cpu: cpu_lines(ledger),
@@ -252,7 +252,8 @@ impl Chunks {
 }
 
 /// Traffic of the group of hops with this index, over a window of this length; `None` if the group has no hops.
-fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLine> {
+fn hop_line(ledger: &Ledger, group_index: usize, capture_start: MonoNs, capture_end: MonoNs) -> Option<HopLine> {
+    let window_ns = capture_end.since(capture_start);
     let group: &HopGroup = &ledger.groups()[group_index];
     let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
     // Renaming a hop can leave its old line without hops.
@@ -281,6 +282,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
         chunks,
         tokens: sum_over_hops(&members, |hop| hop.counts.tokens),
         bytes: sum_over_hops(&members, |hop| hop.counts.bytes),
+        last_frame_ns: group.last_frame_at.map(|at| at.since(capture_start)),
         frames_per_s: rate_per_second(frames, window_ns),
         chunks_per_s: rate_per_second(chunks, window_ns),
         backlog_frames: observes_both_ends.then_some(group.backlog),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use trace::MonoNs;
-use trace::detect::{Finding, FindingPhase, Severity};
+use trace::detect::{Finding, FindingPhase, LASTING_NS, Severity};
 use trace::ledger::{Hop, Ledger, ObservationEnd};
 use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
@@ -334,17 +334,24 @@ impl<'f> FindingSpan<'f> {
 }
 
 /// Text of a headline about the worst of these findings: its summary, with its end in front if it is over. The text then also names a
-/// problem that outlasts it, because users may still be affected.
+/// problem that outlasts it, because users may still be affected, or says that no frame came since then: it may go on with the traffic.
+/// `last_frame_ns`: the time of the last frame of the output; `None` without one.
 pub fn headline_of_finding<'f>(
     worst: FindingSpan<'f>,
     mut all: impl Iterator<Item = FindingSpan<'f>>,
+    last_frame_ns: Option<u64>,
     summary: &str,
     format_moment: impl FnOnce(u64) -> String,
 ) -> String {
     let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
     let lasting = all.find(|finding| finding.outlasts(worst));
-    let lasting_text = lasting.map_or_else(String::new, |lasting| format!(" ({} lasts)", lasting.kind));
-    format!("ended {}{lasting_text}: {summary}", format_moment(ended_at_ns))
+    let is_last_traffic = last_frame_ns.is_some_and(|last_ns| last_ns <= worst.last_at_ns + LASTING_NS);
+    let addition = match lasting {
+        Some(lasting) => format!(" ({} lasts)", lasting.kind),
+        None if is_last_traffic => String::from(", no frame since"),
+        None => String::new(),
+    };
+    format!("ended {}{addition}: {summary}", format_moment(ended_at_ns))
 }
 
 /// Requests and responses of a run without a warning.
@@ -438,7 +445,9 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
 fn headline_of_worst(worst: &FindingLine, report: &Report, clock: &Clock) -> String {
     let end_ns = report.capture_length_ns();
     let all = report.findings.iter().map(|finding| FindingSpan::at_end(finding, end_ns));
-    let text = headline_of_finding(FindingSpan::at_end(worst, end_ns), all, &worst.summary, |at_ns| {
+    let output_hops = report.hops.iter().filter(|hop| !hop.carries_requests);
+    let last_frame_ns = output_hops.filter_map(|hop| hop.last_frame_ns).max();
+    let text = headline_of_finding(FindingSpan::at_end(worst, end_ns), all, last_frame_ns, &worst.summary, |at_ns| {
         clock.describe_moment_in_zone(at_ns)
     });
     format!("{}: {text}", worst.severity.as_str().to_uppercase())
@@ -519,7 +528,7 @@ mod tests {
 
     /// Headline of a run with the worst finding and another one.
     fn headline_beside(other: FindingSpan<'_>) -> String {
-        headline_of_finding(WORST, [WORST, other].into_iter(), "frames waited", |at_ns| at_ns.to_string())
+        headline_of_finding(WORST, [WORST, other].into_iter(), None, "frames waited", |at_ns| at_ns.to_string())
     }
 
     /// What to do about one kind of fault that was not judged for this reason.
@@ -561,7 +570,18 @@ mod tests {
             assert_eq!(headline_beside(unrelated), "ended 20: frames waited");
         }
         let worst = FindingSpan { ended_at_ns: None, phase: FindingPhase::Lasts, ..WORST };
-        let headline = headline_of_finding(worst, [worst].into_iter(), "frames wait", |at_ns| at_ns.to_string());
+        let headline = headline_of_finding(worst, [worst].into_iter(), None, "frames wait", |at_ns| at_ns.to_string());
         assert_eq!(headline, "frames wait");
+    }
+
+    #[test]
+    fn the_headline_says_that_no_frame_came_since_its_finding_ended() {
+        let headline_after = |last_frame_ns| {
+            headline_of_finding(WORST, [WORST].into_iter(), Some(last_frame_ns), "frames waited", |at_ns| {
+                at_ns.to_string()
+            })
+        };
+        assert_eq!(headline_after(20), "ended 20, no frame since: frames waited");
+        assert_eq!(headline_after(2 * LASTING_NS), "ended 20: frames waited", "the traffic went on");
     }
 }

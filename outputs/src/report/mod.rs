@@ -406,6 +406,9 @@ pub struct HopLine {
     pub tokens: u64,
     /// Bytes of the frames.
     pub bytes: u64,
+    /// Time of its last frame; `null` without one.
+    #[serde(default)]
+    pub last_frame_ns: Option<u64>,
     /// Frames per second over the window.
     pub frames_per_s: f64,
     /// Chunks per second over the window.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::ledger::{Ledger, Thread, TimeUse};
 use trace::stats::Tally;
-use trace::time_series::{HopSlot, RecentSeconds, SlotCounts, SlotValues, TimeSeries};
+use trace::time_series::{HopSlot, HopSlotCounts, RecentSeconds, SlotCounts, SlotValues, TimeSeries};
 
 /// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot, or that its
 /// observation had ended.
@@ -80,9 +80,9 @@ impl Series {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestSeries {
     /// Seen for the first time.
-    pub begun: Vec<u64>,
+    pub begun: Vec<Option<u64>>,
     /// Finished by the scheduler.
-    pub finished: Vec<u64>,
+    pub finished: Vec<Option<u64>>,
     /// Live at its end, with those whose end the tokenizer had not received; in slots of several seconds, the largest number at the end of
     /// one.
     pub live: Vec<Option<u64>>,
@@ -105,7 +105,7 @@ pub struct TokenSeries {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkSeries {
     /// Sent by the scheduler.
-    pub sent: Vec<u64>,
+    pub sent: Vec<Option<u64>>,
     /// Merged into another chunk's delivery.
     pub merged: Option<Vec<Option<u64>>>,
     /// Predicted drops.
@@ -140,13 +140,13 @@ pub struct HopSeries {
     /// As in [`super::HopLine::name`].
     pub name: String,
     /// Frames that entered the hop.
-    pub frames_sent: Option<Vec<u64>>,
+    pub frames_sent: Option<Vec<Option<u64>>>,
     /// Frames received.
     pub frames_received: Option<Vec<Option<u64>>>,
     /// Chunks in the frames.
-    pub chunks: Vec<u64>,
+    pub chunks: Vec<Option<u64>>,
     /// Bytes of the frames.
-    pub bytes: Vec<u64>,
+    pub bytes: Vec<Option<u64>>,
     /// Finished wakeups of the receivers. Frames received per wakeup give its size.
     pub wakeups: Option<Vec<Option<u64>>>,
     /// Largest backlog in frames.
@@ -160,10 +160,10 @@ pub struct HopSeries {
 impl HopSeries {
     /// Length of each of its columns.
     fn column_lengths(&self) -> impl Iterator<Item = usize> {
-        let counts = [&self.chunks, &self.bytes].into_iter().chain(&self.frames_sent).map(Vec::len);
-        let optional = [&self.frames_received, &self.wakeups, &self.backlog_max_frames, &self.kernel_bytes_max];
-        let optional = optional.into_iter().flatten().map(Vec::len);
-        counts.chain(optional).chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::column_lengths))
+        let optional =
+            [&self.frames_sent, &self.frames_received, &self.wakeups, &self.backlog_max_frames, &self.kernel_bytes_max];
+        let counts = [&self.chunks, &self.bytes].into_iter().chain(optional.into_iter().flatten()).map(Vec::len);
+        counts.chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::column_lengths))
     }
 }
 
@@ -245,9 +245,9 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
         from_ns: span.from_ns,
         to_ns: span.to_ns,
         requests: RequestSeries {
-            begun: count_column(slots, |counts| counts.begun),
-            finished: count_column(slots, |counts| counts.finished),
-            live: slots.iter().map(|slot| (!slot.sends_ended).then_some(slot.live)).collect(),
+            begun: send_column(slots, |slot| slot.passed.begun),
+            finished: send_column(slots, |slot| slot.passed.finished),
+            live: send_column(slots, |slot| slot.live),
         },
         tokens: build_token_columns(ledger, slots),
         chunks: build_chunk_columns(ledger, slots),
@@ -261,7 +261,7 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
             .threads(ledger)
             .filter_map(|(index, thread)| thread_series(thread, index, slots))
             .collect(),
-        events_missed: count_column(slots, |counts| counts.events_missed),
+        events_missed: slots.iter().map(|slot| slot.passed.events_missed).collect(),
         // The caller adds it to a long run.
         by_second: None,
     }
@@ -271,7 +271,7 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
 fn build_token_columns(ledger: &Ledger, slots: &[&SlotValues]) -> TokenSeries {
     let observes_deliveries = ledger.observes_deliveries();
     TokenSeries {
-        sent: slots.iter().map(|slot| (!slot.sends_ended).then_some(slot.passed.tokens_sent)).collect(),
+        sent: send_column(slots, |slot| slot.passed.tokens_sent),
         received: ledger.observes_receives().then(|| receive_column(slots, |counts| counts.tokens_received)),
         delivered: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_delivered)),
         lost: observes_deliveries.then(|| delivery_column(slots, |counts| counts.tokens_lost)),
@@ -283,16 +283,16 @@ fn build_chunk_columns(ledger: &Ledger, slots: &[&SlotValues]) -> ChunkSeries {
     let observes_deliveries = ledger.observes_deliveries();
     let predicts_drops = ledger.dropped_predicted().is_some();
     ChunkSeries {
-        sent: count_column(slots, |counts| counts.chunks_sent),
+        sent: send_column(slots, |slot| slot.passed.chunks_sent),
         merged: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_merged)),
         dropped_predicted: predicts_drops.then(|| receive_column(slots, |counts| counts.dropped_predicted)),
         dropped_confirmed: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_dropped)),
     }
 }
 
-/// A count of each slot.
-fn count_column(slots: &[&SlotValues], count_of: fn(&SlotCounts) -> u64) -> Vec<u64> {
-    slots.iter().map(|slot| count_of(&slot.passed)).collect()
+/// Values that need the scheduler's sends, as long as those were observed.
+fn send_column(slots: &[&SlotValues], value_of: impl Fn(&SlotValues) -> u64) -> Vec<Option<u64>> {
+    slots.iter().map(|slot| (!slot.sends_ended).then(|| value_of(slot))).collect()
 }
 
 /// Counts of receives, as long as those were observed.
@@ -345,6 +345,10 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
     let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
     let observes_receives = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().received);
     let observes_both_ends = observes_sends && observes_receives;
+    // Nothing had passed in slots before the hop's first one.
+    let passed_column = |count_of: fn(HopSlotCounts) -> u64| {
+        send_column(slots, |slot| slot.hops.get(group_index).map_or(0, |hop| count_of(hop.passed)))
+    };
     // `None` in slots before the hop's first one.
     let hop_slots: Vec<Option<&HopSlot>> = slots.iter().map(|slot| slot.hops.get(group_index)).collect();
     let kernel_bytes: Vec<Option<u64>> = hop_slots.iter().map(|slot| (*slot)?.kernel_bytes_max).collect();
@@ -352,21 +356,16 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
     let has_wakeups = wakeups.iter().flatten().any(|&count| count > 0);
     Some(HopSeries {
         name: name.to_owned(),
-        frames_sent: observes_sends.then(|| hop_column(&hop_slots, |slot| slot.passed.frames_sent)),
+        frames_sent: observes_sends.then(|| passed_column(|passed| passed.frames_sent)),
         frames_received: observes_receives.then(|| hop_receive_column(&hop_slots, |slot| slot.passed.frames_received)),
-        chunks: hop_column(&hop_slots, |slot| slot.passed.chunks),
-        bytes: hop_column(&hop_slots, |slot| slot.passed.bytes),
+        chunks: passed_column(|passed| passed.chunks),
+        bytes: passed_column(|passed| passed.bytes),
         wakeups: has_wakeups.then_some(wakeups),
         backlog_max_frames: observes_both_ends.then(|| hop_receive_column(&hop_slots, |slot| slot.backlog_max)),
         kernel_bytes_max: observed_column(kernel_bytes),
         queue_wait_ns: observes_both_ends
             .then(|| spread_series(hop_slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
     })
-}
-
-/// A count of each slot; 0 in those before the hop's first one.
-fn hop_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64) -> Vec<u64> {
-    slots.iter().map(|slot| slot.map_or(0, value_of)).collect()
 }
 
 /// Values that need the hop's receives, as long as those were observed. 0 in slots before the hop's first one.

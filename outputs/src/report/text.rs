@@ -140,25 +140,23 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
     // The heading and the rows have columns of the same widths.
     append_line!(
         out,
-        "{:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8} {:>8}  FINISH",
+        "{:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8}  FINISH",
         "SLOWEST",
         "SENT AT",
         "TTFT",
         "GAP",
-        "SENT",
-        "RECEIVED",
+        "TOKENS",
         "LOST"
     );
     for line in &report.slowest {
         let rid: String = escape_line(&line.rid).chars().take(widest).collect();
         append_line!(
             out,
-            "{rid:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8} {:>8}  {}",
+            "{rid:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8}  {}",
             known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)),
             known_or_dash(line.ttft_ns, duration),
             line.gap_text(report.capture_length_ns()),
             count(line.tokens_sent),
-            known_or_dash(line.tokens_received, count),
             known_or_dash(line.tokens_lost, count),
             escape_line(line.finish.as_deref().unwrap_or("-")),
         );

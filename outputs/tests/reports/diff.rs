@@ -58,15 +58,15 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
         events_missed: vec![0; SLOTS],
         ..series.clone()
     };
-    series.requests.begun = vec![10; SLOTS];
+    series.requests.begun = vec![Some(10); SLOTS];
     series.requests.live = known(column(60.0, 0.3));
-    series.chunks.sent.clone_from(&sent);
+    series.chunks.sent = known(sent.clone());
     series.tokens.received = Some(known(sent.clone()));
     series.tokens.sent = known(sent);
     let hop = &mut series.hops[0];
-    hop.frames_sent = Some(vec![100; SLOTS]);
+    hop.frames_sent = Some(vec![Some(100); SLOTS]);
     hop.frames_received = Some(vec![Some(100); SLOTS]);
-    hop.chunks = column(6_000.0, 0.2);
+    hop.chunks = known(column(6_000.0, 0.2));
     hop.backlog_max_frames = Some(known(column(40.0, 1.0)));
     hop.queue_wait_ns = Some(gap);
     report
@@ -146,7 +146,7 @@ fn a_missing_comparison_has_a_reason() {
     let mut b = run(2, 1.0, Mode::Cumulative);
     let series = b.series.as_mut().expect("the run has slots");
     series.gap_ns = None;
-    series.requests.begun[6..].fill(0);
+    series.requests.begun[6..].fill(Some(0));
     let diff = compare(&a, &b);
     let gap = measure(&diff, "gap, p99");
     assert_eq!(gap.verdict, ChangeVerdict::NotComparable);
@@ -191,7 +191,7 @@ fn lossy_and_merging(slots: usize) -> (Report, Report) {
         let series = report.series.as_mut().expect("slots");
         series.chunks.dropped_confirmed = Some(vec![Some(dropped); SLOTS]);
         series.chunks.merged = Some(vec![Some(merged); SLOTS]);
-        series.requests.begun[slots + 2..].fill(0);
+        series.requests.begun[slots + 2..].fill(Some(0));
     }
     (a, b)
 }
@@ -315,7 +315,7 @@ fn a_growing_wait_in_a_short_run_is_not_called_unchanged() {
     let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
     for (report, growth) in [(&mut a, 0), (&mut b, SECOND)] {
         let series = report.series.as_mut().expect("slots");
-        series.requests.begun[10..].fill(0);
+        series.requests.begun[10..].fill(Some(0));
         let p99 = (0..SLOTS as u64).map(|slot| Some(5_000_000 + slot * growth)).collect();
         series.gap_ns.as_mut().expect("gaps").p99 = p99;
     }
@@ -437,7 +437,7 @@ fn gaps_of_all_requests_decide_where_slots_are_too_few() {
     ] {
         let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
         for report in [&mut a, &mut b] {
-            report.series.as_mut().expect("slots").requests.begun[10..].fill(0);
+            report.series.as_mut().expect("slots").requests.begun[10..].fill(Some(0));
         }
         (a.gap_ns, b.gap_ns) = (Some(gap(1_000, 1_500, 2_200, 2_800)), Some(gap(count, 1, 3, 4)));
         let diff = compare(&a, &b);
@@ -526,7 +526,7 @@ fn slots_without_live_requests_are_not_under_load() {
     for slot in 8..24 {
         series.tokens.sent[slot] = Some(0);
         series.requests.live[slot] = Some(0);
-        series.requests.begun[slot] = 0;
+        series.requests.begun[slot] = Some(0);
     }
     let diff = compare(&before, &after);
     assert_eq!((diff.a.slots, diff.b.slots), (SLOTS - 2, SLOTS - 2 - 16));

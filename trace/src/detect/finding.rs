@@ -222,12 +222,13 @@ impl Finding {
     }
 }
 
+/// Time after its last occurrence for which a problem is said to last.
+pub const LASTING_NS: u64 = 1_000_000_000;
+
 impl FindingPhase {
     /// Phase of a problem whose last occurrence was `since_last_ns` ago. A problem that is active has not ended. It stays active for ten
     /// seconds after its last occurrence.
     pub fn new(is_active: bool, since_last_ns: u64) -> Self {
-        /// Time after its last occurrence for which a problem is said to last.
-        const LASTING_NS: u64 = 1_000_000_000;
         if !is_active {
             Self::Ended
         } else if since_last_ns < LASTING_NS {

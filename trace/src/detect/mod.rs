@@ -34,7 +34,7 @@ mod tests;
 
 use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
-pub use finding::{Finding, FindingPhase, Severity, Verdict};
+pub use finding::{Finding, FindingPhase, LASTING_NS, Severity, Verdict};
 use finding::{HopTarget, Verdicts};
 pub use findings::Findings;
 pub use worker_imbalance::imbalance;

@@ -332,12 +332,24 @@ impl Ledger {
     /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a
     /// relay reports what it missed only with its next frame.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
-        if self.is_relayed() { None } else { self.silence_at(now) }
+        self.silence_at(now).filter(|silence| !self.is_relayed() || self.has_unreceived_request(silence.from, now))
     }
 
     /// Whether the engine seems to be silent at `now`, which a relay can decide only once the next frame has come.
     pub fn has_undecided_silence(&self, now: MonoNs) -> bool {
-        self.is_relayed() && self.silence_at(now).is_some()
+        self.silence_at(now).is_some() && self.current_engine_silence(now).is_none()
+    }
+
+    /// Whether a request that was sent to the scheduler after `from` has waited in its socket for as long as the shortest silence. A
+    /// scheduler that runs receives its requests even while it sends nothing.
+    fn has_unreceived_request(&self, from: MonoNs, now: MonoNs) -> bool {
+        self.dispatched.waiting.values().any(|request| {
+            let hop = self.hop(request.message.hop);
+            let is_receive_observed = hop.is_some_and(|hop| hop.shows.received && !hop.forwards_requests);
+            let sent = request.times.sent;
+            let is_late = sent >= from && now.since(sent) >= MIN_SILENCE_NS;
+            is_late && is_receive_observed && request.times.received.is_none()
+        })
     }
 
     fn is_relayed(&self) -> bool {

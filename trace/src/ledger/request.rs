@@ -121,7 +121,7 @@ impl Request {
     }
 
     /// When its first tokens were accepted for its client; `None` if that was not observed, and before that.
-    pub(crate) fn delivered_first(&self) -> Option<MonoNs> {
+    pub fn delivered_first(&self) -> Option<MonoNs> {
         self.delivered_first_ns.get().map(MonoNs)
     }
 

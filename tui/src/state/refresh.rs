@@ -193,7 +193,10 @@ impl Model {
     fn verdict_of_finding(&self, worst: &Finding, ledger: &Ledger) -> RunVerdict {
         let now = ledger.now();
         let all = self.findings.iter().map(|finding| FindingSpan::at(finding, now));
-        let text = headline_of_finding(FindingSpan::at(worst, now), all, &worst.verdict.summary, |at_ns| {
+        let last_frame_at = ledger.output_groups().filter_map(|(_, group)| group.last_frame_at).max();
+        let last_frame_ns = last_frame_at.map(|at| at.0);
+        let summary = &worst.verdict.summary;
+        let text = headline_of_finding(FindingSpan::at(worst, now), all, last_frame_ns, summary, |at_ns| {
             self.format_moment(MonoNs(at_ns).since(self.started_at))
         });
         RunVerdict {

@@ -429,7 +429,7 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
             let values = slot.hops.get(hop.group);
             let passed = values.map(|values| values.passed).unwrap_or_default();
             if hop.observes_sends {
-                return Some(passed.frames_sent as f64);
+                return (!slot.sends_ended).then_some(passed.frames_sent as f64);
             }
             let is_known = values.is_none_or(|values| !values.receives_ended);
             is_known.then_some(passed.frames_received as f64)

@@ -71,7 +71,7 @@ fn row_if_drawn<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportCon
     }
     if let Some(min_ns) = options.slow_ns {
         // A request whose gap is unknown does not count as slow.
-        let gap_ns = request.gap_ns?;
+        let gap_ns = request.gap_ns()?;
         if gap_ns < min_ns {
             return None;
         }

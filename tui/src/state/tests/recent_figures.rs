@@ -37,14 +37,15 @@ fn assert_figures_of_series(name: &str, analysis: &Analysis, input: &ReportInput
         assert!(elapsed_ns < 100_000_000, "{name}");
         return 0;
     };
-    let mean = |column: &[u64]| sum_of_last(column, seconds) as f64 * 1e9 / length_ns as f64;
-    let sent: Vec<u64> = series.tokens.sent.iter().map(|tokens| tokens.unwrap_or(0)).collect();
-    assert_near(name, Some(rates.tokens), mean(&sent));
+    let mean = |column: &[Option<u64>]| {
+        let known: Vec<u64> = column.iter().map(|value| value.unwrap_or(0)).collect();
+        sum_of_last(&known, seconds) as f64 * 1e9 / length_ns as f64
+    };
+    assert_near(name, Some(rates.tokens), mean(&series.tokens.sent));
     for hop in &series.hops {
         let on_screen = model.hops.iter().find(|shown| shown.name == hop.name).expect("the hop");
-        let received = hop.frames_received.iter().flatten().map(|frames| frames.unwrap_or_default()).collect();
-        let frames = hop.frames_sent.clone().unwrap_or(received);
-        assert_near(&hop.name, on_screen.rates.map(|rates| rates.frames), mean(&frames));
+        let frames = hop.frames_sent.as_ref().or(hop.frames_received.as_ref()).expect("an observed end");
+        assert_near(&hop.name, on_screen.rates.map(|rates| rates.frames), mean(frames));
         assert_near(&hop.name, on_screen.rates.map(|rates| rates.bytes), mean(&hop.bytes));
     }
     let counts: Vec<u64> = series.gap_ns.iter().flat_map(|gap| &gap.count).map(|count| count.unwrap_or(0)).collect();
