@@ -74,8 +74,8 @@ impl Interpreter {
         }
     }
 
-    /// Reports lost observations of this cause, except those that gaps in the numbering of messages have already revealed. `count` is 0 if
-    /// only some other engine's observations were certainly lost.
+    /// Reports lost observations of this cause, except those that gaps in the numbering of messages have already revealed. `count` is an
+    /// estimate of this engine's share if several engines share the ring buffer.
     fn record_loss(&mut self, cause: Loss, count: u64, sink: Sink<'_>) {
         // Keeps responses from being compared with the text of missed frames.
         self.egress.clients.record_missed_frames();

@@ -194,6 +194,7 @@ impl Roles {
         let mut connections =
             self.connections_from(sender_pid).filter(|connection| connection.receiver_pid == receiver_pid);
         let Some(first) = connections.next() else { return "" };
+        // Of several, the one that a message takes is not known.
         let is_only = connections.next().is_none();
         if is_only { &first.endpoint } else { "" }
     }
@@ -205,8 +206,8 @@ impl Roles {
         self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
-    /// Expected receiver of messages from `pid`, deduced from the connections of that process, since a frame must be attributed to its
-    /// tokenizer when it is sent. `excluded` are the receivers of the sender's other sockets.
+    /// Expected receiver of messages of this kind from `pid`, deduced from the connections and the role of each process. A frame is attributed
+    /// to its receiver when it is sent, so this cannot wait for a receive. `excluded` are the receivers of the sender's other sockets.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
         // A server inside the sender's process receives its messages.
         if let Some(role) = self.inner.get(&pid).copied() {

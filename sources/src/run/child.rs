@@ -138,9 +138,10 @@ impl Child {
         loop {
             if let Some(status) = self.status() {
                 let code = status.code().or(status.signal().map(|signal| SIGNAL_EXIT_BASE + signal));
-                // Each ended process has one of the two, and both are below 256.
+                // Each ended process has either a code or a signal, and both results are below 256.
                 return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
             }
+            // Repeated at each turn until the kill takes effect.
             if Instant::now() >= until {
                 warn(&format!("{} does not exit; killing it", self.name));
                 self.send_signal(Signal::KILL);

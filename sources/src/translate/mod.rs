@@ -146,8 +146,8 @@ impl Translator {
         &self.forms
     }
 
-    /// Reads a message to the scheduler. Returns what it asks for, and fills `requests` with the requests that it names. After an error,
-    /// `requests` has those in the captured bytes of a message that was cut.
+    /// Reads a message to the scheduler in the format of any known engine. Returns what it asks for, and fills `requests` with the requests
+    /// that it names. After an error, `requests` has those in the captured bytes of a message that was cut.
     pub(crate) fn read_requests<'a>(
         &mut self,
         parts: &[Excerpt<'a>],
