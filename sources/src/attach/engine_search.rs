@@ -60,7 +60,7 @@ impl EngineTraits {
         let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
         // Truncated, because the engine's command line chooses the name, and it becomes a label and a part of file names.
         let model = discover::model_name(engine).map(|model| model.chars().take(MAX_MODEL_CHARS).collect::<String>());
-        // Ports that could not be read are passed over. All processes of an engine are in one namespace. An id of 0 is unknown.
+        // The first process whose namespace is known stands for the engine. An id of 0 is unknown.
         let mut namespaces = ports.values().flatten().map(|listening| listening.network_namespace);
         let network_namespace = namespaces.find(|id| *id > 0);
         Self { name: name_engine(engine, port, model.as_deref()), port, model, network_namespace }

@@ -221,16 +221,26 @@ impl Roles {
         keep_most_likely_receivers(&mut candidates, kind);
         let had_candidates = !candidates.is_empty();
         candidates.retain(|receiver| !excluded.contains(&receiver.pid));
-        match candidates.as_slice() {
-            // All candidates receive from other sockets.
-            [] if had_candidates => PresumedReceiver::NotVisible,
-            [only] => PresumedReceiver::Deduced(Receiver { role: self.role_of(only.pid), pid: Some(only.pid) }),
-            // Which of them receives is not known, only their role.
-            [first, others @ ..] if others.iter().all(|other| other.role == first.role) => {
-                PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
-            }
-            // No candidate, or some of several roles.
-            _ => PresumedReceiver::Unknown,
+        let are_all_excluded = had_candidates && candidates.is_empty();
+        if are_all_excluded {
+            // All of them receive from other sockets.
+            return PresumedReceiver::NotVisible;
+        }
+        self.receiver_among_candidates(&candidates)
+    }
+
+    /// The receiver among the processes that may be it: the only one or, of several with one role, that role without a pid. Unknown if there
+    /// are none, or some of several roles.
+    fn receiver_among_candidates(&self, candidates: &[ConnectedReceiver]) -> PresumedReceiver {
+        let Some((first, others)) = candidates.split_first() else { return PresumedReceiver::Unknown };
+        if others.is_empty() {
+            return PresumedReceiver::Deduced(Receiver { role: self.role_of(first.pid), pid: Some(first.pid) });
+        }
+        let have_one_role = others.iter().all(|other| other.role == first.role);
+        if have_one_role {
+            PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
+        } else {
+            PresumedReceiver::Unknown
         }
     }
 

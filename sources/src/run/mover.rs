@@ -339,7 +339,7 @@ impl SocketWatch {
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
         // Senders are connected to the relay's socket, and the relay is connected to the engine's. The kernel names each by the path at
-        // which it was bound, although the two have exchanged their paths since.
+        // which it was bound, although the two have exchanged their paths since. Sockets that stay without a name are put back.
         for mut socket in std::mem::take(&mut self.unnamed_sockets) {
             let path = self.folder_path.join(&socket.name);
             let to_relay = peers.connections_to(&socket.relay_bound_path).unwrap_or_default();

@@ -117,7 +117,6 @@ impl Located {
                     continue;
                 }
             };
-            // An error for all, because the processes of an engine are in one container.
             account::require_same_files(receiver)?;
             let account = account::account_of_process(receiver)?;
             match open_socket(names, path, receiver, account) {
@@ -129,7 +128,7 @@ impl Located {
             }
         }
         let Some(&account) = accounts.first() else { return fail_with_nothing_to_move(&unmovable) };
-        // The process takes this user's rights, so it cannot move the sockets of another.
+        // tokengap takes the rights of this user, so it cannot move the sockets of another.
         ensure!(
             accounts.iter().all(|other| *other == account),
             "the engine's processes run as several users, and tokengap moves the sockets of one: use --hop, or tokengap attach"

@@ -297,6 +297,7 @@ impl DispatchedMessage<'_, '_> {
         let Self { id, at, bytes, requests } = self;
         let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
         sink(&Event::new(at, What::Dispatched(first)));
+        // The first event has the first request already.
         for (index, request) in (0..).zip(requests).skip(1) {
             let further = Dispatch { bytes: 0, index, request: Some(*request), ..first };
             sink(&Event::new(at, What::Dispatched(further)));

@@ -99,6 +99,7 @@ impl Forwarder {
             "a {} where the scheduler's output was expected",
             decoded.shape().class
         );
+        // Kept apart from the rows, which borrow them.
         let texts: Vec<_> = decoded.chunks().iter().map(|chunk| text_of(chunk.ids)).collect();
         let rows: Vec<_> = decoded.chunks().iter().zip(&texts).map(|(chunk, text)| row_of_chunk(chunk, text)).collect();
         let outgoing = match &self.role {

@@ -232,7 +232,7 @@ impl Tokenizer {
     /// Runs the coroutine that waits for the request. It passes the queued chunks to the client, and reports that. The request ends with
     /// its last chunk, or if the client leaves.
     fn run_waiter(&mut self, rid: &Arc<str>) {
-        // The client of a request without a state has left.
+        // Without a state, the request has ended.
         let Some(state) = self.states_by_rid.get_mut(rid) else { return };
         let mut finished = false;
         let Stage { script, account, reports, departures, .. } = &self.stage;
