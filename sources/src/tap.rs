@@ -317,7 +317,8 @@ impl Served {
         Self { clients: Clients { is_observed: true, ..Clients::default() }, connections: HashMap::new() }
     }
 
-    /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end.
+    /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end. Deliveries of
+    /// tokens to the client are emitted.
     fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         if let Observed::Closed { at, first: ended_by, .. } = what {
             return self.end_connection(lane, *at, *ended_by, sink);

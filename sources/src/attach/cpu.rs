@@ -137,7 +137,8 @@ enum SampledThreads {
 }
 
 impl WatchedProcess {
-    /// Samples the threads of the scope and emits their CPU times. Returns whether the process is still running.
+    /// Samples the threads of this process that the scope includes, and emits their CPU times. `poll_uses` says how threads have used their
+    /// event loops, and `receivers` why those that receive frames did not run. Returns whether the process is still running.
     fn sample_threads(
         &mut self,
         scope: SampledThreads,

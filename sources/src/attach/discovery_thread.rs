@@ -71,11 +71,12 @@ impl DiscoveryThread {
         let (stop, stopped) = channel();
         let ports = Arc::<Mutex<KnownPorts>>::default();
         let search_began = Arc::<Mutex<Option<Instant>>>::default();
+        let attached_processes = attached.iter().flat_map(|found| &found.engine.processes);
         let search = Search {
             watcher,
             for_engines: engine_search,
             libraries: LibraryReader::default(),
-            already_read: attached.iter().flat_map(|found| &found.engine.processes).map(|process| process.id).collect(),
+            already_read: attached_processes.map(|process| process.id).collect(),
             ports: Arc::clone(&ports),
             began: Arc::clone(&search_began),
         };
@@ -246,7 +247,8 @@ impl Search {
         }
     }
 
-    /// Searches once for processes, connections and engines, and returns what is new. `last_obstacle` is why the last search found no engine.
+    /// Searches once for processes, connections and engines, and returns the changes. `last_obstacle` is the reason why the last search found
+    /// no engine.
     fn search_for_updates(&mut self, last_obstacle: &mut String) -> Vec<Update> {
         let mut updates = Vec::new();
         updates.extend(self.search_processes_once());
@@ -292,7 +294,8 @@ impl Search {
         }
     }
 
-    /// Engines that were not found before, with their ports and names. Empty if none is searched for; an error says why none is found.
+    /// Engines that were not found before, with their ports and names. Empty if there is no new one, or none is searched for. An error says
+    /// why there is no engine at all.
     fn find_new_engines(&mut self) -> Result<Vec<FoundEngine>, String> {
         let (Some(search), Some(watcher)) = (&mut self.for_engines, &self.watcher) else {
             return Ok(Vec::new());

@@ -198,9 +198,9 @@ impl Egress {
         }
     }
 
-    /// Starts observing the writes of a process that answers clients. Must run before its messages are observed, so that no
-    /// response to them is missed. Returns whether its writes are observed: false if it serves no client through a socket. An error says
-    /// why they cannot be observed.
+    /// Starts observing what a process writes to its clients, and when their requests arrive. Must run before its messages are observed, so
+    /// that no response to them is missed. `listening` has all ports on which the process listens. Returns whether its writes are observed:
+    /// false if it serves no client through a socket. An error says why they cannot be observed.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,

@@ -345,7 +345,7 @@ impl EngineRun {
         self.attach_error = Some(reason);
     }
 
-    /// Continues the run with a new attach. The run then no longer waits for an engine.
+    /// Continues the run with a new attach, which observes the processes of the engine. The run then no longer waits for an engine.
     fn begin_watching(&mut self, mut attach: Attach) {
         // A hop has the same id after a restart of the engine.
         attach.interpreter.lanes.paths.ids = self.hop_ids.clone();
@@ -415,8 +415,8 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the watch of an engine that has been absent `since`, and waits for the next one. Keeps its report lines and hop ids. Does
-    /// nothing if no engine is watched.
+    /// Ends the observation of an engine that has been absent `since`, and waits for the next one. Keeps its report lines, and the ids of its
+    /// hops. Does nothing if no engine is watched.
     fn leave_engine(&mut self, since: Instant) {
         let waiting = RunState::Waiting { since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {

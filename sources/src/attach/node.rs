@@ -94,7 +94,7 @@ impl Node {
         self.probe.as_ref()
     }
 
-    /// Adds a run for this engine. Without an engine, the run waits for any.
+    /// Adds a run, the observation of one engine across its restarts, and returns its id. Without an engine, the run waits for any.
     pub(super) fn add_run(&mut self, engine: Option<&EngineTraits>) -> RunId {
         // Runs are never removed, so their number is the next index.
         let run = self.runs.len();
@@ -168,7 +168,8 @@ impl Node {
         }
     }
 
-    /// Takes the found engine that a waiting run continues with, and records it as the engine of the run. `None` if there is none.
+    /// Takes the engine that a waiting run continues with from those that discovery has found. `None` if there is none. A run is the
+    /// observation of one engine, which goes on when the engine is started again.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
         let index = self.discovery.found.iter().position(|found| self.is_next_engine_of(run, found))?;
@@ -202,8 +203,9 @@ impl Node {
         self.unwatched_engines().any(|engine| ended.has_same_address(engine) || ended.has_same_model(engine))
     }
 
-    /// The waiting run that continues with this engine. The only run does so unless its engine was certainly another one. Of several runs,
-    /// it is one whose engine had the same address, or the only one with the same model.
+    /// The run whose engine has ended, or was never found, and that continues with this engine; `None` if none does. The only run does so
+    /// unless its engine was certainly another one. Of several runs, it is one whose engine had the same address, or the only one with the
+    /// same model.
     fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
         if self.has_several_runs() {
             return self.waiting_run_of_same_engine(engine);
@@ -418,7 +420,7 @@ impl Node {
         let _ = self.read_observations(RunId::MAX, &mut |_| {});
     }
 
-    /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
+    /// Ends the observation of a run's engine: of the processes that no other run watches. Drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
         self.drop_unread_of(run);
         let without_receiver = self.remove_receiver(run);

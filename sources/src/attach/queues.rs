@@ -190,7 +190,7 @@ impl QueueSampler {
         self.forget_unwatched_sockets();
     }
 
-    /// Forgets what is known of sockets that belong to no watched connection any more.
+    /// Forgets the sockets that belong to no watched connection any more.
     fn forget_unwatched_sockets(&mut self) {
         let connections = self.hops.values().flatten();
         let used: HashSet<End> = connections.flat_map(|ends| [ends.sender, ends.receiver]).flatten().collect();

@@ -264,8 +264,10 @@ impl Roles {
         {
             return PresumedReceiver::Deduced(forwarding);
         }
-        self.receiver_among_others(pid, PathRole::is_scheduler)
-            .map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
+        match self.receiver_among_others(pid, PathRole::is_scheduler) {
+            Some(scheduler) => PresumedReceiver::Deduced(scheduler),
+            None => PresumedReceiver::Unknown,
+        }
     }
 
     /// The process other than `pid` whose role passes the test. Of several, returns only the role of the first. `None` if there is none.

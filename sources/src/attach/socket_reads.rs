@@ -87,7 +87,8 @@ struct ReadElements<'a> {
 }
 
 impl ReadElements<'_> {
-    /// Processes an element. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
+    /// Processes an element of the bytes that a process has read from a ZMTP connection: a frame, or a place from which frames are found, or
+    /// are not. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
     #[inline]
     fn process_element(&mut self, element: &Element<'_>) -> bool {
         match element {
@@ -97,10 +98,12 @@ impl ReadElements<'_> {
                 let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
                 self.lanes.record_receive(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
             }
-            Element::Lost { proven } => {
-                self.record_lost_frames(*proven);
+            // From here on, no frame is found in the bytes. `were_found` says whether any was before.
+            Element::Lost { proven: were_found } => {
+                self.record_lost_frames(*were_found);
                 false
             }
+            // From here on, frames are found.
             Element::Found => {
                 self.record_found_frames();
                 false

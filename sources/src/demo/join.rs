@@ -54,7 +54,8 @@ impl Join {
         self.reports.push_back(report);
     }
 
-    /// Passes on an event of the tap, after the peers' reports of what they did earlier. The tap's engine events are dropped.
+    /// Passes on an event of the tap, the relay between the simulated processes (the peers), after the peers' reports of their earlier
+    /// actions. The tap's engine events are dropped.
     pub(super) fn record_event(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.

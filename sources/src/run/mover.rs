@@ -172,7 +172,7 @@ impl SocketWatch {
         if is_settled { DISCOVER_EVERY } else { TURN }
     }
 
-    /// Searches for processes of the child's engine, and applies what was found. The first successful search creates the `watcher`.
+    /// Searches for processes of the child's engine, and applies the result. The first successful search creates the `watcher`.
     fn follow_engine(&mut self, watcher: &mut Option<Watcher>) {
         match watcher {
             // A search that fails is repeated at the next turn.
