@@ -211,6 +211,7 @@ impl Paths {
     /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None`
     /// beyond the limit of hops.
     fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
+        // Tells the frames apart from those before a restart of the engine, whose numbers also begin at 0.
         let generation = self.ids.generation;
         if let Some(hop) = self.hops_of_unwatched_senders.get_mut(&socket) {
             let number = hop.frames;
@@ -291,7 +292,7 @@ impl Paths {
     /// Notes that `pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it has none.
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
-        // A restarted process receives on the hop of its predecessor, which is no longer watched.
+        // A process that was started again receives on the hop of its predecessor, which is no longer watched.
         let is_successor =
             hop.receiver_pid().is_none_or(|before| before != pid && !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {

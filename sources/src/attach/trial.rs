@@ -239,7 +239,8 @@ impl Attach {
         Refusals { reasons: refused.into_iter().map(Reason::from).collect(), observed_processes }
     }
 
-    /// Availability of frames. A frame is useful only if its sender and receiver are known. Adds the reasons for a lack to `why`.
+    /// Availability of frames, the messages with tokens. A frame is useful only if the hop that it crosses is known: its sender and receiver.
+    /// Adds the reasons for a lack to `why`.
     fn availability_of_frames(&self, why: &mut Vec<Reason>) -> FeatureState {
         let Refusals { reasons, observed_processes } = self.refusals_of(Feature::Messages);
         for reason in reasons {
