@@ -112,9 +112,9 @@ struct SampledReceivers<'a> {
 }
 
 impl SampledReceivers<'_> {
-    /// Why a thread that receives frames did not run in the last `interval_ns`, such as the kernel function in which it sleeps. `None` if it
-    /// did run, or receives no frames. While no frame is late, the only reason looked for is a stop by a signal or a debugger. It is cheap to
-    /// read, and connections may wait for the thread although no frame does.
+    /// Why a thread that receives frames did not run in the last `interval_ns`, such as the kernel function in which it sleeps. `None` if
+    /// it did run, or receives no frames. While no frame is late, the only reason looked for is a stop by a signal or a debugger. It is
+    /// cheap to read, and connections may wait for the thread although no frame does.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
         if !self.lanes.is_receiver(id) {
             None

@@ -122,8 +122,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// Divides `count` lost observations among the runs in proportion to their recent traffic, because the kernel side knows only the total.
-    /// A run whose share is 0 gets a loss of 0, because it may have lost some nevertheless.
+    /// Divides `count` lost observations among the runs in proportion to their recent traffic, because the kernel side knows only the
+    /// total. A run whose share is 0 gets a loss of 0, because it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
         let mut observing_runs = Vec::new();
         let mut weights = Vec::new();

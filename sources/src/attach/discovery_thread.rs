@@ -247,8 +247,8 @@ impl Search {
         }
     }
 
-    /// Searches once for processes, connections and engines, and returns the changes. `last_obstacle` is the reason why the last search found
-    /// no engine.
+    /// Searches once for processes, connections and engines, and returns the changes. `last_obstacle` is the reason why the last search
+    /// found no engine.
     fn search_for_updates(&mut self, last_obstacle: &mut String) -> Vec<Update> {
         let mut updates = Vec::new();
         updates.extend(self.search_processes_once());

@@ -415,8 +415,8 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the observation of an engine that has been absent `since`, and waits for the next one. Keeps its report lines, and the ids of its
-    /// hops. Does nothing if no engine is watched.
+    /// Ends the observation of an engine that has been absent `since`, and waits for the next one. Keeps its report lines, and the ids of
+    /// its hops. Does nothing if no engine is watched.
     fn leave_engine(&mut self, since: Instant) {
         let waiting = RunState::Waiting { since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {

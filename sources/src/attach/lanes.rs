@@ -74,8 +74,8 @@ impl<'m> SentMessage<'m> {
         Self { number: whole.number, bytes: whole.bytes, first_part: whole.first_part(), part_count: 2 }
     }
 
-    /// Decodes the message and emits it as a frame. `sent` is the call that sent it, and `lane` the number of the sending socket. The tokens
-    /// in it may be delivered to `clients`. Returns the id of the frame; `None` if it was not decoded, or is not reported.
+    /// Decodes the message and emits it as a frame. `sent` is the call that sent it, and `lane` the number of the sending socket. The
+    /// tokens in it may be delivered to `clients`. Returns the id of the frame; `None` if it was not decoded, or is not reported.
     #[inline]
     fn emit_frame(
         self,
@@ -198,8 +198,8 @@ impl Lanes {
         }
     }
 
-    /// Whether a message carries requests to the scheduler, judged by the role of its sender. A process that forwards requests sends them on
-    /// one of its sockets (lanes), and output on the others.
+    /// Whether a message carries requests to the scheduler, judged by the role of its sender. A process that forwards requests sends them
+    /// on one of its sockets (lanes), and output on the others.
     fn is_for_scheduler(&mut self, message: &Message<'_>, frame: FrameRef) -> bool {
         let role = self.paths.roles.role_of(message.call.socket.pid);
         if !role.forwards_requests() {
@@ -216,8 +216,8 @@ impl Lanes {
         !requests.is_empty() && content != Ok(DispatchKind::Aborts)
     }
 
-    /// Processes a message to the scheduler, or a part of one. Of its requests, only the ids and rooms are read. A room is the number that a
-    /// request has on both servers of a pair, one for prefill and one for decode.
+    /// Processes a message to the scheduler, or a part of one. Of its requests, only the ids and rooms are read. A room is the number that
+    /// a request has on both servers of a pair, one for prefill and one for decode.
     fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
         let complete = RequestMessage::complete_with(message, frame, &mut self.multiparts);
@@ -340,8 +340,8 @@ impl Lanes {
         counted - already_reported
     }
 
-    /// Processes the receiver's call for the next message, which marks the previous one as processed. Emits that, if the hop of the previous
-    /// message is known.
+    /// Processes the receiver's call for the next message, which marks the previous one as processed. Emits that, if the hop of the
+    /// previous message is known.
     pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(frame) = self.matcher.processed_frame(call) else { return };
         if let Some(hop) = self.paths.hop_of_lane(frame.lane as usize)

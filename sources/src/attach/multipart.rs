@@ -243,8 +243,8 @@ fn add_further_part<'m>(
 }
 
 impl Multiparts {
-    /// Records a sent part of a message, which may be its only one. Keeps its content if it is among the first parts. Returns where the part
-    /// belongs. `name` has the lane (the sending socket) and the number of the part on it.
+    /// Records a sent part of a message, which may be its only one. Keeps its content if it is among the first parts. Returns where the
+    /// part belongs. `name` has the lane (the sending socket) and the number of the part on it.
     pub(super) fn record_sent_part(
         &mut self,
         message: &Message<'_>,

@@ -386,8 +386,8 @@ impl Node {
     }
 
     /// Reads the probe's ring buffer for `limit`, and adds the numbers of observations to `counts`. Each observation goes to the runs that
-    /// watch its process: for this `run` to `emit`, for any other to its inbox. An error says why the probe has stopped, and each later call
-    /// returns it again.
+    /// watch its process: for this `run` to `emit`, for any other to its inbox. An error says why the probe has stopped, and each later
+    /// call returns it again.
     fn read_ring(
         &mut self,
         run: RunId,

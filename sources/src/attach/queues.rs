@@ -204,8 +204,8 @@ impl QueueSampler {
         self.last_sample_at.map_or(until_first_sample, |last| interval.saturating_sub(last.elapsed()))
     }
 
-    /// Reads the kernel's queues of all hops if a sample is due at this interval. Passes a reading of each hop to `emit`: the bytes that wait
-    /// at the senders of its connections, and those that wait at their receivers.
+    /// Reads the kernel's queues of all hops if a sample is due at this interval. Passes a reading of each hop to `emit`: the bytes that
+    /// wait at the senders of its connections, and those that wait at their receivers.
     fn sample_queues(&mut self, interval: Duration, emit: &mut dyn FnMut(QueueReading)) {
         if !self.time_until_due(interval).is_zero() {
             return;

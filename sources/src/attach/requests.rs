@@ -55,8 +55,8 @@ fn announce_request(request: RequestIds<'_>, server: &mut Server) {
 }
 
 impl RequestPlane {
-    /// Processes data that a worker of this kind has read from a frontend. Passes the ids of the requests in it to `server`, which joins them
-    /// with responses.
+    /// Processes data that a worker of this kind has read from a frontend. Passes the ids of the requests in it to `server`, which joins
+    /// them with responses.
     pub(super) fn read_record(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
         let socket = record.head.socket;
         // Requests on further connections are not read.

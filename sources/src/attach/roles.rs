@@ -206,8 +206,9 @@ impl Roles {
         self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
-    /// Expected receiver of messages of this kind from `pid`, deduced from the connections and the role of each process. A frame is attributed
-    /// to its receiver when it is sent, so this cannot wait for a receive. `excluded` are the receivers of the sender's other sockets.
+    /// Expected receiver of messages of this kind from `pid`, deduced from the connections and the role of each process. A frame is
+    /// attributed to its receiver when it is sent, so this cannot wait for a receive. `excluded` are the receivers of the sender's other
+    /// sockets.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
         // A server inside the sender's process receives its messages.
         if let Some(role) = self.inner.get(&pid).copied() {
@@ -229,8 +230,8 @@ impl Roles {
         self.receiver_among_candidates(&candidates)
     }
 
-    /// The receiver among the processes that may be it: the only one or, of several with one role, that role without a pid. Unknown if there
-    /// are none, or some of several roles.
+    /// The receiver among the processes that may be it: the only one or, of several with one role, that role without a pid. Unknown if
+    /// there are none, or some of several roles.
     fn receiver_among_candidates(&self, candidates: &[ConnectedReceiver]) -> PresumedReceiver {
         let Some((first, others)) = candidates.split_first() else { return PresumedReceiver::Unknown };
         if others.is_empty() {

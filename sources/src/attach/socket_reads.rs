@@ -87,8 +87,8 @@ struct ReadElements<'a> {
 }
 
 impl ReadElements<'_> {
-    /// Processes an element of the bytes that a process has read from a ZMTP connection: a frame, or a place from which frames are found, or
-    /// are not. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
+    /// Processes an element of the bytes that a process has read from a ZMTP connection: a frame, or a place from which frames are found,
+    /// or are not. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
     #[inline]
     fn process_element(&mut self, element: &Element<'_>) -> bool {
         match element {

@@ -154,8 +154,8 @@ impl Attach {
         python.has_ended() || is_refused
     }
 
-    /// Whether a feature works, how that was tested, and why it does not. `has_queue_sample` says whether the kernel has answered at least one
-    /// query of socket queues.
+    /// Whether a feature works, how that was tested, and why it does not. `has_queue_sample` says whether the kernel has answered at least
+    /// one query of socket queues.
     fn try_feature(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
         let Refusals { reasons: mut why, observed_processes } = self.refusals_of(feature);
@@ -239,8 +239,8 @@ impl Attach {
         Refusals { reasons: refused.into_iter().map(Reason::from).collect(), observed_processes }
     }
 
-    /// Availability of frames, the messages with tokens. A frame is useful only if the hop that it crosses is known: its sender and receiver.
-    /// Adds the reasons for a lack to `why`.
+    /// Availability of frames, the messages with tokens. A frame is useful only if the hop that it crosses is known: its sender and
+    /// receiver. Adds the reasons for a lack to `why`.
     fn availability_of_frames(&self, why: &mut Vec<Reason>) -> FeatureState {
         let Refusals { reasons, observed_processes } = self.refusals_of(Feature::Messages);
         for reason in reasons {

@@ -37,8 +37,8 @@ impl Join {
         self.engine_event_in(self.script.phases[0].mode)
     }
 
-    /// Event with the properties of the simulated engine while it delivers in `mode`, which its messages do not reveal. The event also has the
-    /// waiter: how the coroutine that passes a request's chunks to its client treats several at once.
+    /// Event with the properties of the simulated engine while it delivers in `mode`, which its messages do not reveal. The event also has
+    /// the waiter: how the coroutine that passes a request's chunks to its client treats several at once.
     fn engine_event_in(&self, mode: Mode) -> What<'static> {
         let Script { engine, waiter, waiter_turns, .. } = self.script;
         What::Engine(Engine {
@@ -123,8 +123,8 @@ impl Join {
         }
     }
 
-    /// The event for the report of a peer, which is a simulated process. `None` if the report is about a frame that the tap between the peers
-    /// has not observed. A frame that was processed is forgotten.
+    /// The event for the report of a peer, which is a simulated process. `None` if the report is about a frame that the tap between the
+    /// peers has not observed. A frame that was processed is forgotten.
     fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
         Some(match action {
             // A report about an unobserved frame is dropped, because the tap has reported the frame as missed.

@@ -63,7 +63,8 @@ pub(super) fn plan_hops(engine: DemoEngine, counts: ProcessCounts, folder: &Path
     let tokenizer = name_tokenizer(engine, counts);
     let has_detokenizer = counts.detokenizers > 0;
     let single = 1;
-    // Without detokenizers (`--skip-tokenizer-init`), the scheduler sends to the tokenizer. Several detokenizers are reached through a router.
+    // Without detokenizers (`--skip-tokenizer-init`), the scheduler sends to the tokenizer. Several detokenizers are reached through a
+    // router.
     if counts.detokenizers == 1 {
         planner.add_hops(Ends::new(scheduler, "detokenizer"), ReceiverRole::Detokenizer, single);
     } else if has_detokenizer {

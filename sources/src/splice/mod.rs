@@ -93,9 +93,9 @@ impl Prepared {
         lines.join("\n")
     }
 
-    /// Puts the relay between the senders and receivers of all planned hops. After an error, restores everything and returns the reason. The
-    /// witness, which observes the messages of both sides with a probe, checks that requests continue. `guard` restores the sockets if this
-    /// process is killed.
+    /// Puts the relay between the senders and receivers of all planned hops. After an error, restores everything and returns the reason.
+    /// The witness, which observes the messages of both sides with a probe, checks that requests continue. `guard` restores the sockets if
+    /// this process is killed.
     pub fn execute_move(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
         // `ask_to_leave`: at the end of the relay, senders close their connections between two messages.
         let mut tap =
@@ -135,8 +135,8 @@ impl Prepared {
         Ok(last_cut)
     }
 
-    /// Lets the senders, which wait at `gate`, connect to the receivers through the relay, once the receivers have read everything of the old
-    /// connections. Returns a line for each doubt whether that went well.
+    /// Lets the senders, which wait at `gate`, connect to the receivers through the relay, once the receivers have read everything of the
+    /// old connections. Returns a line for each doubt whether that went well.
     fn reconnect_senders(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
         if !wait_until(MAX_DISCONNECT_TIME, || self.are_old_connections_closed()) {

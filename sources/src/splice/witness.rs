@@ -246,8 +246,8 @@ impl MessageCheck {
         }
     }
 
-    /// Checks a received message: the analysis gets it as a frame, in the order of receipt, and sums up the tokens of each request. A message
-    /// that cannot be decoded and that no observed process has sent is not checked.
+    /// Checks a received message: the analysis gets it as a frame, in the order of receipt, and sums up the tokens of each request. A
+    /// message that cannot be decoded and that no observed process has sent is not checked.
     fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;

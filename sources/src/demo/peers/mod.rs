@@ -76,8 +76,8 @@ impl Stage {
         DemoTruth { scenario: self.script.name.clone(), seed: self.seed, truth: self.account.truth() }
     }
 
-    /// Binds every inbox, connects, and starts the peers: the simulated processes and their clients. The future that is returned lasts until
-    /// every client has received its last tokens.
+    /// Binds every inbox, connects, and starts the peers: the simulated processes and their clients. The future that is returned lasts
+    /// until every client has received its last tokens.
     pub(super) async fn start_peers(&self) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let mut random = Random::new(self.seed);
         let mut inboxes = Vec::with_capacity(self.hops.len());

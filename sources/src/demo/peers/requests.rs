@@ -61,8 +61,8 @@ struct PlannedEnd {
 }
 
 impl DemoRequest {
-    /// Generates the tokens of the next step, at most `burst`, and appends them to `ids`. Returns why the request ends; `None` if it goes on.
-    /// In the last step of the demo, every request ends.
+    /// Generates the tokens of the next step, at most `burst`, and appends them to `ids`. Returns why the request ends; `None` if it goes
+    /// on. In the last step of the demo, every request ends.
     pub(super) fn generate_step(&mut self, burst: u32, is_last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         // Prefill makes one token.
         let burst = if self.generated == 0 { 1 } else { burst };
