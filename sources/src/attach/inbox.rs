@@ -104,18 +104,27 @@ impl Inbox {
             // The records dropped since the last one are counted first, where they would have been.
             self.push_dropped_count();
         }
-        // Losses in a row are added up, because they are kept beyond the limit.
-        if let Observation::Lost { cause, count } = observation
-            && let Some(CopiedObservation::Lost { cause: last_cause, count: last_count }) = self.entries.last_mut()
-            && cause == last_cause
-        {
-            *last_count += count;
+        // Losses in a row become one entry, because they are kept beyond the limit.
+        if self.add_to_last_loss(observation) {
             return;
         }
         let begin = self.payloads.len();
         self.payloads.extend_from_slice(payload_of(observation));
         let payload = begin..self.payloads.len();
         self.entries.push(CopiedObservation::of(observation, payload));
+    }
+
+    /// Adds a loss to the last entry, if that is a loss of the same cause. Returns whether it did.
+    #[inline]
+    fn add_to_last_loss(&mut self, observation: &Observation<'_>) -> bool {
+        if let Observation::Lost { cause, count } = observation
+            && let Some(CopiedObservation::Lost { cause: last_cause, count: last_count }) = self.entries.last_mut()
+            && cause == last_cause
+        {
+            *last_count += count;
+            return true;
+        }
+        false
     }
 
     /// Adds an entry for the observations that did not fit, before later ones.

@@ -359,7 +359,9 @@ impl Paths {
     fn update_presumed_receiver(&mut self, lane: usize) {
         let Some(hop) = &self.hops[lane] else { return };
         let is_watched = hop.receiver_pid().is_some_and(|pid| self.observability.is_watched(pid));
-        if hop.is_replaced || (hop.is_receiver_confirmed && is_watched) {
+        let is_certain = hop.is_receiver_confirmed && is_watched;
+        // A replaced lane carries no messages any more.
+        if hop.is_replaced || is_certain {
             return;
         }
         let presumed = self.presume_receiver(hop.sender_socket, hop.content, Some(lane));
