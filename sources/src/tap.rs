@@ -109,16 +109,21 @@ impl Tap {
         for hop in hops {
             tap.push_hop(hop);
         }
+        tap.mark_only_zmq_hop();
+        Ok(tap)
+    }
+
+    /// If all pairs but one speak HTTP, notes that the other one is the only ZMQ hop. It must end at the process that responds to clients.
+    fn mark_only_zmq_hop(&mut self) {
         // An entry of `served` is `None` if its pair speaks ZMQ.
-        let http_pairs = tap.served.iter().flatten().count();
-        let has_one_zmq_hop = http_pairs + 1 == tap.served.len();
+        let http_pairs = self.served.iter().flatten().count();
+        let has_one_zmq_hop = http_pairs + 1 == self.served.len();
         if has_one_zmq_hop {
-            // The only ZMQ hop must end at the process that responds to the clients. Every second entry is a backward direction.
-            for forward in tap.hops.tapped.iter_mut().step_by(2) {
+            // Every second entry is a backward direction. Marks on pairs that speak HTTP have no effect.
+            for forward in self.hops.tapped.iter_mut().step_by(2) {
                 forward.is_only_zmq_hop = true;
             }
         }
-        Ok(tap)
     }
 
     /// Adds a hop whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
@@ -161,7 +166,8 @@ impl Tap {
         self.translator.set_engine(engine);
     }
 
-    /// Translates an observation of the relay into events, or counts it for the report.
+    /// Translates an observation of the relay into events, or counts it for the report. It is of a pair, which is a listening endpoint with
+    /// its upstream, and of one connection of that pair, its lane.
     fn translate_observation(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
         let Observation { pair, lane, what } = observation;
         // The direction of messages is not known in advance for a hop without a name.
@@ -201,9 +207,10 @@ impl Tap {
         self.hops.announce_hop(hop, at, sink);
         // The text of responses is compared with output only, so missed requests do not matter to clients.
         let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
-        let servers_to_tell = self.served.iter_mut().flatten().filter(|_| has_output);
+        let affected_servers = self.served.iter_mut().flatten().filter(|_| has_output);
+        let affected_clients = affected_servers.map(|served| &mut served.clients);
         let missed = Missed { hop: Some(hop), count, cause };
-        report_missed(missed, at, servers_to_tell.map(|served| &mut served.clients), sink);
+        report_missed(missed, at, affected_clients, sink);
     }
 
     /// Counts a handshake that the sending side of a direction refused.
@@ -243,7 +250,7 @@ impl Tap {
     /// Decodes a message and emits it. On a hop that carries requests, it is emitted as requests, on any other as a frame of output.
     fn translate_frame(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
         let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
-        // Declared here, because `parts` borrows from one of them. A single part needs no allocation.
+        // The storage of `parts`, which borrows from one of the two. A single part needs no allocation.
         let single_part: [&[u8]; 1];
         let several_parts: Vec<&[u8]>;
         let parts = match payload {
@@ -310,7 +317,8 @@ impl Served {
         Self { clients: Clients { is_observed: true, ..Clients::default() }, connections: HashMap::new() }
     }
 
-    /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end.
+    /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end. Deliveries of
+    /// tokens to the client are emitted.
     fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         if let Observed::Closed { at, first: ended_by, .. } = what {
             return self.end_connection(lane, *at, *ended_by, sink);

@@ -15,9 +15,10 @@ pub(super) struct UnknownSpans {
 }
 
 impl UnknownSpans {
-    /// Span of the caller in a record of a request; `None` if the request names none. Counts spans that cannot be read.
+    /// The trace span of a request's caller, which the kernel side has read from the header `traceparent` into its record of the request.
+    /// `None` if the request names none. A span that cannot be read is also `None`, and is counted for the report.
     pub(super) fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
-        // The record begins with the times of the request.
+        // The record begins with the times of the request, and the span follows.
         let after_times = payload.get(size_of::<RequestTimes>()..)?;
         let caller = CallerSpan::parse(after_times)?;
         match caller.unknown() {
@@ -51,14 +52,17 @@ impl UnknownSpans {
     }
 }
 
-/// The times in a record of a request; `None` if the record does not tell when the request arrived or was read.
+/// The times in the kernel side's record of a request. `None` if the record does not tell when the request arrived or was read. When its
+/// connection was opened may be unknown.
 pub(super) fn parse_arrival(payload: &[u8]) -> Option<ArrivalTimes> {
     let times = RequestTimes::parse(payload)?;
+    let arrived = known_time(times.arrived_ns)?;
+    let read = known_time(times.read_ns)?;
     let mut connection = None;
     if let Some(opened) = known_time(times.opened_ns) {
         connection = Some(ConnectionTimes { opened, accepted: known_time(times.accepted_ns) });
     }
-    Some(ArrivalTimes { arrived: known_time(times.arrived_ns)?, read: known_time(times.read_ns)?, connection })
+    Some(ArrivalTimes { arrived, read, connection })
 }
 
 /// A stamp of the kernel side, which is 0 if it was not observed.

@@ -59,10 +59,11 @@ impl CpuWatch {
         Ok(())
     }
 
-    /// Samples the threads whose interval is over, and emits their CPU times.
+    /// Samples the threads whose interval is over, and emits their CPU times. While frames flow, threads that move frames are sampled more
+    /// often than the others. `lanes` knows which frames are waiting, and which threads receive them.
     pub(super) fn sample_when_due(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
-        // Before the traffic is looked at, because this is called at every turn of the run loop.
+        // This is called at every turn of the run loop, so the cheapest check comes first.
         if !is_due(self.last_sample_at, FAST_INTERVAL, now) {
             return;
         }
@@ -74,23 +75,32 @@ impl CpuWatch {
         self.last_sample_at = Some(now);
         let interval_of_all = if has_traffic { SLOW_INTERVAL } else { REST_INTERVAL };
         let are_all_due = is_due(self.last_full_sample_at, interval_of_all, now);
-        let scope = if are_all_due { SampledThreads::All } else { SampledThreads::OnPath };
+        let mut scope = SampledThreads::OnPath;
         // Stays empty unless all threads are due: event loops are reported with samples of all threads only.
         let mut poll_uses = HashMap::new();
         if are_all_due {
+            scope = SampledThreads::All;
             self.last_full_sample_at = Some(now);
-            let counters = read_poll_counters(probe);
-            poll_uses = poll_uses_between(&self.poll_counters, &counters);
-            self.poll_counters = counters;
+            poll_uses = self.take_poll_uses(probe);
         }
-        // Send time of the oldest frame that was not received yet.
-        let oldest_sent_at = lanes.oldest_waiting_since();
-        let are_frames_late =
-            oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= FAST_INTERVAL.as_nanos() as u64);
-        let receivers = SampledReceivers { lanes, are_frames_late };
+        let receivers = SampledReceivers { lanes, are_frames_late: is_any_frame_late(lanes) };
         // Samples each process, and removes those that have exited.
         self.processes.retain_mut(|process| process.sample_threads(scope, &poll_uses, receivers, sink));
     }
+
+    /// How each thread has used its event loop since the last call, by the kernel side's counters of `epoll_wait`.
+    fn take_poll_uses(&mut self, probe: &Probe) -> HashMap<ThreadId, PollUse> {
+        let counters = read_poll_counters(probe);
+        let poll_uses = poll_uses_between(&self.poll_counters, &counters);
+        self.poll_counters = counters;
+        poll_uses
+    }
+}
+
+/// Whether a frame has waited for its receiver for longer than a sample's interval.
+fn is_any_frame_late(lanes: &Lanes) -> bool {
+    let Some(oldest_sent_at) = lanes.oldest_waiting_since() else { return false };
+    MonoNs::now().since(oldest_sent_at) >= FAST_INTERVAL.as_nanos() as u64
 }
 
 /// Threads that receive frames.
@@ -102,8 +112,9 @@ struct SampledReceivers<'a> {
 }
 
 impl SampledReceivers<'_> {
-    /// Why a thread that receives frames did not run. `None` if it did run, or receives no frames. While no frame is late, the only reason
-    /// looked for is a stop by a signal or a debugger. It is cheap to read, and connections may wait for the thread although no frame does.
+    /// Why a thread that receives frames did not run in the last `interval_ns`, such as the kernel function in which it sleeps. `None` if
+    /// it did run, or receives no frames. While no frame is late, the only reason looked for is a stop by a signal or a debugger. It is
+    /// cheap to read, and connections may wait for the thread although no frame does.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
         if !self.lanes.is_receiver(id) {
             None
@@ -126,7 +137,8 @@ enum SampledThreads {
 }
 
 impl WatchedProcess {
-    /// Samples the threads of the scope and emits their CPU times. Returns whether the process is still running.
+    /// Samples the threads of this process that the scope includes, and emits their CPU times. `poll_uses` says how threads have used their
+    /// event loops, and `receivers` why those that receive frames did not run. Returns whether the process is still running.
     fn sample_threads(
         &mut self,
         scope: SampledThreads,
@@ -150,8 +162,8 @@ impl WatchedProcess {
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skipped_tids`. With `receivers`, the event of a receiver that did not run
-    /// says why.
+    /// Emits an event per thread of the sample but those in `skipped_tids`. `poll_uses` says how threads have used their event loops. With
+    /// `receivers`, the event of a receiver that did not run says why.
     fn emit_threads(
         &self,
         sample: &ProcessSample,
@@ -162,20 +174,12 @@ impl WatchedProcess {
     ) {
         for thread in sample.threads.iter().filter(|thread| !skipped_tids.contains(&thread.tid)) {
             let id = ThreadId { pid: self.pid, tid: thread.tid };
-            // Discovery knows the I/O threads that ran then. Later ones are recognised by the name that libzmq gives them.
-            let part = if thread.tid == self.pid {
-                ThreadPart::Main
-            } else if self.io_threads.contains(&thread.tid) || thread.name.starts_with("ZMQbg/IO") {
-                ThreadPart::Io
-            } else {
-                ThreadPart::Other
-            };
             let away = receivers.and_then(|receivers| receivers.reason_not_running(id, thread, sample.interval_ns));
             let cpu_sample = CpuSample {
                 thread: id,
                 role: self.role,
                 name: &thread.name,
-                part,
+                part: self.part_of(thread),
                 interval_ns: sample.interval_ns,
                 on_ns: thread.on_ns,
                 wait_ns: thread.wait_ns,
@@ -185,6 +189,17 @@ impl WatchedProcess {
             };
             sink(&Event::new(sample.at, What::Cpu(cpu_sample)));
         }
+    }
+
+    /// The part that a thread plays in its process: the main thread, an I/O thread of libzmq, or another one.
+    fn part_of(&self, thread: &ThreadUse) -> ThreadPart {
+        // The kernel gives the main thread the id of its process.
+        if thread.tid == self.pid {
+            return ThreadPart::Main;
+        }
+        // Discovery knows the I/O threads that ran then. Later ones are recognised by the name that libzmq gives them.
+        let is_io_thread = self.io_threads.contains(&thread.tid) || thread.name.starts_with("ZMQbg/IO");
+        if is_io_thread { ThreadPart::Io } else { ThreadPart::Other }
     }
 }
 
@@ -206,7 +221,8 @@ fn is_due(last: Option<Instant>, interval: Duration, now: Instant) -> bool {
     last.is_none_or(|last| now.duration_since(last) >= interval)
 }
 
-/// Reads the counters of the threads' event loops. Leaves out threads that only use `poll`, whose return is not observed.
+/// Reads the kernel side's counters of the threads' event loops: the time inside `epoll_wait`, and the number of wakeups. Leaves out
+/// threads that only use `poll`, whose return is not observed.
 fn read_poll_counters(probe: &Probe) -> HashMap<ThreadId, PollCounters> {
     let at = MonoNs::now();
     let threads = probe.thread_accounting().unwrap_or_else(|error| {

@@ -73,7 +73,8 @@ pub(super) struct Delivery<'d> {
 }
 
 impl Delivery<'_> {
-    /// Passes an observation on to the runs that receive the observations of its process. Each run watches one engine.
+    /// Passes an observation from the shared ring on to the runs that receive the observations of its process. Each run watches one engine.
+    /// A frontend of two engines has two receivers.
     pub(super) fn deliver_observation(&mut self, observation: &Observation<'_>) {
         if let Some(at) = time_of(observation) {
             self.counts.last_at = Some(at);
@@ -86,12 +87,14 @@ impl Delivery<'_> {
         if let Observation::Lost { cause, count } = observation {
             return self.deliver_losses(*cause, *count);
         }
+        // Only losses have no process.
+        let Some(pid) = pid_of_observation(observation) else { return };
         // Copies the reference, because `deliver_to` borrows `self`.
         let all_receivers = self.receivers;
-        if let Some(receivers) = pid_of_observation(observation).and_then(|pid| all_receivers.get(&pid)) {
-            for run in &receivers.runs {
-                self.deliver_to(*run, observation);
-            }
+        // No run has asked for the observations of any other process.
+        let Some(receivers) = all_receivers.get(&pid) else { return };
+        for run in &receivers.runs {
+            self.deliver_to(*run, observation);
         }
     }
 
@@ -101,7 +104,8 @@ impl Delivery<'_> {
         if self.runs.len() == 1 { self.runs.first_key_value().map(|(run, _)| *run) } else { None }
     }
 
-    /// Emits an observation if its receiver is the run that reads the ring. Otherwise copies it into the inbox of its receiver.
+    /// Emits an observation if its receiver is the run that reads the ring now. Otherwise copies it into the inbox of its receiver, which
+    /// reads it later.
     fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
         let Some(entry) = self.runs.get_mut(&receiver) else { return };
         let is_loss = matches!(observation, Observation::Lost { .. });
@@ -118,8 +122,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// Divides lost observations among the runs by their recent traffic, because the kernel side knows only the total. A run whose share is
-    /// 0 gets a loss of 0, because it may have lost some nevertheless.
+    /// Divides `count` lost observations among the runs in proportion to their recent traffic, because the kernel side knows only the
+    /// total. A run whose share is 0 gets a loss of 0, because it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
         let mut observing_runs = Vec::new();
         let mut weights = Vec::new();

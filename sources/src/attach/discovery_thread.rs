@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{BlindSpot, DiscoverOptions, Engine, ProcessId, Topology, Watcher};
+use probe_user::discover::{BlindSpot, DiscoverError, DiscoverOptions, Engine, ProcessId, Topology, Watcher};
 use probe_user::egress::ListeningSockets;
 use probe_user::library::LibraryReader;
 
@@ -71,11 +71,12 @@ impl DiscoveryThread {
         let (stop, stopped) = channel();
         let ports = Arc::<Mutex<KnownPorts>>::default();
         let search_began = Arc::<Mutex<Option<Instant>>>::default();
+        let attached_processes = attached.iter().flat_map(|found| &found.engine.processes);
         let search = Search {
             watcher,
             for_engines: engine_search,
             libraries: LibraryReader::default(),
-            already_read: attached.iter().flat_map(|found| &found.engine.processes).map(|process| process.id).collect(),
+            already_read: attached_processes.map(|process| process.id).collect(),
             ports: Arc::clone(&ports),
             began: Arc::clone(&search_began),
         };
@@ -138,20 +139,19 @@ impl DiscoveryThread {
     fn replace_topology(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
-        // A limit of the search that was reached before is replaced by its latest state.
+        self.update_reached_limits(&topology);
+        log_exits(&self.topology, &topology);
+        self.topology = topology;
+        let Self { topology, found, .. } = self;
+        found.retain(|found| has_process_of(topology, &found.engine));
+    }
+
+    /// Keeps the limits that the search for `topology` has reached. One that was reached before is replaced by its latest state.
+    fn update_reached_limits(&mut self, topology: &Topology) {
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
         }
-        let earlier_topology = std::mem::replace(&mut self.topology, topology);
-        for process in earlier_topology.processes() {
-            let has_ended = self.topology.processes().all(|running| running.id != process.id);
-            if has_ended {
-                tracing::info!("{} {} has ended", process.role, process.id.pid);
-            }
-        }
-        let Self { topology, found, .. } = self;
-        found.retain(|found| has_process_of(topology, &found.engine));
     }
 
     /// Ports of a process as last found; `None` if they were not looked up.
@@ -167,8 +167,9 @@ impl DiscoveryThread {
     /// Lines for the report: reached limits and failures of the search for new workers.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = self.limits.iter().map(with_remedy).collect();
-        let began = *self.search_began.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(began) = began
+        let search_began = *self.search_began.lock().unwrap_or_else(PoisonError::into_inner);
+        // A search usually takes a fraction of a second.
+        if let Some(began) = search_began
             && began.elapsed() >= STALLED
         {
             degraded.push(format!(
@@ -176,10 +177,23 @@ impl DiscoveryThread {
                 began.elapsed().as_secs()
             ));
         }
-        degraded.extend(self.failure.iter().map(|why| {
-            format!("discovery: {} searches for new workers failed, the last one because it {why}", self.failures)
-        }));
+        if let Some(why) = &self.failure {
+            degraded.push(format!(
+                "discovery: {} searches for new workers failed, the last one because it {why}",
+                self.failures
+            ));
+        }
         degraded
+    }
+}
+
+/// Logs the processes that ran in `earlier` and no longer run in `current`.
+fn log_exits(earlier: &Topology, current: &Topology) {
+    for process in earlier.processes() {
+        let has_ended = current.processes().all(|running| running.id != process.id);
+        if has_ended {
+            tracing::info!("{} {} has ended", process.role, process.id.pid);
+        }
     }
 }
 
@@ -217,22 +231,12 @@ impl Search {
     fn search_until_stopped(mut self, sender: &Sender<Update>, stopped: &Receiver<()>) {
         // Without a watcher nothing is known yet, so the first search starts at once.
         let mut wait = if self.watcher.is_some() { POLL_INTERVAL } else { Duration::ZERO };
-        let mut obstacle = String::new();
+        let mut last_obstacle = String::new();
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             wait = POLL_INTERVAL;
             // Lets the other thread notice a search that hangs, as in a file system that does not answer.
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            let mut updates: Vec<Update> = self.search_processes_once().into_iter().collect();
-            match self.find_new_engines() {
-                Ok(found) => updates.extend(found.into_iter().map(|found| Update::Found(Box::new(found)))),
-                Err(why) => {
-                    // Each search fails for the same reason, which is logged once.
-                    if why != obstacle {
-                        obstacle.clone_from(&why);
-                        updates.push(Update::NotFound(why));
-                    }
-                }
-            }
+            let updates = self.search_for_updates(&mut last_obstacle);
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
             for update in updates {
                 // Fails once the receiver was dropped, which ends the thread.
@@ -243,22 +247,40 @@ impl Search {
         }
     }
 
+    /// Searches once for processes, connections and engines, and returns the changes. `last_obstacle` is the reason why the last search
+    /// found no engine.
+    fn search_for_updates(&mut self, last_obstacle: &mut String) -> Vec<Update> {
+        let mut updates = Vec::new();
+        updates.extend(self.search_processes_once());
+        match self.find_new_engines() {
+            Ok(engines) => updates.extend(engines.into_iter().map(|engine| Update::Found(Box::new(engine)))),
+            // Most searches fail for the same reason as the last one, and it is logged once.
+            Err(why) if why == *last_obstacle => {}
+            Err(why) => {
+                last_obstacle.clone_from(&why);
+                updates.push(Update::NotFound(why));
+            }
+        }
+        updates
+    }
+
+    /// Looks for new processes and connections. Returns whether there are any.
+    fn poll_watcher(&mut self) -> Result<bool, DiscoverError> {
+        if let Some(watcher) = &mut self.watcher {
+            return watcher.poll();
+        }
+        // The first search creates the watcher. All processes are new then.
+        self.watcher = Some(Watcher::new(DiscoverOptions::new(engines::DISCOVERED))?);
+        Ok(true)
+    }
+
     /// Searches once for new processes and connections, and returns what has changed; `None` if nothing has. Also looks up the ports that
     /// runs have asked for.
     fn search_processes_once(&mut self) -> Option<Update> {
-        let has_changed = match &mut self.watcher {
-            Some(watcher) => watcher.poll(),
-            // The first search creates the watcher. All processes are new then.
-            None => Watcher::new(DiscoverOptions::new(engines::DISCOVERED)).map(|watcher| {
-                self.watcher = Some(watcher);
-                true
-            }),
-        };
-        match has_changed {
+        match self.poll_watcher() {
             Ok(false) => {
                 // Ports are looked up at each search, because a process opens them once its model is loaded.
-                let wanted = self.ports.lock().unwrap_or_else(PoisonError::into_inner).wanted.clone();
-                self.publish_ports(wanted.into_values().flatten().collect());
+                self.publish_ports(self.wanted_pids());
                 None
             }
             Ok(true) => {
@@ -272,7 +294,8 @@ impl Search {
         }
     }
 
-    /// Engines that were not found before, with their ports and names. Empty if none is searched for; an error says why none is found.
+    /// Engines that were not found before, with their ports and names. Empty if there is no new one, or none is searched for. An error says
+    /// why there is no engine at all.
     fn find_new_engines(&mut self) -> Result<Vec<FoundEngine>, String> {
         let (Some(search), Some(watcher)) = (&mut self.for_engines, &self.watcher) else {
             return Ok(Vec::new());
@@ -295,7 +318,7 @@ impl Search {
         Ok(found)
     }
 
-    /// Reads the libraries and ports of processes that are new since the last search.
+    /// Reads the libraries of processes that are new since the last search, and looks up the ports of those that answer clients.
     fn read_new_processes(&mut self) {
         let Some(topology) = self.watcher.as_ref().map(Watcher::topology) else { return };
         let mut running: BTreeSet<ProcessId> = topology.processes().map(|process| process.id).collect();
@@ -315,14 +338,22 @@ impl Search {
         }
         // Includes the processes beyond the limit, which are not read later either.
         self.already_read = running;
-        // The ports that runs have asked for are looked up, too.
+        self.forget_ports_of_exited();
         let mut pids_to_look_up = server_pids;
+        pids_to_look_up.extend(self.wanted_pids());
+        self.publish_ports(pids_to_look_up);
+    }
+
+    /// Forgets the ports of processes that do not run any more.
+    fn forget_ports_of_exited(&self) {
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.already_read.iter().any(|id| id.pid == *pid));
-        pids_to_look_up.extend(ports.wanted.values().flatten());
-        // Released while files of other processes are read, because the run loop takes this lock.
-        drop(ports);
-        self.publish_ports(pids_to_look_up);
+    }
+
+    /// Processes whose ports the runs have asked for. Copied, because the run loop takes the lock while their files are read.
+    fn wanted_pids(&self) -> BTreeSet<u32> {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        ports.wanted.values().flatten().copied().collect()
     }
 
     /// Reads the listening ports of these processes into the list that the run loop looks at.

@@ -97,10 +97,14 @@ impl ClientConnection {
         let mut is_closed = false;
         for step in tracker.interpret_record(record) {
             match step {
-                // A new connection may have the number of an earlier one.
+                // The new connection has the kernel address of an earlier one.
                 ConnectionStep::Opened => reader.restart(),
-                ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
+                ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
+                    reader.read_bytes(at, bytes, is_start_of_write, server, sink);
+                }
+                // Bytes before the next ones were not observed.
                 ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+                // The full socket has accepted none or only a part of a write.
                 ConnectionStep::HeldUp => reader.record_short_write(),
                 ConnectionStep::Closed { end, unacknowledged } => {
                     reader.end_connection(at, end, unacknowledged, server, sink);
@@ -110,6 +114,37 @@ impl ClientConnection {
         }
         is_closed
     }
+}
+
+/// The state of a record's connection, which its first record adds. Also counts a new TLS connection in `tls_counts`. A connection that is
+/// not of the same kind of process any more is replaced: one that answers clients, or a frontend.
+#[inline]
+fn find_or_add_connection<'c>(
+    connections: &'c mut HashMap<u64, ClientConnection>,
+    record: &Record<'_>,
+    is_of_frontend: bool,
+    unknown_arrival: Option<UnknownArrival>,
+    tls_counts: Option<&mut Tls>,
+) -> &'c mut ClientConnection {
+    let connection = connections.entry(record.head.socket).or_insert_with(|| {
+        if is_tls_record(record)
+            && let Some(counts) = tls_counts
+        {
+            counts.plain += 1;
+        }
+        ClientConnection::new(is_of_frontend, unknown_arrival)
+    });
+    if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.reader.is_of_frontend() != is_of_frontend {
+        // The new connection has the kernel address of another process's, whose last write was reported after its end.
+        *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
+    }
+    connection
+}
+
+/// Whether a record is of the plain bytes of a TLS connection.
+#[inline]
+fn is_tls_record(record: &Record<'_>) -> bool {
+    matches!(record.kind, Kind::Tls | Kind::TlsClosed)
 }
 
 /// The ports on which a process listens for clients, which are all but those of ZMQ.
@@ -163,9 +198,9 @@ impl Egress {
         }
     }
 
-    /// Starts observing the writes of a process that answers clients. Must run before its messages are observed, so that no
-    /// response to them is missed. Returns whether its writes are observed: false if it serves no client through a socket. An error says
-    /// why they cannot be observed.
+    /// Starts observing what a process writes to its clients, and when their requests arrive. Must run before its messages are observed, so
+    /// that no response to them is missed. `listening` has all ports on which the process listens. Returns whether its writes are observed:
+    /// false if it serves no client through a socket. An error says why they cannot be observed.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,
@@ -263,32 +298,27 @@ impl Egress {
         self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()
     }
 
-    /// Processes a record of a connection of process `pid`.
+    /// Processes a record of the kernel side about a connection of process `pid`: a request that the process has read, or bytes of a
+    /// response that it has written. Deliveries of tokens in them are emitted.
     pub(super) fn read_record(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
         if record.kind == Kind::Read {
             return self.read_request(record);
         }
         let socket = record.head.socket;
-        let is_tls = matches!(record.kind, Kind::Tls | Kind::TlsClosed);
+        let is_tls = is_tls_record(record);
         let is_full = self.connections.len() >= MAX_CONNECTIONS;
         if is_full && !self.connections.contains_key(&socket) {
             self.writes_beyond_limit += 1;
+            // The kernel side then stops copying its bytes.
             self.useless_connections.push(UselessConnection { socket, is_tls });
             return;
         }
         let is_of_frontend = self.frontends.observed.contains(&pid);
         let unknown_arrival = self.reason_of_unknown_arrivals(is_tls);
         let server = &mut self.clients.server;
-        let connection = self.connections.entry(socket).or_insert_with(|| {
-            if is_tls && let Some(counts) = &mut server.tls {
-                counts.plain += 1;
-            }
-            ClientConnection::new(is_of_frontend, unknown_arrival)
-        });
-        if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.reader.is_of_frontend() != is_of_frontend {
-            // The new connection has the kernel address of another process's, whose last write was reported after its end.
-            *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
-        }
+        let tls_counts = server.tls.as_mut();
+        let connection =
+            find_or_add_connection(&mut self.connections, record, is_of_frontend, unknown_arrival, tls_counts);
         let reader = &mut connection.reader;
         // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
         if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
@@ -301,6 +331,7 @@ impl Egress {
             return;
         }
         let is_closed = connection.read_responses(record, server, sink);
+        // Its bytes turned out to be no responses.
         let is_useless = connection.reader.is_unreadable();
         if is_useless {
             self.forget_useless_connection(socket, is_tls);
@@ -314,7 +345,8 @@ impl Egress {
         }
     }
 
-    /// Reads a request, or its cancellation, that a process has received over its request plane. Reads of other processes do not matter.
+    /// Reads a request, or its cancellation, that a process has received over its request plane: the connections over which frontends pass
+    /// requests to workers. Reads of processes without a request plane do not matter.
     fn read_request(&mut self, record: &Record<'_>) {
         let Some(plane) = self.request_plane else { return };
         if !plane.cancels(record.payload) {

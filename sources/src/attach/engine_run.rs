@@ -113,8 +113,9 @@ impl EngineRuns {
             found.push(FoundEngine::inspect(engine, options.may_read_tokenizers()));
         }
         let search = engine_search.map(|names| names.into_search(&options, &found));
-        // The node keeps the engines that get no run, to report them.
-        let beyond_limit = found.split_off(found.len().min(usize::from(options.max_engines.0)));
+        let run_count = found.len().min(usize::from(options.max_engines.0));
+        let beyond_limit = found.split_off(run_count);
+        // The node is what all runs share. It keeps the engines that get no run, to report them.
         let node = start_node(Some(watcher), &found, search, &options)?;
         node.lock().discovery.found = beyond_limit;
         // All runs exist before the first attach, which depends on whether there are several.
@@ -124,8 +125,8 @@ impl EngineRuns {
         Ok((runs, engine_runs))
     }
 
-    /// Creates the runs with these ids, and attaches each to its engine. A run whose engine cannot be attached tries again later. Fails if
-    /// no engine can be attached.
+    /// Creates a run for each of these ids and engines, which are in the same order, and attaches it. A run whose engine cannot be attached
+    /// tries again later. Fails if no engine can be attached.
     fn attach_each(&self, run_ids: Vec<RunId>, engines: Vec<FoundEngine>) -> anyhow::Result<Vec<EngineRun>> {
         let is_only_engine = engines.len() == 1;
         // No run reads the probe's ring buffer until all are attached.
@@ -344,7 +345,7 @@ impl EngineRun {
         self.attach_error = Some(reason);
     }
 
-    /// Continues the run with a new attach. The run then no longer waits for an engine.
+    /// Continues the run with a new attach, which observes the processes of the engine. The run then no longer waits for an engine.
     fn begin_watching(&mut self, mut attach: Attach) {
         // A hop has the same id after a restart of the engine.
         attach.interpreter.lanes.paths.ids = self.hop_ids.clone();
@@ -360,9 +361,9 @@ impl EngineRun {
 
     /// Notes the exit of the engine. From then on, an engine of its name continues this run. Does nothing while no process has changed.
     fn note_exit(&mut self) {
-        let change = self.node.lock().discovery.changes();
-        // An exit is a change of the processes, so there is none to find before the next change.
-        if self.change_at_exit_check == Some(change) {
+        // Number of changes of processes that discovery has found so far. An exit is one, so there is none to find before the next change.
+        let change_count = self.node.lock().discovery.changes();
+        if self.change_at_exit_check == Some(change_count) {
             return;
         }
         if let RunState::Watching(attach) = &self.state
@@ -372,7 +373,7 @@ impl EngineRun {
             self.exited_at = Some(Instant::now());
             self.node.lock().set_waiting(self.run, true);
         }
-        self.change_at_exit_check = Some(change);
+        self.change_at_exit_check = Some(change_count);
     }
 
     /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run,
@@ -414,8 +415,8 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the watch of an engine that has been absent `since`, and waits for the next one. Keeps its report lines and hop ids. Does
-    /// nothing if no engine is watched.
+    /// Ends the observation of an engine that has been absent `since`, and waits for the next one. Keeps its report lines, and the ids of
+    /// its hops. Does nothing if no engine is watched.
     fn leave_engine(&mut self, since: Instant) {
         let waiting = RunState::Waiting { since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {
@@ -428,8 +429,9 @@ impl EngineRun {
                 self.past_degraded.push(line);
             }
         }
+        // A hop has the same id after a restart of the engine.
         self.hop_ids = attach.interpreter.lanes.paths.ids.clone();
-        // The numbers of frames start at 0 again, so they need another generation.
+        // The numbers of frames start at 0 again, and the generation tells them from those before.
         self.hop_ids.generation += 1;
         attach.release_run();
         self.node.lock().set_waiting(self.run, true);

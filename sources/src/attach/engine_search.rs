@@ -60,9 +60,9 @@ impl EngineTraits {
         let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
         // Truncated, because the engine's command line chooses the name, and it becomes a label and a part of file names.
         let model = discover::model_name(engine).map(|model| model.chars().take(MAX_MODEL_CHARS).collect::<String>());
-        // An id of 0 is unknown.
-        let network_namespace =
-            ports.values().flatten().map(|listening| listening.network_namespace).find(|id| *id > 0);
+        // The first process whose namespace is known stands for the engine. An id of 0 is unknown.
+        let mut namespaces = ports.values().flatten().map(|listening| listening.network_namespace);
+        let network_namespace = namespaces.find(|id| *id > 0);
         Self { name: name_engine(engine, port, model.as_deref()), port, model, network_namespace }
     }
 
@@ -183,6 +183,21 @@ fn process_ids(engine: &Engine) -> Vec<ProcessId> {
     engine.processes.iter().map(|process| process.id).collect()
 }
 
+/// Whether an engine with the processes `ids` has started completely: two searches have found the same processes, with a connection for
+/// output. `seen_before` are its processes at the last search. An engine that was first seen too long ago counts as complete, too.
+fn is_complete(
+    engine: &Engine,
+    ids: &[ProcessId],
+    seen_before: Option<&SeenProcesses>,
+    first_seen_at: Instant,
+) -> bool {
+    // An engine that starts adds processes, and opens its sockets one by one.
+    let is_settled = seen_before.is_some_and(|seen| seen.ids == ids);
+    let is_connected = engine.on_token_path().next().is_some();
+    let is_overdue = first_seen_at.elapsed() > MAX_SETTLING;
+    (is_settled && is_connected) || is_overdue
+}
+
 impl EngineSearch {
     /// A search for the engines with these names, or for all if there are none.
     pub(super) fn new(names: BTreeSet<String>, may_read_tokenizers: bool) -> Self {
@@ -206,8 +221,8 @@ impl EngineSearch {
         }
     }
 
-    /// Returns the engines that were not found before and are complete: two searches have found the same processes with a connection for
-    /// output, or the wait for that was too long. An error says why there is none.
+    /// Returns the engines that were not found before and have started completely. The others are settling: the next search looks at them
+    /// again. An error says why there is no engine at all.
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         // An engine that has exited is found again when it has started again.
         self.found_processes.retain(|id, _| topology.processes().any(|process| process.id == *id));
@@ -218,13 +233,10 @@ impl EngineSearch {
                 continue;
             }
             let ids = process_ids(engine);
-            let last_seen = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
-            let first_seen_at = last_seen.map_or_else(Instant::now, |seen| seen.first_seen_at);
-            // An engine that starts adds processes, so two searches must find the same ones.
-            let is_settled = last_seen.is_some_and(|seen| seen.ids == ids);
-            let is_connected = engine.on_token_path().next().is_some();
-            let is_overdue = first_seen_at.elapsed() > MAX_SETTLING;
-            if (is_settled && is_connected) || is_overdue {
+            // Of an engine that has changed since the last search, some processes are the same.
+            let seen_before = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
+            let first_seen_at = seen_before.map_or_else(Instant::now, |seen| seen.first_seen_at);
+            if is_complete(engine, &ids, seen_before, first_seen_at) {
                 self.mark_as_found(engine);
                 complete.push(engine.clone());
             } else {

@@ -47,8 +47,8 @@ pub(super) struct FrontendWatch {
 }
 
 impl FrontendWatch {
-    /// Observes the writes of frontends that are new in the topology, up to the limit. Keeps the reason for the last one that is not
-    /// observed.
+    /// Observes the writes of frontends, the processes between the engine and its clients, that discovery has found since the last call, up
+    /// to the limit. Keeps the reason for the last one that is not observed.
     pub(super) fn observe_new_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         // This is called at each turn, and the frontends rarely change.
         if self.found == node.discovery.topology().frontends {
@@ -58,6 +58,7 @@ impl FrontendWatch {
         let found_before = std::mem::replace(&mut self.found, found_now);
         // `prefill` or `decode` for a server of such a pair.
         let side = engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
+        // Frontends that have exited make room for others.
         let still_running = found_before.iter().filter(|id| self.found.contains(id));
         let mut observed_count = still_running.filter(|id| self.observed.contains(&id.pid)).count();
         for id in &self.found {

@@ -24,7 +24,8 @@ struct AssignedHop {
 }
 
 impl HopIds {
-    /// Id of a hop that is new in this generation; `None` beyond the limit. A generation lasts from one attach of a run to the next.
+    /// Id for a hop with these ends, which is new since the last start of the engine (the generation). A hop that was there before the
+    /// engine was started again keeps its id. `None` beyond the limit of hops.
     pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
         // A hop between the same ends as one before a restart of the engine is the same hop for the reader.

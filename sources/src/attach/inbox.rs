@@ -90,31 +90,41 @@ impl Inbox {
         Self { max_bytes, payloads: Vec::new(), entries: Vec::new(), passed: 0, dropped: 0 }
     }
 
-    /// Copies an observation to the end of the inbox. Beyond the limit of bytes, only losses and exits are kept, and the others are
-    /// counted.
+    /// Copies an observation to the end of the inbox, where it waits until its run reads it. Beyond the limit of bytes, only losses and
+    /// exits are kept, and the others are counted as dropped.
     pub(super) fn push_copy(&mut self, observation: &Observation<'_>) {
-        let used_bytes = self.payloads.len() + self.entries.len() * size_of::<CopiedObservation>();
+        // Losses and exits are rare and small, so the limit need not count them.
         let is_record = !matches!(observation, Observation::Lost { .. } | Observation::Exited { .. });
-        if is_record && used_bytes + payload_of(observation).len() > self.max_bytes {
-            self.dropped += 1;
-            return;
-        }
         if is_record {
+            let used_bytes = self.payloads.len() + self.entries.len() * size_of::<CopiedObservation>();
+            if used_bytes + payload_of(observation).len() > self.max_bytes {
+                self.dropped += 1;
+                return;
+            }
             // The records dropped since the last one are counted first, where they would have been.
             self.push_dropped_count();
         }
-        // Losses in a row are added up, because they are kept beyond the limit.
-        if let Observation::Lost { cause, count } = observation
-            && let Some(CopiedObservation::Lost { cause: last_cause, count: last_count }) = self.entries.last_mut()
-            && cause == last_cause
-        {
-            *last_count += count;
+        // Losses in a row become one entry, because they are kept beyond the limit.
+        if self.add_to_last_loss(observation) {
             return;
         }
         let begin = self.payloads.len();
         self.payloads.extend_from_slice(payload_of(observation));
         let payload = begin..self.payloads.len();
         self.entries.push(CopiedObservation::of(observation, payload));
+    }
+
+    /// Adds a loss to the last entry, if that is a loss of the same cause. Returns whether it did.
+    #[inline]
+    fn add_to_last_loss(&mut self, observation: &Observation<'_>) -> bool {
+        if let Observation::Lost { cause, count } = observation
+            && let Some(CopiedObservation::Lost { cause: last_cause, count: last_count }) = self.entries.last_mut()
+            && cause == last_cause
+        {
+            *last_count += count;
+            return true;
+        }
+        false
     }
 
     /// Adds an entry for the observations that did not fit, before later ones.
@@ -151,14 +161,15 @@ impl Inbox {
         drained
     }
 
-    /// Frees the space of the observations that were passed on.
+    /// Frees the space of the observations that were passed on: their entries, and their bytes in the common buffer of payloads.
     fn remove_passed(&mut self) {
         self.entries.drain(..self.passed);
         self.passed = 0;
         // Payloads lie in the order of their entries, so the bytes before the first one that is left are no longer needed.
-        let first_kept = self.entries.iter().find_map(CopiedObservation::payload_range).map(|range| range.start);
-        let freed_bytes = first_kept.unwrap_or(self.payloads.len());
+        let first_kept = self.entries.iter().find_map(CopiedObservation::payload_range);
+        let freed_bytes = first_kept.map_or(self.payloads.len(), |range| range.start);
         self.payloads.drain(..freed_bytes);
+        // The ranges that are left move with their bytes.
         for range in self.entries.iter_mut().filter_map(CopiedObservation::payload_range_mut) {
             *range = range.start - freed_bytes..range.end - freed_bytes;
         }

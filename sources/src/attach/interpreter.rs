@@ -48,17 +48,21 @@ impl Interpreter {
         self.lanes.translator.prepare_comparison(&self.egress.clients);
     }
 
-    /// Emits the events of an observation.
+    /// Emits the events of an observation: a call of libzmq that sends or receives a message, a read or write of another socket, a loss, or
+    /// the exit of a process.
     pub fn interpret_observation(&mut self, observation: &Observation<'_>, sink: Sink<'_>) {
         let Self { lanes, egress, reads, .. } = self;
         match observation {
             Observation::Sent(message) => lanes.record_send(message, &mut egress.clients, sink),
+            // libzmq has refused the message.
             Observation::Unsent(call) => lanes.record_refused_send(call),
+            // The method that passes messages to a server inside the process has returned.
             Observation::Returned(call) => lanes.record_return(call, sink),
             Observation::Received(message) => {
                 // Whether its send was observed makes no difference here.
                 lanes.record_receive(message, sink);
             }
+            // The receiver asks for its next message.
             Observation::Processed(call) => lanes.record_processed(call, sink),
             // Bytes that a process without libzmq has read from a ZMQ connection.
             Observation::Egress { pid, record } if record.kind == Kind::Zmtp => {
@@ -74,7 +78,8 @@ impl Interpreter {
         }
     }
 
-    /// Reports lost observations, except those that gaps in the numbering of messages have already revealed.
+    /// Reports lost observations of this cause, except those that gaps in the numbering of messages have already revealed. `count` is an
+    /// estimate of this engine's share if several engines share the ring buffer.
     fn record_loss(&mut self, cause: Loss, count: u64, sink: Sink<'_>) {
         // Keeps responses from being compared with the text of missed frames.
         self.egress.clients.record_missed_frames();

@@ -73,6 +73,31 @@ impl<'m> SentMessage<'m> {
     fn of_several_parts(whole: &'m Multipart) -> Self {
         Self { number: whole.number, bytes: whole.bytes, first_part: whole.first_part(), part_count: 2 }
     }
+
+    /// Decodes the message and emits it as a frame. `sent` is the call that sent it, and `lane` the number of the sending socket. The
+    /// tokens in it may be delivered to `clients`. Returns the id of the frame; `None` if it was not decoded, or is not reported.
+    #[inline]
+    fn emit_frame(
+        self,
+        sent: &Call,
+        lane: usize,
+        translator: &mut Translator,
+        paths: &mut Paths,
+        clients: &mut Clients,
+        sink: Sink<'_>,
+    ) -> Option<FrameId> {
+        // The empty second part stands for all further ones, which the decoder does not read.
+        let parts = [self.first_part.unwrap_or_default(), &[]];
+        let message = ObservedMessage {
+            source: MessageSource::Sent { lane, socket: sent.socket, number: self.number },
+            at: sent.at,
+            forwarded: None,
+            bytes: self.bytes,
+            parts: self.first_part.map(|_| &parts[..self.part_count]).ok_or(CUT_BY_CAPTURE),
+            by: ObservedBy::LocalSend,
+        };
+        translator.translate_message(message, paths, std::iter::once(clients), sink)
+    }
 }
 
 /// A message to the scheduler.
@@ -151,11 +176,13 @@ impl Lanes {
         if self.is_for_scheduler(message, frame) {
             return self.record_request_send(message, frame, sink);
         }
+        let lane = frame.lane as usize;
         let sent = match self.multiparts.record_sent_part(message, frame, MessageUse::Output) {
             MessagePart::Whole(number) => SentMessage::of_one_part(message, number),
+            // The message is processed with its last part.
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
-                if may_be_pair_message(&self.paths, &self.rooms, frame.lane as usize, socket.pid)
+                if may_be_pair_message(&self.paths, &self.rooms, lane, socket.pid)
                     && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
                 {
                     // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
@@ -164,25 +191,15 @@ impl Lanes {
                 SentMessage::of_several_parts(whole)
             }
         };
-        // The empty second part stands for all further ones, which the decoder does not read.
-        let parts = [sent.first_part.unwrap_or_default(), &[]];
-        let message = ObservedMessage {
-            source: MessageSource::Sent { lane: frame.lane as usize, socket, number: sent.number },
-            at,
-            forwarded: None,
-            bytes: sent.bytes,
-            parts: sent.first_part.map(|_| &parts[..sent.part_count]).ok_or(CUT_BY_CAPTURE),
-            by: ObservedBy::LocalSend,
-        };
-        let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
-        if let Some(id) = translated {
+        let frame_id = sent.emit_frame(&message.call, lane, &mut self.translator, &mut self.paths, clients, sink);
+        if let Some(id) = frame_id {
             // `record_return` measures from here how long the send took.
             self.last_sent_by_pid.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
         }
     }
 
-    /// Whether a message carries requests to the scheduler. A process that forwards requests sends them on one of its sockets, and output
-    /// on the others.
+    /// Whether a message carries requests to the scheduler, judged by the role of its sender. A process that forwards requests sends them
+    /// on one of its sockets (lanes), and output on the others.
     fn is_for_scheduler(&mut self, message: &Message<'_>, frame: FrameRef) -> bool {
         let role = self.paths.roles.role_of(message.call.socket.pid);
         if !role.forwards_requests() {
@@ -199,7 +216,8 @@ impl Lanes {
         !requests.is_empty() && content != Ok(DispatchKind::Aborts)
     }
 
-    /// Processes a message to the scheduler, of which only what identifies its requests is read.
+    /// Processes a message to the scheduler, or a part of one. Of its requests, only the ids and rooms are read. A room is the number that
+    /// a request has on both servers of a pair, one for prefill and one for decode.
     fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
         let complete = RequestMessage::complete_with(message, frame, &mut self.multiparts);
@@ -263,6 +281,7 @@ impl Lanes {
     pub(super) fn record_receive(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call { at, socket, tid, wakeup, .. } = message.call;
         let receiver = Some(ThreadId { pid: socket.pid, tid });
+        // Finds the observed send of the same message, by its content and order.
         let found = match self.matcher.match_receipt(message) {
             Ok(found) => found,
             Err(why) => {
@@ -321,7 +340,8 @@ impl Lanes {
         counted - already_reported
     }
 
-    /// Processes the receiver's call for the next message, which marks the previous one as processed.
+    /// Processes the receiver's call for the next message, which marks the previous one as processed. Emits that, if the hop of the
+    /// previous message is known.
     pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(frame) = self.matcher.processed_frame(call) else { return };
         if let Some(hop) = self.paths.hop_of_lane(frame.lane as usize)
@@ -337,13 +357,13 @@ impl Lanes {
         self.matcher.record_refused_send(call);
     }
 
-    /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
+    /// Decodes and emits a received frame whose send was not observed. Does nothing if a process that sends frames is watched, because its
+    /// frames are decoded where they are sent.
     fn decode_unsent_frame(&mut self, message: &Message<'_>, sink: Sink<'_>) {
-        let Call { at, socket, tid, wakeup, .. } = message.call;
-        // A watched sender's messages are decoded from the copy made there.
         if self.paths.roles.has_watched_sender() {
             return;
         }
+        let Call { at, socket, tid, wakeup, .. } = message.call;
         let payload = complete_payload(message);
         let message = ObservedMessage {
             source: MessageSource::Received(socket),

@@ -98,6 +98,7 @@ impl LateProcesses {
         }
         self.last_check = Some(Instant::now());
         self.unserved.retain(|tokenizer| tokenizer.first_check.elapsed() < SERVES_WITHIN);
+        // Those that still serve no clients are put back.
         for tokenizer in std::mem::take(&mut self.unserved) {
             let pid = tokenizer.process.id.pid;
             let Some(ports) = discovery.ports(pid) else {
@@ -105,8 +106,8 @@ impl LateProcesses {
                 self.unserved.push(tokenizer);
                 continue;
             };
-            let is_served = ports.and_then(|ports| egress.observe_serving(probe, &tokenizer.process, &ports, engine));
-            match is_served {
+            let observed = ports.and_then(|ports| egress.observe_serving(probe, &tokenizer.process, &ports, engine));
+            match observed {
                 Ok(true) => {
                     self.served.insert(pid);
                 }
@@ -118,7 +119,8 @@ impl LateProcesses {
         discovery.look_up_ports(run, self.unserved.iter().map(|tokenizer| tokenizer.process.id.pid));
     }
 
-    /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.
+    /// Counts the receives and deliveries of new processes as observed from now on, and reports the hops for which this changes something.
+    /// Call this once all observations from before they were watched have been read: otherwise frames of that time would be judged, too.
     pub(super) fn activate_processes(&mut self, lanes: &mut Lanes, reads: &mut SocketReads, sink: Sink<'_>) {
         let paths = &mut lanes.paths;
         let now = MonoNs::now();

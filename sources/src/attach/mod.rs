@@ -159,15 +159,17 @@ impl Attach {
         true
     }
 
-    /// Returns whether the watched processes are probably no engine: neither a connection nor a message confirms it, and another engine is
-    /// confirmed.
+    /// Returns whether the watched processes are probably no engine, but only have titles like one. Neither a connection between them nor a
+    /// message confirms it, and another engine is confirmed.
     fn is_superseded(&self) -> bool {
         let node = self.node.lock();
         let topology = node.discovery.topology();
+        // Discovery confirms an engine by a connection between its processes.
         let mut unconfirmed = topology.unconfirmed_engines().flat_map(|engine| &engine.processes);
         let lacks_connection = unconfirmed.any(|process| self.knows_process(process));
         let lacks_messages = !self.has_observed;
-        lacks_connection && lacks_messages && topology.confirmed_engines().next().is_some()
+        let is_other_confirmed = topology.confirmed_engines().next().is_some();
+        lacks_connection && lacks_messages && is_other_confirmed
     }
 
     /// Parts of the probe that are missing for this engine.
@@ -275,8 +277,8 @@ impl Attach {
         self.interpreter.egress.watch_frontends(self.run, &self.engine, node);
     }
 
-    /// Follows a change of processes and connections. A process joins this engine once it is connected to one of its processes, possibly
-    /// long after its start.
+    /// Follows a change of processes and connections: watches new processes of this engine, and the queues of new connections. A process
+    /// joins this engine once it is connected to one of its processes, possibly long after its start.
     fn apply_topology(&mut self, node: &mut Node) {
         // Without it, all processes of this engine have exited.
         let Some(engine) = self.current_state_of_engine(node) else { return };
@@ -387,7 +389,8 @@ impl Attach {
         process.inner_server.is_some() && known.is_some_and(|known| known.inner_server.is_none())
     }
 
-    /// Attaches to a process that started later, or was not on the path before.
+    /// Observes the messages of a process that started later, or was not on the path of tokens before, and its writes to clients. A refusal
+    /// is added to the report.
     fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
         let Some((probe, discovery)) = node.probe_and_discovery() else { return };
         // Noted even if the probe is refused below, so that it is not tried again at each change.
@@ -456,7 +459,8 @@ impl Attach {
         }
     }
 
-    /// Announces changed capabilities of hops, once everything observed before the change is emitted.
+    /// Emits which stages of messages are observed on each hop (its capabilities), if that has changed. Call this once everything observed
+    /// before the change is emitted.
     fn report_capabilities(&mut self, sink: Sink<'_>) {
         self.late_processes.activate_processes(&mut self.interpreter.lanes, &mut self.interpreter.reads, sink);
         self.interpreter.lanes.paths.set_deliveries_visible(

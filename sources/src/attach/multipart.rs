@@ -25,7 +25,8 @@ pub(super) enum MessageUse {
 }
 
 impl MessageUse {
-    /// Whether to keep the content of the next part of an `open` message. `part_bytes` is the length of that part.
+    /// Whether to keep the content of the next part of a message, for a decoder that reads it. `open` has the parts of the message so far,
+    /// and `part_bytes` is the length of the next one.
     fn keeps_part(self, open: &Multipart, part_bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
@@ -219,8 +220,31 @@ impl LaterParts {
     }
 }
 
+/// Adds a part to the `open` message that it continues. After the last part, the message's parts after the first are remembered in
+/// `later_parts`, by lane, so that the numbering of messages leaves them out.
+#[inline]
+fn add_further_part<'m>(
+    open: &'m mut Multipart,
+    later_parts: &mut HashMap<u32, LaterParts>,
+    part: &Message<'_>,
+    name: FrameRef,
+    usage: MessageUse,
+) -> MessagePart<'m> {
+    open.add_part(part, usage);
+    if part.more {
+        return MessagePart::Incomplete;
+    }
+    // Leaves 0, which marks the message as complete.
+    open.part_count = std::mem::take(&mut open.parts);
+    let routed_message = open.begins_with_address(usage).then_some(open.number);
+    let later_of_lane = later_parts.entry(name.lane).or_default();
+    later_of_lane.add_parts(open.name.seq + 1, name.seq, routed_message);
+    MessagePart::Last(open)
+}
+
 impl Multiparts {
-    /// Records a sent part, and keeps its content if it is among the first parts of its message. Returns where the part belongs.
+    /// Records a sent part of a message, which may be its only one. Keeps its content if it is among the first parts. Returns where the
+    /// part belongs. `name` has the lane (the sending socket) and the number of the part on it.
     pub(super) fn record_sent_part(
         &mut self,
         message: &Message<'_>,
@@ -232,16 +256,7 @@ impl Multiparts {
         // Two look-ups, because a borrow that is returned from one branch would last for all.
         if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
             let Some(open) = self.open.get_mut(&socket) else { return MessagePart::Whole(number) };
-            open.add_part(message, usage);
-            if message.more {
-                return MessagePart::Incomplete;
-            }
-            // Leaves 0, which marks the message as complete.
-            open.part_count = std::mem::take(&mut open.parts);
-            let routed_message = open.begins_with_address(usage).then_some(open.number);
-            let later = self.later.entry(name.lane).or_default();
-            later.add_parts(open.name.seq + 1, name.seq, routed_message);
-            return MessagePart::Last(open);
+            return add_further_part(open, &mut self.later, message, name, usage);
         }
         if !message.more {
             return MessagePart::Whole(number);

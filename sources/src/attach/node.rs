@@ -94,7 +94,7 @@ impl Node {
         self.probe.as_ref()
     }
 
-    /// Adds a run for this engine. Without an engine, the run waits for any.
+    /// Adds a run, the observation of one engine across its restarts, and returns its id. Without an engine, the run waits for any.
     pub(super) fn add_run(&mut self, engine: Option<&EngineTraits>) -> RunId {
         // Runs are never removed, so their number is the next index.
         let run = self.runs.len();
@@ -168,7 +168,8 @@ impl Node {
         }
     }
 
-    /// Takes the found engine that a waiting run continues with, and records it as the engine of the run. `None` if there is none.
+    /// Takes the engine that a waiting run continues with from those that discovery has found. `None` if there is none. A run is the
+    /// observation of one engine, which goes on when the engine is started again.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
         let index = self.discovery.found.iter().position(|found| self.is_next_engine_of(run, found))?;
@@ -202,8 +203,9 @@ impl Node {
         self.unwatched_engines().any(|engine| ended.has_same_address(engine) || ended.has_same_model(engine))
     }
 
-    /// The waiting run that continues with this engine. The only run does so unless its engine was certainly another one. Of several runs,
-    /// it is one whose engine had the same address, or the only one with the same model.
+    /// The run whose engine has ended, or was never found, and that continues with this engine; `None` if none does. The only run does so
+    /// unless its engine was certainly another one. Of several runs, it is one whose engine had the same address, or the only one with the
+    /// same model.
     fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
         if self.has_several_runs() {
             return self.waiting_run_of_same_engine(engine);
@@ -252,6 +254,7 @@ impl Node {
 
     /// Drops found engines that a run watches. One that only shares a process with the engine of a run is kept until that run ends.
     fn drop_watched_engines(&mut self) {
+        // Moved out meanwhile, because the test borrows the whole node.
         let mut found_engines = std::mem::take(&mut self.discovery.found);
         found_engines.retain(|found| !self.is_engine_of_a_run(found));
         self.discovery.found = found_engines;
@@ -261,8 +264,8 @@ impl Node {
     /// main process is watched is never another one.
     fn is_engine_of_a_run(&self, found: &FoundEngine) -> bool {
         let Some(sharing) = self.run_sharing_process(found) else { return false };
-        let is_main_watched =
-            found.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());
+        let main_process = found.engine.main_process();
+        let is_main_watched = main_process.is_some_and(|main| self.runs_watching(main.id).next().is_some());
         is_main_watched || !self.is_of_another_engine(sharing.run, &found.traits)
     }
 
@@ -286,11 +289,13 @@ impl Node {
         own.is_some_and(|own| own.is_other_engine_than(engine))
     }
 
-    /// Names of engines that are not watched because one of their processes, whose pid is given, belongs to the engine of this run.
+    /// Names of found engines that are not watched because one of their processes, whose pid is given, belongs to the engine of this run.
     pub(super) fn engines_sharing_process(&self, run: RunId) -> impl Iterator<Item = (&str, u32)> {
         self.discovery.found.iter().filter_map(move |found| {
-            let sharing = self.run_sharing_process(found).filter(|sharing| sharing.run == run)?;
-            self.is_of_another_engine(run, &found.traits).then_some((found.traits.name.as_str(), sharing.pid))
+            let sharing = self.run_sharing_process(found)?;
+            // Otherwise it is the engine of the run itself.
+            let is_other_engine = self.is_of_another_engine(run, &found.traits);
+            if sharing.run == run && is_other_engine { Some((found.traits.name.as_str(), sharing.pid)) } else { None }
         })
     }
 
@@ -329,15 +334,19 @@ impl Node {
         Some(self.name_of(*other))
     }
 
-    /// Parts of the probe that are missing for this run.
+    /// Parts of the probe that are missing for this run, because the kernel or a process refused them.
     pub(super) fn missing_parts(&self, run: RunId) -> impl Iterator<Item = &Degraded> {
-        let missing = self.probe.iter().flat_map(Probe::degraded);
-        missing.filter(move |missing| match missing.pid.and_then(|pid| self.receivers.get(&pid)) {
-            // What is missing in a process that is of no run any more is reported by each run.
-            Some(receivers) => receivers.runs.is_empty() || receivers.runs.contains(&run),
-            // Missing everywhere.
-            None => true,
-        })
+        let missing_parts = self.probe.iter().flat_map(Probe::degraded);
+        missing_parts.filter(move |missing| self.concerns_run(missing, run))
+    }
+
+    /// Whether a missing part of the probe concerns a run: it is missing everywhere, or in a process that the run watches.
+    fn concerns_run(&self, missing: &Degraded, run: RunId) -> bool {
+        // Without a pid, it is missing everywhere.
+        let Some(pid) = missing.pid else { return true };
+        let Some(receivers) = self.receivers.get(&pid) else { return true };
+        // What is missing in a process that is of no run any more is reported by each run.
+        receivers.runs.is_empty() || receivers.runs.contains(&run)
     }
 
     /// Passes new observations of a run's processes to `emit`, oldest first. Copies the observations of other runs into their inboxes.
@@ -376,8 +385,9 @@ impl Node {
         ReadCounts { own, last_at, has_unread: !entry.inbox.is_empty(), ..ReadCounts::default() }
     }
 
-    /// Reads the ring for `limit`, and adds the numbers of observations to `counts`. Delivers each to the runs that receive from its
-    /// process. After an error, which says why the probe has stopped, each later call returns it again.
+    /// Reads the probe's ring buffer for `limit`, and adds the numbers of observations to `counts`. Each observation goes to the runs that
+    /// watch its process: for this `run` to `emit`, for any other to its inbox. An error says why the probe has stopped, and each later
+    /// call returns it again.
     fn read_ring(
         &mut self,
         run: RunId,
@@ -410,7 +420,7 @@ impl Node {
         let _ = self.read_observations(RunId::MAX, &mut |_| {});
     }
 
-    /// Ends the observation of the processes that only this run watches, and drops the run's observations that were not read.
+    /// Ends the observation of a run's engine: of the processes that no other run watches. Drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
         self.drop_unread_of(run);
         let without_receiver = self.remove_receiver(run);
@@ -435,7 +445,7 @@ impl Node {
         }
     }
 
-    /// Stops passing observations to a run. Returns the processes from which no run receives any more.
+    /// Stops passing observations to a run. Returns the pids of the processes from which no run receives any more.
     fn remove_receiver(&mut self, run: RunId) -> BTreeSet<u32> {
         let mut without_receiver = BTreeSet::new();
         self.receivers.retain(|pid, receivers| {

@@ -66,11 +66,16 @@ impl Observability {
     /// Time from which all of `pids` have been observed to receive from the process `sender_pid`. `None` if one of them is not observed, or
     /// `pids` is empty.
     pub(super) fn receives_observed_since(&self, sender_pid: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        latest_stamp(pids.iter().map(|pid| {
-            // A process without libzmq is not watched. Its connection from the sender may be read instead.
-            let read_since = self.read.get(&ProcessPair { sender_pid, receiver_pid: *pid });
-            self.watched.get(pid).or(read_since).copied()
-        }))
+        latest_stamp(pids.iter().map(|pid| self.receives_from_observed_since(sender_pid, *pid)))
+    }
+
+    /// Time from which a process has been observed to receive from `sender_pid`; `None` if it is not.
+    fn receives_from_observed_since(&self, sender_pid: u32, receiver_pid: u32) -> Option<MonoNs> {
+        if let Some(watched_since) = self.watched.get(&receiver_pid) {
+            return Some(*watched_since);
+        }
+        // A process without libzmq is not watched. Its connection from the sender may be read instead.
+        self.read.get(&ProcessPair { sender_pid, receiver_pid }).copied()
     }
 
     /// Whether the end of processing is observed in all of `pids`.

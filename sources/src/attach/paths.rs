@@ -151,26 +151,26 @@ impl Paths {
         at: MonoNs,
         sink: Sink<'_>,
     ) -> Option<HopId> {
-        let content = Content::Output(kind);
-        match self.hop_of_lane(lane) {
-            Some(hop) => {
-                let is_first_with_output = hop.content.is_control() && !kind.is_control();
-                if is_first_with_output {
-                    // It says more about both ends than the control messages before it.
-                    self.set_content(lane, socket.pid, kind);
-                    self.announce_lane(lane, at, sink);
-                }
-            }
-            // A process that forwards requests sends such messages to the scheduler, too, so this lane may carry requests.
-            None if !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests() => return None,
-            None => {
-                self.create_hop(lane, socket, content, at)?;
+        if let Some(hop) = self.hop_of_lane(lane) {
+            let is_first_with_output = hop.content.is_control() && !kind.is_control();
+            if is_first_with_output {
+                // It says more about both ends than the control messages before it.
+                self.set_content(lane, socket.pid, kind);
                 self.announce_lane(lane, at, sink);
             }
+        } else {
+            let content = Content::Output(kind);
+            // A process that forwards requests sends messages without tokens to the scheduler, too.
+            let may_carry_requests = !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests();
+            if may_carry_requests {
+                return None;
+            }
+            self.create_hop(lane, socket, content, at)?;
+            self.announce_lane(lane, at, sink);
         }
         let hop = self.hop_of_lane(lane)?;
         let hop_id = hop.id;
-        // A server inside the sender's process receives without a queue.
+        // A server inside the sender's process receives without a queue, so there is no wait to observe.
         let stays_in_process = hop.receiver_pid() == Some(hop.sender_socket.pid);
         if has_chunks && !hop.is_watched() && !stays_in_process {
             self.sent_to_unwatched += 1;
@@ -211,6 +211,7 @@ impl Paths {
     /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None`
     /// beyond the limit of hops.
     fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
+        // Tells the frames apart from those before a restart of the engine, whose numbers also begin at 0.
         let generation = self.ids.generation;
         if let Some(hop) = self.hops_of_unwatched_senders.get_mut(&socket) {
             let number = hop.frames;
@@ -245,8 +246,8 @@ impl Paths {
         Some(id)
     }
 
-    /// Adds the hop of a new lane, which is one sending socket, with the receiver that the connections suggest. Returns its id; `None`
-    /// beyond the limit of hops.
+    /// Adds the hop of a new lane, which is one sending socket. Its receiver is the process that the engine's connections suggest, until a
+    /// receive is observed. Returns the id of the hop; `None` beyond the limit of hops.
     fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<HopId> {
         // A socket gets a new lane when the numbering of its messages has restarted. Its previous lane has ended then.
         for old in self.hops.iter_mut().flatten().filter(|hop| hop.sender_socket == socket) {
@@ -291,7 +292,7 @@ impl Paths {
     /// Notes that `pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it has none.
     pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
-        // A restarted process receives on the hop of its predecessor, which is no longer watched.
+        // A process that was started again receives on the hop of its predecessor, which is no longer watched.
         let is_successor =
             hop.receiver_pid().is_none_or(|before| before != pid && !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
@@ -353,11 +354,14 @@ impl Paths {
         receivers
     }
 
-    /// Deduces the receiver of a lane, which is one sending socket, again. Does nothing if a watched receiver was confirmed.
+    /// Deduces the receiver of a lane, which is one sending socket, again from the engine's connections. Does nothing if a receive has
+    /// confirmed the receiver and it is still watched.
     fn update_presumed_receiver(&mut self, lane: usize) {
         let Some(hop) = &self.hops[lane] else { return };
         let is_watched = hop.receiver_pid().is_some_and(|pid| self.observability.is_watched(pid));
-        if hop.is_replaced || (hop.is_receiver_confirmed && is_watched) {
+        let is_certain = hop.is_receiver_confirmed && is_watched;
+        // A replaced lane carries no messages any more.
+        if hop.is_replaced || is_certain {
             return;
         }
         let presumed = self.presume_receiver(hop.sender_socket, hop.content, Some(lane));
@@ -381,7 +385,8 @@ impl Paths {
         }
     }
 
-    /// Emits the hop of a lane, which is one sending socket, if its state has changed since it was last emitted.
+    /// Emits the hop of a lane, which is one sending socket, if its state has changed since it was last emitted. The state is its ends, and
+    /// its capabilities: which stages of its messages are observed.
     fn announce_lane(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(hop) = &mut self.hops[lane] else { return };
         update_endpoint(hop, &self.roles);
@@ -420,8 +425,8 @@ fn update_endpoint(hop: &mut LaneHop, roles: &Roles) {
     }
 }
 
-/// Capabilities that hold for the frames sent so far. Excludes receipt and delivery if their observation began after the first frame was
-/// sent.
+/// Capabilities of a hop that hold for all frames sent so far: the stages of a frame that are observed. Excludes receipt and delivery if
+/// their observation began after the first frame was sent. `announced` is the state that is about to be emitted.
 fn capabilities_for_earlier_frames(
     hop: &LaneHop,
     announced: Announced,

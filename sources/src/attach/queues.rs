@@ -164,8 +164,8 @@ struct QueueSampler {
 }
 
 impl QueueSampler {
-    /// Watches the connections of the engine as they are now, up to the limit. A route of the engine is a hop, whose connections are its
-    /// lanes.
+    /// Watches the connections of the engine as they are now, up to a limit. A route is a hop of the engine, and its lanes are the
+    /// connections that belong to it.
     fn watch_connections_of(&mut self, engine: &Engine) {
         self.hops.clear();
         self.problems.connections_beyond_limit = 0;
@@ -176,19 +176,22 @@ impl QueueSampler {
         for group in [LaneGroup::Output, LaneGroup::InsideEngine, LaneGroup::Other] {
             for route in &routes {
                 for lane in route.lanes.iter().filter(|lane| LaneGroup::of_connection(lane, engine) == group) {
-                    if watched == MAX_CONNECTIONS {
-                        let may_be_client = group == LaneGroup::Other;
-                        if !may_be_client {
-                            self.problems.connections_beyond_limit += 1;
-                        }
-                        continue;
+                    if watched < MAX_CONNECTIONS {
+                        watched += 1;
+                        let connections = self.hops.entry(route.ends.to_string()).or_default();
+                        connections.push(ConnectionEnds { sender: lane.from, receiver: lane.to });
+                    } else if group != LaneGroup::Other {
+                        // Connections of clients, which are in the group `Other`, need no sample and are not counted.
+                        self.problems.connections_beyond_limit += 1;
                     }
-                    watched += 1;
-                    let ends = self.hops.entry(route.ends.to_string()).or_default();
-                    ends.push(ConnectionEnds { sender: lane.from, receiver: lane.to });
                 }
             }
         }
+        self.forget_unwatched_sockets();
+    }
+
+    /// Forgets the sockets that belong to no watched connection any more.
+    fn forget_unwatched_sockets(&mut self) {
         let connections = self.hops.values().flatten();
         let used: HashSet<End> = connections.flat_map(|ends| [ends.sender, ends.receiver]).flatten().collect();
         self.sockets.retain_sockets(|socket| used.contains(socket));
@@ -201,7 +204,8 @@ impl QueueSampler {
         self.last_sample_at.map_or(until_first_sample, |last| interval.saturating_sub(last.elapsed()))
     }
 
-    /// Reads the queues of all hops if a sample is due at this interval, and passes a reading of each hop to `emit`.
+    /// Reads the kernel's queues of all hops if a sample is due at this interval. Passes a reading of each hop to `emit`: the bytes that
+    /// wait at the senders of its connections, and those that wait at their receivers.
     fn sample_queues(&mut self, interval: Duration, emit: &mut dyn FnMut(QueueReading)) {
         if !self.time_until_due(interval).is_zero() {
             return;
@@ -217,8 +221,10 @@ impl QueueSampler {
             let mut receive_bytes = None;
             let mut send_bytes = None;
             for ends in connections {
-                add_if_known(&mut send_bytes, self.read_queues(ends.sender).and_then(|depth| depth.send_bytes));
-                add_if_known(&mut receive_bytes, self.read_queues(ends.receiver).and_then(|depth| depth.receive_bytes));
+                let depth_at_sender = self.read_queues(ends.sender);
+                add_if_known(&mut send_bytes, depth_at_sender.and_then(|depth| depth.send_bytes));
+                let depth_at_receiver = self.read_queues(ends.receiver);
+                add_if_known(&mut receive_bytes, depth_at_receiver.and_then(|depth| depth.receive_bytes));
             }
             if receive_bytes.is_some() || send_bytes.is_some() {
                 emit(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });

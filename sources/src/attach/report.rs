@@ -20,6 +20,7 @@ impl About for Attach {
     /// observed.
     fn wire_json(&self) -> Option<Value> {
         let mut fields = serde_json::Map::new();
+        // Set for a server of a pair, which does only prefill or only decode.
         if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|setting| setting.value) {
             fields.insert("disaggregation".to_owned(), json!({"mode": side.word, "sends": side.sends}));
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use adapter::discover::EngineKind;
-use adapter::requests::ParseRequests;
+use adapter::requests::{ParseRequests, RequestIds};
 use probe_user::egress::{ConnectionStep, ConnectionTracker, Record};
 use responses::{Server, Unreadable};
 
@@ -42,8 +42,21 @@ fn find_or_add_connection(
     }
 }
 
+/// Passes the ids of a request to `server`, which joins them with its response. The subject is the name of the response's stream.
+#[inline]
+fn announce_request(request: RequestIds<'_>, server: &mut Server) {
+    // The response does not come over TCP, so its deliveries are not observed.
+    if !request.has_readable_response {
+        server.count_unreadable(Unreadable::Transport);
+    }
+    if let Some(subject) = request.subject {
+        server.record_announced_stream(subject, request.context, request.rid);
+    }
+}
+
 impl RequestPlane {
-    /// Processes data read by a worker of this kind. Passes the ids of the requests in it to `server`, which joins them with responses.
+    /// Processes data that a worker of this kind has read from a frontend. Passes the ids of the requests in it to `server`, which joins
+    /// them with responses.
     pub(super) fn read_record(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
         let socket = record.head.socket;
         // Requests on further connections are not read.
@@ -57,15 +70,9 @@ impl RequestPlane {
                 ConnectionStep::Missed(count) => parser.missed(count.into()),
                 ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
                     parser.parse(bytes, is_start_of_write, &mut |request| {
-                        // The response does not come over TCP, so its deliveries are not observed.
-                        if !request.has_readable_response {
-                            server.count_unreadable(Unreadable::Transport);
-                        }
-                        if let Some(subject) = request.subject {
-                            // Without an id, the request is joined by the worker's log or by its tokens.
-                            self.has_named_rids |= request.rid.is_some();
-                            server.record_announced_stream(subject, request.context, request.rid);
-                        }
+                        // Without an id, the request is joined by the worker's log or by its tokens.
+                        self.has_named_rids |= request.subject.is_some() && request.rid.is_some();
+                        announce_request(request, server);
                     });
                 }
                 // Only the requests themselves are of interest here.

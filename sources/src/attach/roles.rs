@@ -194,6 +194,7 @@ impl Roles {
         let mut connections =
             self.connections_from(sender_pid).filter(|connection| connection.receiver_pid == receiver_pid);
         let Some(first) = connections.next() else { return "" };
+        // Of several, the one that a message takes is not known.
         let is_only = connections.next().is_none();
         if is_only { &first.endpoint } else { "" }
     }
@@ -205,8 +206,9 @@ impl Roles {
         self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
-    /// Expected receiver of messages from `pid`, deduced from the connections of that process, since a frame must be attributed to its
-    /// tokenizer when it is sent. `excluded` are the receivers of the sender's other sockets.
+    /// Expected receiver of messages of this kind from `pid`, deduced from the connections and the role of each process. A frame is
+    /// attributed to its receiver when it is sent, so this cannot wait for a receive. `excluded` are the receivers of the sender's other
+    /// sockets.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
         // A server inside the sender's process receives its messages.
         if let Some(role) = self.inner.get(&pid).copied() {
@@ -220,16 +222,26 @@ impl Roles {
         keep_most_likely_receivers(&mut candidates, kind);
         let had_candidates = !candidates.is_empty();
         candidates.retain(|receiver| !excluded.contains(&receiver.pid));
-        match candidates.as_slice() {
-            // All candidates receive from other sockets.
-            [] if had_candidates => PresumedReceiver::NotVisible,
-            [only] => PresumedReceiver::Deduced(Receiver { role: self.role_of(only.pid), pid: Some(only.pid) }),
-            // Which of them receives is not known, only their role.
-            [first, others @ ..] if others.iter().all(|other| other.role == first.role) => {
-                PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
-            }
-            // No candidate, or some of several roles.
-            _ => PresumedReceiver::Unknown,
+        let are_all_excluded = had_candidates && candidates.is_empty();
+        if are_all_excluded {
+            // All of them receive from other sockets.
+            return PresumedReceiver::NotVisible;
+        }
+        self.receiver_among_candidates(&candidates)
+    }
+
+    /// The receiver among the processes that may be it: the only one or, of several with one role, that role without a pid. Unknown if
+    /// there are none, or some of several roles.
+    fn receiver_among_candidates(&self, candidates: &[ConnectedReceiver]) -> PresumedReceiver {
+        let Some((first, others)) = candidates.split_first() else { return PresumedReceiver::Unknown };
+        if others.is_empty() {
+            return PresumedReceiver::Deduced(Receiver { role: self.role_of(first.pid), pid: Some(first.pid) });
+        }
+        let have_one_role = others.iter().all(|other| other.role == first.role);
+        if have_one_role {
+            PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
+        } else {
+            PresumedReceiver::Unknown
         }
     }
 
@@ -253,8 +265,10 @@ impl Roles {
         {
             return PresumedReceiver::Deduced(forwarding);
         }
-        self.receiver_among_others(pid, PathRole::is_scheduler)
-            .map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
+        match self.receiver_among_others(pid, PathRole::is_scheduler) {
+            Some(scheduler) => PresumedReceiver::Deduced(scheduler),
+            None => PresumedReceiver::Unknown,
+        }
     }
 
     /// The process other than `pid` whose role passes the test. Of several, returns only the role of the first. `None` if there is none.

@@ -87,7 +87,8 @@ struct ReadElements<'a> {
 }
 
 impl ReadElements<'_> {
-    /// Processes an element. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
+    /// Processes an element of the bytes that a process has read from a ZMTP connection: a frame, or a place from which frames are found,
+    /// or are not. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
     #[inline]
     fn process_element(&mut self, element: &Element<'_>) -> bool {
         match element {
@@ -97,10 +98,12 @@ impl ReadElements<'_> {
                 let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
                 self.lanes.record_receive(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
             }
-            Element::Lost { proven } => {
-                self.record_lost_frames(*proven);
+            // From here on, no frame is found in the bytes. `were_found` says whether any was before.
+            Element::Lost { proven: were_found } => {
+                self.record_lost_frames(*were_found);
                 false
             }
+            // From here on, frames are found.
             Element::Found => {
                 self.record_found_frames();
                 false
@@ -197,7 +200,8 @@ impl SocketReads {
         }
     }
 
-    /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
+    /// Marks in `observability` which pairs of processes are observed from `now` on, by reads of the connections between the two. Call this
+    /// once older records have been read. Returns whether any pair has changed.
     pub(super) fn apply_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
         let has_changed = !self.newly_observed.is_empty() || !self.closed.is_empty();
         // First, because a pair that has connected again since is in both lists.
@@ -227,7 +231,8 @@ impl SocketReads {
         self.lost.retain(|lost| lost.pair.receiver_pid != pid);
     }
 
-    /// Processes a record of bytes that `pid` read.
+    /// Finds frames in a record of bytes that process `pid` has read from a ZMTP connection, and emits them as received. Does nothing for a
+    /// connection that is not observed.
     pub(super) fn record_read(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
         let at = MonoNs(record.head.at_ns);
         let inode = record.head.socket;
@@ -250,6 +255,7 @@ impl SocketReads {
         for step in track.interpret_record(record) {
             match step {
                 ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut process_element),
+                // Bytes of the stream were not observed, so the next frame must be searched.
                 ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.record_hole(&mut process_element),
                 ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }

@@ -177,7 +177,8 @@ fn observe_writes_to_clients(
     refusals
 }
 
-/// What cannot be observed from the start: processes and features that the options leave out, and parts that are not readable.
+/// Lines for the report about the limits that hold from the start: processes and features that the options leave out, and parts of other
+/// processes that cannot be read. `probed` are the processes that are observed.
 fn initial_limits(
     engine: &Engine,
     probed: &BTreeSet<u32>,

@@ -40,6 +40,7 @@ pub(super) fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>
 /// unless the engine's settings avoid ZMQ.
 pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_captured_bytes: u32) -> Vec<Target> {
     let mut chosen: Vec<&Process> = engine.on_token_path().collect();
+    // Connections may not be visible yet, or not from here.
     if chosen.is_empty() && engine.settings.avoids_zmq.is_none() {
         chosen.extend(&engine.processes);
     }

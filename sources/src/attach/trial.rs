@@ -120,7 +120,7 @@ struct Refusals {
 }
 
 impl Attach {
-    /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
+    /// Tries for at most `patience` which features work on the attached engine, and returns a row for each. Needs no traffic.
     pub fn try_features(&mut self, patience: Duration) -> Vec<FeatureRow> {
         let mut has_queue_sample = false;
         let deadline = Instant::now() + patience;
@@ -154,10 +154,12 @@ impl Attach {
         python.has_ended() || is_refused
     }
 
-    /// Result for a feature. `has_queue_sample` says whether the kernel has answered at least one query of queues.
+    /// Whether a feature works, how that was tested, and why it does not. `has_queue_sample` says whether the kernel has answered at least
+    /// one query of socket queues.
     fn try_feature(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
         let Refusals { reasons: mut why, observed_processes } = self.refusals_of(feature);
+        // Before the reasons below are added, which are no refusals.
         let tried = self.describe_test(feature, why.is_empty());
         let works_unless_refused = FeatureState::works_or_missing(why.is_empty());
         let works_where_observed = FeatureState::for_processes(observed_processes, processes);
@@ -237,7 +239,8 @@ impl Attach {
         Refusals { reasons: refused.into_iter().map(Reason::from).collect(), observed_processes }
     }
 
-    /// Availability of frames. A frame is useful only if its sender and receiver are known. Adds the reasons for a lack to `why`.
+    /// Availability of frames, the messages with tokens. A frame is useful only if the hop that it crosses is known: its sender and
+    /// receiver. Adds the reasons for a lack to `why`.
     fn availability_of_frames(&self, why: &mut Vec<Reason>) -> FeatureState {
         let Refusals { reasons, observed_processes } = self.refusals_of(Feature::Messages);
         for reason in reasons {

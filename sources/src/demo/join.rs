@@ -37,8 +37,8 @@ impl Join {
         self.engine_event_in(self.script.phases[0].mode)
     }
 
-    /// Engine event for an engine in `mode`, which the wire does not reveal. The event also has the waiter: how the coroutine that passes a
-    /// request's chunks to its client treats several at once.
+    /// Event with the properties of the simulated engine while it delivers in `mode`, which its messages do not reveal. The event also has
+    /// the waiter: how the coroutine that passes a request's chunks to its client treats several at once.
     fn engine_event_in(&self, mode: Mode) -> What<'static> {
         let Script { engine, waiter, waiter_turns, .. } = self.script;
         What::Engine(Engine {
@@ -54,7 +54,8 @@ impl Join {
         self.reports.push_back(report);
     }
 
-    /// Passes on an event of the tap, after the peers' reports of what they did earlier. The tap's engine events are dropped.
+    /// Passes on an event of the tap, the relay between the simulated processes (the peers), after the peers' reports of their earlier
+    /// actions. The tap's engine events are dropped.
     pub(super) fn record_event(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.
@@ -107,7 +108,7 @@ impl Join {
         }
     }
 
-    /// Emits the event of the oldest report, if it has one. The last delivery of a request also ends its response.
+    /// Emits the event of the oldest report of a peer, if it has one. The last delivery of a request also ends its response.
     fn pass_oldest_report(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let Some(PeerEvent { at, action }) = self.reports.pop_front() else { return };
         let Some(what) = self.event_of_report(&action) else { return };
@@ -122,7 +123,8 @@ impl Join {
         }
     }
 
-    /// The event for a report; `None` if it is about a frame that the tap has not observed. A frame that was processed is forgotten.
+    /// The event for the report of a peer, which is a simulated process. `None` if the report is about a frame that the tap between the
+    /// peers has not observed. A frame that was processed is forgotten.
     fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
         Some(match action {
             // A report about an unobserved frame is dropped, because the tap has reported the frame as missed.

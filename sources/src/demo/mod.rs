@@ -62,16 +62,10 @@ impl Demo {
     pub fn start(scenario: Scenario, seed: u64, workers: Option<u8>, phase: Option<usize>) -> anyhow::Result<Self> {
         let mut script = match workers {
             None => scenario.script(),
-            Some(workers) => scenario.with_workers(workers.into()).with_context(|| {
-                let name = scenario.script().name;
-                format!("{name} has a fixed number of workers: --workers works with router, tokenizer-workers, detokenizers and data-parallel")
-            })?,
+            Some(workers) => script_with_workers(scenario, workers.into())?,
         };
         if let Some(phase) = phase {
-            let only_phase = phase.checked_sub(1).and_then(|index| script.phases.get(index..=index));
-            let phase_count = script.phases.len();
-            script.phases = only_phase
-                .with_context(|| format!("{} has phases 1 to {phase_count}: there is no phase {phase}", script.name))?;
+            keep_only_phase(&mut script, phase)?;
         }
         Self::start_in(private_folder()?, script, seed)
     }
@@ -134,7 +128,8 @@ impl LiveSource for Demo {
         self.tap.keep_ids();
     }
 
-    /// Emits new events of the tap, with the reports of the peers in between, in order of time. Ends once the tap has ended.
+    /// Emits the new events of the tap, which relays the messages of the simulated processes (the peers). In between, emits what the peers
+    /// report themselves, in order of time. Ends once the tap has ended and no report is left.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !self.is_announced {
             self.is_announced = true;
@@ -142,7 +137,9 @@ impl LiveSource for Demo {
         }
         self.stop_tap_after_play();
         let reported = self.collect_reports(sink);
-        let (join, reports) = (&mut self.join, &self.stage.reports);
+        // Puts reports and events in order.
+        let join = &mut self.join;
+        let reports = &self.stage.reports;
         let flow = self.tap.poll(&mut |event| {
             // What preceded the event may have been reported since the last collection.
             add_reports(reports, join);
@@ -163,6 +160,24 @@ impl LiveSource for Demo {
     fn stop(&mut self) {
         self.stage.ending.store(true, Ordering::Relaxed);
     }
+}
+
+/// The script of a scenario with this number of workers. Fails if the scenario is not about workers.
+fn script_with_workers(scenario: Scenario, workers: usize) -> anyhow::Result<Script> {
+    scenario.with_workers(workers).with_context(|| {
+        let name = scenario.script().name;
+        format!("{name} has a fixed number of workers: --workers works with router, tokenizer-workers, detokenizers and data-parallel")
+    })
+}
+
+/// Removes all phases of a script but the one with this number, counted from 1. Fails if there is no such phase.
+fn keep_only_phase(script: &mut Script, number: usize) -> anyhow::Result<()> {
+    let phases = script.phases;
+    let phase_count = phases.len();
+    let only_phase = number.checked_sub(1).and_then(|index| phases.get(index..=index));
+    script.phases = only_phase
+        .with_context(|| format!("{} has phases 1 to {phase_count}: there is no phase {number}", script.name))?;
+    Ok(())
 }
 
 /// Passes reports of the peers on to the join. Returns whether there were any.
@@ -233,12 +248,12 @@ impl Drop for Play {
 /// Creates a folder that no other user's process can access.
 fn private_folder() -> anyhow::Result<TempDir> {
     let parent = std::env::temp_dir();
-    // The path of a socket has a limit of about 100 bytes.
+    // The kernel limits the path of a socket to 108 bytes.
     let parent = if parent.as_os_str().len() > LONGEST_PARENT { Path::new("/tmp") } else { &parent };
     let create_in = |parent: &Path| {
         tempfile::Builder::new().prefix("tokengap-").permissions(Permissions::from_mode(0o700)).tempdir_in(parent)
     };
-    // A container's root may have no temporary folder; the working folder may be usable.
+    // A container's root may have no temporary folder; the working folder may be usable. If neither is, the first error is reported.
     let folder = create_in(parent).or_else(|error| create_in(Path::new(".")).map_err(|_| error));
     folder.with_context(|| {
         let parent = parent.display();

@@ -63,7 +63,8 @@ pub(super) fn plan_hops(engine: DemoEngine, counts: ProcessCounts, folder: &Path
     let tokenizer = name_tokenizer(engine, counts);
     let has_detokenizer = counts.detokenizers > 0;
     let single = 1;
-    // Several detokenizers are reached through a router.
+    // Without detokenizers (`--skip-tokenizer-init`), the scheduler sends to the tokenizer. Several detokenizers are reached through a
+    // router.
     if counts.detokenizers == 1 {
         planner.add_hops(Ends::new(scheduler, "detokenizer"), ReceiverRole::Detokenizer, single);
     } else if has_detokenizer {
@@ -117,6 +118,7 @@ impl HopPlanner<'_> {
     /// Names the endpoint at which the tap listens in front of `upstream`, so that tokenizer workers are distributed evenly over
     /// detokenizers.
     fn name_listener(&self, upstream: &str, receiver: ReceiverRole, worker: Option<usize>) -> String {
+        // With one detokenizer, all workers share it.
         let has_choice = receiver == ReceiverRole::Tokenizer && self.detokenizers > 1;
         if has_choice && let Some(worker) = worker {
             // The router chooses a worker's detokenizer by the checksum of this name. Names are tried until one leads to the right one.

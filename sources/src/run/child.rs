@@ -70,6 +70,17 @@ fn ignored_signals() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
 }
 
+/// Exit code of an ended process as a shell reports it: 128 plus the signal number if a signal ended the process.
+fn shell_exit_code(status: ExitStatus) -> u8 {
+    let code = match status.signal() {
+        Some(signal) => SIGNAL_EXIT_BASE + signal,
+        // Without a signal, there is always a code.
+        None => status.code().unwrap_or(u8::MAX.into()),
+    };
+    // Both are below 256.
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
 /// The program, during and after its execution.
 pub struct Child {
     name: String,
@@ -137,10 +148,9 @@ impl Child {
         let until = Instant::now() + patience;
         loop {
             if let Some(status) = self.status() {
-                let code = status.code().or(status.signal().map(|signal| SIGNAL_EXIT_BASE + signal));
-                // Each ended process has one of the two, and both are below 256.
-                return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
+                return shell_exit_code(status);
             }
+            // Repeated at each turn until the kill takes effect.
             if Instant::now() >= until {
                 warn(&format!("{} does not exit; killing it", self.name));
                 self.send_signal(Signal::KILL);

@@ -59,7 +59,8 @@ impl Run {
         })
     }
 
-    /// Applies what the mover has found since the last call. Relays moved sockets, and updates the engine and the names of hops.
+    /// Applies what the mover has found since the last call. It is the thread that puts the relay's sockets in the place of the engine's.
+    /// Relays moved sockets, and updates the engine and the names of hops.
     fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {

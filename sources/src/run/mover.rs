@@ -141,7 +141,8 @@ struct OpenConnection {
 }
 
 impl SocketWatch {
-    /// The thread: moves new sockets, makes bypassing peers reconnect, and follows the engine's processes, until `end` is set.
+    /// The thread: puts the relay in front of new sockets in the folder, makes peers that bypass it reconnect, and follows the engine's
+    /// processes, until `end` is set.
     fn move_sockets_until_ended(mut self, watch: &OwnedFd, end: &AtomicBool) {
         // The watch shows no sockets that appeared before it started.
         self.scan_folder();
@@ -153,29 +154,39 @@ impl SocketWatch {
                 let folder = self.folder_path.display();
                 return self.report_bypass(format!("stopped watching {folder} for sockets: {error}"));
             }
-            // Peers connect shortly after a socket appears, so searching often is needed only then.
-            let is_settled = self.last_move_at.is_none_or(|at| at.elapsed() >= SETTLED);
-            let scan_interval = if is_settled { DISCOVER_EVERY } else { TURN };
-            if last_scan.elapsed() >= scan_interval {
+            if last_scan.elapsed() >= self.scan_interval() {
                 last_scan = Instant::now();
                 self.reconnect_bypassing_peers();
             }
             if last_discovery.elapsed() >= DISCOVER_EVERY {
                 last_discovery = Instant::now();
-                match &mut watcher {
-                    // A search that fails is repeated at the next turn.
-                    Some(watcher) => drop(watcher.poll()),
-                    None => watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED)).ok(),
-                }
-                if let Some(watcher) = &watcher {
-                    self.update_engine(watcher.topology());
-                    self.find_hop_names(watcher.topology());
-                }
+                self.follow_engine(&mut watcher);
             }
         }
     }
 
-    /// Waits for new files of the folder for at most one turn, and checks them. Fails if the folder cannot be watched any more.
+    /// Interval of searches for connections that bypass the relay.
+    fn scan_interval(&self) -> Duration {
+        // Peers connect shortly after a socket appears, so searching often is needed only then.
+        let is_settled = self.last_move_at.is_none_or(|at| at.elapsed() >= SETTLED);
+        if is_settled { DISCOVER_EVERY } else { TURN }
+    }
+
+    /// Searches for processes of the child's engine, and applies the result. The first successful search creates the `watcher`.
+    fn follow_engine(&mut self, watcher: &mut Option<Watcher>) {
+        match watcher {
+            // A search that fails is repeated at the next turn.
+            Some(watcher) => drop(watcher.poll()),
+            None => *watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED)).ok(),
+        }
+        if let Some(watcher) = watcher {
+            self.update_engine(watcher.topology());
+            self.find_hop_names(watcher.topology());
+        }
+    }
+
+    /// Waits for new files in the folder for at most [`TURN`], and puts the relay in front of those that are sockets. Fails if the folder
+    /// cannot be watched any more.
     fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
@@ -266,8 +277,10 @@ impl SocketWatch {
             // Without a known holder, the connection is tried again at the next call.
             let Some(holders) = holders_by_inode.get(&connection.connector) else { continue };
             self.known_connections.insert(connection);
-            // The relay's own connection is not one that bypasses it. Of several holders, any can close the connection.
-            if holders.iter().all(|holder| holder.pid != own_pid) {
+            // The relay itself is connected to the engine's sockets, too.
+            let is_own = holders.iter().any(|holder| holder.pid == own_pid);
+            if !is_own {
+                // Of several holders, any can close the connection.
                 self.reconnect_sender(&socket_name, connection, holders[0]);
             }
         }
@@ -326,7 +339,7 @@ impl SocketWatch {
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
         // Senders are connected to the relay's socket, and the relay is connected to the engine's. The kernel names each by the path at
-        // which it was bound, although the two have exchanged their paths since.
+        // which it was bound, although the two have exchanged their paths since. Sockets that stay without a name are put back.
         for mut socket in std::mem::take(&mut self.unnamed_sockets) {
             let path = self.folder_path.join(&socket.name);
             let to_relay = peers.connections_to(&socket.relay_bound_path).unwrap_or_default();
@@ -377,8 +390,10 @@ fn read_new_names(watch: &OwnedFd) -> Result<Vec<Option<String>>, Errno> {
 /// unknown, or there are several. Expensive, since it reads every process's descriptors.
 fn name_ends(senders: &[u64], receivers: &[u64], topology: &Topology) -> Option<Ends<&'static str>> {
     let holders_by_inode = find_holders(&[senders, receivers].concat());
-    let sender = only_role(&roles_of_holders(senders, &holders_by_inode, topology))?;
-    let receiver = only_role(&roles_of_holders(receivers, &holders_by_inode, topology))?;
+    let sender_roles = roles_of_holders(senders, &holders_by_inode, topology);
+    let receiver_roles = roles_of_holders(receivers, &holders_by_inode, topology);
+    let sender = only_role(&sender_roles)?;
+    let receiver = only_role(&receiver_roles)?;
     Some(Ends::new(sender.word(), receiver.word()))
 }
 
@@ -403,7 +418,16 @@ fn only_role(roles: &BTreeSet<Role>) -> Option<Role> {
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.
 fn is_descendant(pid: u32, ancestor: u32) -> bool {
-    std::iter::successors(Some(pid), |pid| parent_of(*pid)).take(MAX_ANCESTORS).any(|pid| pid == ancestor)
+    let mut current = pid;
+    // Bounded, because processes may exit and their pids be reused meanwhile.
+    for _ in 0..MAX_ANCESTORS {
+        if current == ancestor {
+            return true;
+        }
+        let Some(parent) = parent_of(current) else { return false };
+        current = parent;
+    }
+    false
 }
 
 /// Parent of a process; `None` if the process has exited.

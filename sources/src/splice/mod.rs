@@ -93,8 +93,9 @@ impl Prepared {
         lines.join("\n")
     }
 
-    /// Moves all planned hops behind the relay, or restores everything and returns the reason. The witness, which observes the messages of
-    /// both sides with a probe, checks that requests continue.
+    /// Puts the relay between the senders and receivers of all planned hops. After an error, restores everything and returns the reason.
+    /// The witness, which observes the messages of both sides with a probe, checks that requests continue. `guard` restores the sockets if
+    /// this process is killed.
     pub fn execute_move(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
         // `ask_to_leave`: at the end of the relay, senders close their connections between two messages.
         let mut tap =
@@ -134,8 +135,8 @@ impl Prepared {
         Ok(last_cut)
     }
 
-    /// Lets the senders connect to the receivers through `gate`, once the receivers have read everything of the old connections. Returns a
-    /// line for each doubt whether that went well.
+    /// Lets the senders, which wait at `gate`, connect to the receivers through the relay, once the receivers have read everything of the
+    /// old connections. Returns a line for each doubt whether that went well.
     fn reconnect_senders(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
         if !wait_until(MAX_DISCONNECT_TIME, || self.are_old_connections_closed()) {
@@ -174,8 +175,8 @@ impl Prepared {
     }
 }
 
-/// Puts the relay's socket in the place of the engine's, which is added to `paths`, and relays between the two. New connections to the
-/// relay wait for `gate`.
+/// Puts the relay's socket at the path of the engine's, which is moved aside and added to `paths`. Relays from the one to the other. New
+/// connections to the relay wait until `gate` is opened.
 fn take_over_listener(
     listener: &Planned,
     tap: &mut Tap,
@@ -312,8 +313,8 @@ impl Splice {
         }
     }
 
-    /// Advances the end of the splice. The sockets are given back on a thread. Then the witness, which checks that requests continue,
-    /// watches a little longer.
+    /// Takes the next step of the end of the splice, if it is due. First, a thread gives back the engine's sockets. Then the witness, which
+    /// checks that requests continue, watches a little longer.
     fn advance_end(&mut self) {
         // Joining a thread needs ownership, so the state is taken out. `Over` is only a placeholder.
         let state = std::mem::replace(&mut self.state, State::Over);

@@ -98,8 +98,8 @@ impl<'a> Listener<'a> {
 }
 
 impl Located {
-    /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`. Fails if there are none, or if they belong to
-    /// several users.
+    /// Finds the sockets on which the engine's processes listen for tokens, or only those of hops named `wanted`. Notes why each other one
+    /// cannot be moved. Fails if none can, or if they belong to several users.
     pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
         let mut unmovable = Vec::new();
         let mut found = Vec::new();
@@ -128,6 +128,7 @@ impl Located {
             }
         }
         let Some(&account) = accounts.first() else { return fail_with_nothing_to_move(&unmovable) };
+        // tokengap takes the rights of this user, so it cannot move the sockets of another.
         ensure!(
             accounts.iter().all(|other| *other == account),
             "the engine's processes run as several users, and tokengap moves the sockets of one: use --hop, or tokengap attach"

@@ -119,8 +119,8 @@ impl Drop for Witness {
     }
 }
 
-/// The thread: counts and checks the messages that the probe observes, until the end is asked for or the probe fails. Before that, reports
-/// to `attach_sender` that the probe is attached.
+/// The thread of the witness: checks the messages that the probe observes, until the end is asked for or the probe fails. Updates the
+/// results in `shared`. First reports to `attach_sender` that the probe is attached.
 fn check_messages(
     mut probe: Probe,
     shared: &Shared,
@@ -246,13 +246,14 @@ impl MessageCheck {
         }
     }
 
-    /// Checks a received message. The analysis gets it as a frame of its socket, in the order of receipt, and sums up the tokens of each
-    /// request. A message that is neither decoded nor matched with a send is not checked.
+    /// Checks a received message: the analysis gets it as a frame, in the order of receipt, and sums up the tokens of each request. A
+    /// message that cannot be decoded and that no observed process has sent is not checked.
     fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
         let inbox = inbox_of(&mut self.inboxes, message.call.socket);
+        // Also numbers a message that is not checked, so that each frame has its place in the order.
         let id = inbox.next_id();
         let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
             Ok(batch) => batch,

@@ -174,7 +174,8 @@ impl ReaderState {
         }
     }
 
-    /// Records that the reading process has ended, and asks its successor for the same samples if there is one.
+    /// Records that the reading process has ended, with the reason. If another one was started in its place (`is_restarted`), asks it for
+    /// the same samples.
     fn record_reader_end(&mut self, reason: String, is_restarted: bool) {
         self.endings += 1;
         self.last_ending = Some(reason);

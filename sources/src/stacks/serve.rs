@@ -29,7 +29,8 @@ fn socket_on_stdin() -> io::Result<UnixStream> {
     stdin().as_fd().try_clone_to_owned().map(UnixStream::from)
 }
 
-/// Starts the reading process, and starts it again if it crashes. Returns once tokengap has ended, or there were too many crashes.
+/// Starts the process that reads Python stacks, and starts it again if it crashes, which it reports to tokengap. Returns once tokengap has
+/// ended, or there were too many crashes.
 pub fn supervise_reader() -> anyhow::Result<()> {
     for restart_count in 0..=MAX_RESTARTS {
         let mut command = Command::new("/proc/self/exe");

@@ -101,7 +101,7 @@ impl RelayHops {
         Self { formats, tapped: Vec::new(), are_deliveries_visible: false }
     }
 
-    /// Announces a hop, unless it is announced already.
+    /// Emits a hop with its ends and its capabilities (the stages of its messages that are observed), unless that was done already.
     pub(super) fn announce_hop(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
         if tapped.is_announced {
@@ -109,12 +109,13 @@ impl RelayHops {
         }
         tapped.is_announced = true;
         let TapHop { further_capabilities, worker, origin, last, carries_requests, .. } = tapped.hop;
+        let are_deliveries_visible = self.are_deliveries_visible && tapped.leads_to_clients(self.formats);
         let capabilities = Capabilities {
             sent: true,
             // Events of requests do not have the time of forwarding.
             forwarded: !carries_requests,
-            delivered: further_capabilities.delivered
-                || (self.are_deliveries_visible && tapped.leads_to_clients(self.formats)),
+            delivered: further_capabilities.delivered || are_deliveries_visible,
+            // Another observer of the hop may see more than the relay.
             ..further_capabilities
         };
         let ends = tapped.ends.as_str();

@@ -26,8 +26,9 @@ impl Clients {
         self.is_observed && !self.server.content.is_enabled()
     }
 
-    /// Records a sent frame before it reaches the process that responds. Does nothing if no client's bytes are observed. `format_reader`
-    /// reads the id of a request from a response, if the format of the frame's message has one.
+    /// Keeps the text and token ids of a sent frame, with which the responses to clients are compared. Call this before the frame reaches
+    /// the process that responds. Does nothing if no response is observed. `format_reader` reads the id of a request from a response, if
+    /// the format of the frame's message has one.
     pub fn record_frame(&mut self, frame: &Frame<'_>, format_reader: Option<ReadResponseId>) {
         if !self.is_observed {
             return;

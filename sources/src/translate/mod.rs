@@ -146,8 +146,8 @@ impl Translator {
         &self.forms
     }
 
-    /// Reads a message to the scheduler. Returns what it asks for, and fills `requests` with the requests that it names. After an error,
-    /// `requests` has those in the captured bytes of a message that was cut.
+    /// Reads a message to the scheduler in the format of any known engine. Returns what it asks for, and fills `requests` with the requests
+    /// that it names. After an error, `requests` has those in the captured bytes of a message that was cut.
     pub(crate) fn read_requests<'a>(
         &mut self,
         parts: &[Excerpt<'a>],
@@ -297,6 +297,7 @@ impl DispatchedMessage<'_, '_> {
         let Self { id, at, bytes, requests } = self;
         let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
         sink(&Event::new(at, What::Dispatched(first)));
+        // The first event has the first request already.
         for (index, request) in (0..).zip(requests).skip(1) {
             let further = Dispatch { bytes: 0, index, request: Some(*request), ..first };
             sink(&Event::new(at, What::Dispatched(further)));

@@ -168,6 +168,7 @@ pub(in crate::demo) fn encode_batch(
     let mut pickler = Pickler::new(PickleStyle::PYTHON);
     let has_load_report = !is_split && (class == Class::TokenIds || release.text_carries_load());
     let columns = Columns { release, rows, is_split, has_load_report };
+    // A pickled object is its class with a dict of its fields, each of which is a column: one value per row.
     pickler.instance(IO_STRUCT, CLASSES[class as usize], |p| {
         p.dict(|p| {
             for field in release.fields(class) {

@@ -72,6 +72,7 @@ impl Forwarder {
                 self.inbox.wait_for_item().await;
                 wakeup_count += 1;
             }
+            // There is one, because no other task takes messages.
             let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest() else { continue };
             self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup_count) });
             let Forwarded { chunks, outgoing } = self.transform_message(release, &mut decoder, &message)?;
@@ -84,7 +85,8 @@ impl Forwarder {
         }
     }
 
-    /// Makes the messages to send of a received one.
+    /// Makes the messages to send of a received one. A router makes one for each request. A detokenizer adds the text, and makes one for
+    /// each request only if there are several workers.
     fn transform_message(
         &self,
         release: SglangRelease,
@@ -97,6 +99,7 @@ impl Forwarder {
             "a {} where the scheduler's output was expected",
             decoded.shape().class
         );
+        // Kept apart from the rows, which borrow them.
         let texts: Vec<_> = decoded.chunks().iter().map(|chunk| text_of(chunk.ids)).collect();
         let rows: Vec<_> = decoded.chunks().iter().zip(&texts).map(|(chunk, text)| row_of_chunk(chunk, text)).collect();
         let outgoing = match &self.role {
@@ -162,7 +165,7 @@ fn is_misrouted(row: &BatchRow<'_>, every: u32) -> bool {
     row.completion_tokens >= FIRST_STRAY_TOKEN && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
 }
 
-/// A chunk as it is sent on, with its text.
+/// Entry for a received chunk in the message that is sent on, with the chunk's text.
 fn row_of_chunk<'a>(chunk: &Chunk<'a>, text: &'a str) -> BatchRow<'a> {
     let completion_tokens = chunk.completion_tokens.unwrap_or(0);
     let finish = chunk.finish.map(|finish| match finish {

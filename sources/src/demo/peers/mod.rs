@@ -76,14 +76,15 @@ impl Stage {
         DemoTruth { scenario: self.script.name.clone(), seed: self.seed, truth: self.account.truth() }
     }
 
-    /// Binds every inbox, connects, and starts the peers. The inner future lasts until every client has received its last tokens.
+    /// Binds every inbox, connects, and starts the peers: the simulated processes and their clients. The future that is returned lasts
+    /// until every client has received its last tokens.
     pub(super) async fn start_peers(&self) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let mut random = Random::new(self.seed);
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
             inboxes.push(self.network.bind(hop).await?);
         }
-        // Connect in the order of the path, because reports list hops in this order.
+        // Connect in the order of the path, because reports list hops in this order. The schedulers send on the first hop.
         let mut outlets = Vec::with_capacity(self.script.route.schedulers);
         for _ in 0..self.script.route.schedulers {
             outlets.push(self.network.connect(&self.hops[0]).await?);
@@ -103,7 +104,8 @@ impl Stage {
         Ok(await_end(serving, tasks, self.account.clone()))
     }
 
-    /// Connects and starts the peers that receive tokens.
+    /// Connects and starts the peers that receive tokens, one for each hop. `inboxes` are in the order of the hops. The inboxes of hops to
+    /// schedulers are only returned, because the schedulers start later.
     async fn start_receivers(&self, inboxes: Vec<Inbox>, random: &mut Random) -> anyhow::Result<Receivers> {
         let mut receivers =
             Receivers { tasks: JoinSet::new(), request_inboxes: Vec::new(), client_sockets: Vec::new() };
@@ -174,6 +176,7 @@ async fn await_end(
     };
     tokio::select! {
         served = all_served => served,
+        // A receiver runs as long as messages arrive.
         failed = receivers.join_next() => {
             failed.context("the demo has no peers")?.context("a demo peer ended early")?
         }

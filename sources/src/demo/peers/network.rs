@@ -101,8 +101,8 @@ impl InFlight {
         }
     }
 
-    /// Removes a received message, and returns its connection and its number there, as the relay counts them. `None` if no sender of the
-    /// hop has sent it.
+    /// Removes a received message, and returns its id: the number of its connection (lane), and its own number there, as the relay counts
+    /// them. `None` if no sender of the hop has sent it.
     fn remove_received(&self, hop: HopId, message: &Parts) -> Option<FrameId> {
         let mut by_hop = self.lock();
         // The connections of a hop are numbered from 0.

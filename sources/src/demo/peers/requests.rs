@@ -61,8 +61,8 @@ struct PlannedEnd {
 }
 
 impl DemoRequest {
-    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason if the request ends. In the last step of
-    /// the demo, every request ends.
+    /// Generates the tokens of the next step, at most `burst`, and appends them to `ids`. Returns why the request ends; `None` if it goes
+    /// on. In the last step of the demo, every request ends.
     pub(super) fn generate_step(&mut self, burst: u32, is_last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         // Prefill makes one token.
         let burst = if self.generated == 0 { 1 } else { burst };
@@ -286,14 +286,15 @@ impl Clients {
         let worker = self.choose_next_worker();
         let answer_tokens = draw_length(self.load.answer, &mut random);
         let PlannedEnd { ending, target } = self.plan_end(prefill_tokens, answer_tokens, &mut random);
-        let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
+        let prompt_tokens = draw_length(PROMPT, &mut random);
+        let prompt: Vec<i64> = (0..prompt_tokens).map(|_| draw_token(&mut random)).collect();
         let preparation = self.load.preparation_ms.map(|ms| random.draw_between(ms.least, ms.most));
         let client_leaves = random.draw_chance(self.load.leavers);
         let leaves_after = client_leaves.then(|| random.draw_between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
         DemoRequest {
             rid: rid.into(),
             worker,
-            prompt_tokens: prompt.len() as u32,
+            prompt_tokens,
             // The last `READ_OFFSET` ids, or zeros for a shorter prompt.
             prompt_tail: prompt.last_chunk().copied().unwrap_or_default(),
             prompt,

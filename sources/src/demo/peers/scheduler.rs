@@ -52,7 +52,7 @@ impl Scheduler {
             self.receive_requests()?;
             let is_ending = self.stage.ending.load(Ordering::Relaxed);
             self.fill_batch(load.running);
-            // The forward pass, without catching up after a delay, as a GPU would not.
+            // The forward pass takes one step. After a delay, the scheduler does not catch up, as a GPU would not.
             step_end = (step_end + load.step).max(Instant::now());
             sleep_until(step_end).await;
             if !self.running.is_empty() {
@@ -69,7 +69,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Length of the script's freeze that is due at the end of the last step; `None` if none is. Counts it, and plans the next one.
+    /// Length of the freeze, during which the scheduler does nothing, that the script plans for the end of the last step. `None` if none is
+    /// due. Counts it in the ground truth, and plans the next one.
     fn take_due_freeze(&self, next_freeze: &mut Option<Instant>, step_end: Instant) -> Option<Duration> {
         let freezes = self.stage.script.freezes?;
         let due = (*next_freeze)?;
@@ -81,7 +82,8 @@ impl Scheduler {
         Some(freezes.length)
     }
 
-    /// Receives all messages without waiting, as SGLang's `recv_requests` does.
+    /// Receives all messages with requests that are in the inbox, without waiting for more, as SGLang's `recv_requests` does. The requests
+    /// then wait for room in the batch.
     fn receive_requests(&mut self) -> anyhow::Result<()> {
         let Stage { script, reports, sent_requests, .. } = &self.stage;
         let read_requests = script.engine.format().read_requests;

@@ -205,7 +205,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Appends each chunk to the `out_list` of its request, as SGLang's `_handle_batch_output` does. Returns the number of chunks.
+    /// Appends each chunk of a message to the `out_list` of its request, as SGLang's `_handle_batch_output` does, and wakes the waiter that
+    /// passes them to the client. Returns the number of chunks.
     fn queue_chunks(&mut self, message: &Parts) -> anyhow::Result<u32> {
         let parts: Vec<&[u8]> = message.iter().map(|part| &part[..]).collect();
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
@@ -231,6 +232,7 @@ impl Tokenizer {
     /// Runs the coroutine that waits for the request. It passes the queued chunks to the client, and reports that. The request ends with
     /// its last chunk, or if the client leaves.
     fn run_waiter(&mut self, rid: &Arc<str>) {
+        // Without a state, the request has ended.
         let Some(state) = self.states_by_rid.get_mut(rid) else { return };
         let mut finished = false;
         let Stage { script, account, reports, departures, .. } = &self.stage;

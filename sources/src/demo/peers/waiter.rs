@@ -76,8 +76,8 @@ impl WaiterState {
         self.out_list.push(Queued { tokens, completion_tokens: self.tokens_queued, finished });
     }
 
-    /// Runs the waiter, the coroutine that passes the request's queued chunks to its client. Passes deliveries to `give`, and counts
-    /// dropped and merged chunks in `account`.
+    /// Runs the waiter, the coroutine that passes the request's queued chunks to its client. `waiter` says what it does with several: keep
+    /// the last one, merge them, or pass each. Passes deliveries to `give`, and counts dropped and merged chunks in `account`.
     pub(super) fn pass_queued_chunks(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(PeerDelivery)) {
         self.is_woken = false;
         let queued = std::mem::take(&mut self.out_list);
@@ -92,13 +92,12 @@ impl WaiterState {
         }
         // One delivery for all queued chunks. A cumulative one has all tokens so far, so it merges them whatever the waiter does.
         let are_dropped = !is_cumulative && waiter == Waiter::KeepsLast;
-        let earlier_tokens = sum_of_tokens(earlier);
         let tokens = if is_cumulative {
             last.completion_tokens
         } else if are_dropped {
             last.tokens
         } else {
-            earlier_tokens + last.tokens
+            sum_of_tokens(&queued)
         };
         // Before the delivery, which may close the request: the truth is complete once no request is open.
         if !earlier.is_empty() {
@@ -107,8 +106,8 @@ impl WaiterState {
         give(self.create_delivery(tokens, last, account));
     }
 
-    /// Counts the chunks before the last one in the truth, which were dropped, or merged with the last one. Counts their request once. That
-    /// is noted here, so that nothing needs to be stored for finished requests.
+    /// Counts the chunks before the last one, which were dropped, or merged with the last one, in the ground truth. Counts their request
+    /// once: a flag of the request notes that, so that nothing needs to be stored for finished requests.
     fn count_affected_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
         let chunks = earlier.len() as u64;
         account.update_truth(|truth| {
