@@ -52,19 +52,22 @@ pub(super) struct OutputTail {
 /// Index of the first field of an output after the request id and the new ids.
 const FIRST_TAIL_FIELD: u32 = 2;
 
-/// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values.
+/// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values. `row` is the position of
+/// the output in the message, for errors.
 fn read_output_tail(
     bytes: &[u8],
     mut at: usize,
     row: usize,
     layout: &OutputLayout,
 ) -> Result<(usize, OutputTail), Undecoded> {
+    // The index of each field that is read; `None` for one that these releases do not send.
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
     let mut is_marked_finished = false;
     for field in FIRST_TAIL_FIELD..layout.field_count {
         let next = skip_value(bytes, at)?;
         let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
+        // Compared as an option, which a field that is not sent never equals.
         let column = Some(field);
         if column == finish {
             tail.finish = parse_finish_reason(bytes, value, first)
