@@ -101,8 +101,8 @@ impl ParseRequests for RequestPlaneParser {
         }
     }
 
-    /// Passes the ids of each request whose head ends in `input` to `emit`. `begins` says that `input` is the start of a read, where a
-    /// message may begin.
+    /// Passes the ids of each request whose head ends in `input` to `emit`. A head is everything before the request's body, and may come in
+    /// several inputs. `begins` says that `input` is the start of a read, where a message may begin.
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
@@ -127,6 +127,7 @@ impl RequestPlaneParser {
     /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it.
     /// `None` if the head continues in the next input, or if the bytes are not a message.
     fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
+        // Taken out, and put back only if the head continues in the next input.
         let mut head_so_far = std::mem::take(&mut self.kept_head);
         let bytes_of_earlier_inputs = head_so_far.len();
         // Nothing is copied if the message begins in this input.
