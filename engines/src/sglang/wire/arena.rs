@@ -149,10 +149,10 @@ impl Arena {
         self.globals.clear();
         self.objects.clear();
         self.memo.clear();
-        if self.memo.capacity() > KEPT_ENTRIES
+        let is_any_table_large = self.memo.capacity() > KEPT_ENTRIES
             || self.list_runs.capacity() > KEPT_ENTRIES
-            || self.cells.capacity() > KEPT_ENTRIES
-        {
+            || self.cells.capacity() > KEPT_ENTRIES;
+        if is_any_table_large {
             self.memo.shrink_to(KEPT_ENTRIES);
             self.list_runs.shrink_to(KEPT_ENTRIES);
             self.cells.shrink_to(KEPT_ENTRIES);

@@ -25,7 +25,8 @@ struct MatchingCall<'m> {
 /// Number of opcodes after the data of a call: `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`.
 const CLOSE_BYTES: usize = 5;
 
-/// The call at the beginning of `bytes`, if it begins with the `N` known bytes and holds whole words. `None` for anything else.
+/// Parses the call of an array's constructor at the beginning of `bytes`. It consists of the `N` known bytes, the length of its data in one
+/// byte, the data, and the closing opcodes. `None` for anything else, or if the data are not whole 64-bit words.
 #[inline]
 fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> Option<MatchingCall<'m>> {
     /// The closing opcodes in the lower bytes of a word. The upper three bytes are masked.
@@ -109,7 +110,7 @@ impl PickleMachine<'_, '_> {
     }
 
     /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one. Each call
-    /// takes three memo slots and one value on the stack.
+    /// takes one value on the stack, and three slots of the memo, the pickle's table of values that later opcodes refer to.
     fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
         let Some(known) = known.first_chunk::<N>() else { return at };
         let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
@@ -130,6 +131,7 @@ impl PickleMachine<'_, '_> {
                 // The known bytes end with the opcode of the data. Its words follow the opcode and the length.
                 let data = (at + N - 1) as u32;
                 let array = Node::Words { words: u16::from(call.data_len / 8), at: data + 2 };
+                // A call memoizes its data, its arguments and its result. Nothing refers to the arguments.
                 *slots = [Node::Bytes(data), Node::Unbuilt, array];
                 *value = array;
                 rest = call.rest;
@@ -150,9 +152,7 @@ impl PickleMachine<'_, '_> {
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
     /// of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
-        /// The object itself, and its empty state.
-        const SLOTS_PER_OBJECT: usize = 2;
-        // Noted when its class was pushed.
+        // `push_memoized` has set it when the object's class was pushed.
         let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
         let repeats = count_repeated_objects(self.message, object_start, object_bytes);
@@ -160,21 +160,28 @@ impl PickleMachine<'_, '_> {
             return;
         }
         let Some(Node::Object(last)) = self.stack.last().copied() else { return };
-        let limits = self.limits;
-        let arena = &mut *self.arena;
-        // Each object takes a record, two memo slots and a value. Those beyond a limit are left to the machine, which reports it.
-        let free_records = limits.items.saturating_sub(arena.objects.len());
-        let free_slots = limits.memo.saturating_sub(arena.memo.len());
-        let free_values = limits.stack.saturating_sub(self.stack.len());
-        let repeats = repeats.min(free_records).min(free_slots / SLOTS_PER_OBJECT).min(free_values);
+        // Objects beyond a limit are left to the machine, which reports it.
+        let repeats = repeats.min(self.free_objects());
         self.at += repeats * object_bytes;
+        let arena = &mut *self.arena;
         let object = arena.objects[last as usize];
-        let first = arena.objects.len();
+        let first_copy = arena.objects.len();
         arena.objects.extend(std::iter::repeat_n(object, repeats));
-        let objects = (first..first + repeats).map(|id| Node::Object(id as u32));
-        // Nothing refers to the empty state of an object.
-        arena.memo.extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
-        self.stack.extend(objects);
+        let copies = (first_copy..first_copy + repeats).map(|id| Node::Object(id as u32));
+        // Each copy is memoized, and behind it its empty state, to which nothing refers.
+        arena.memo.extend(copies.clone().flat_map(|copy| [copy, Node::Unbuilt]));
+        self.stack.extend(copies);
+    }
+
+    /// Number of further objects with an empty state that fit below the limits. Each takes a record, a value on the stack, and two memo
+    /// slots, one for itself and one for its state.
+    #[inline]
+    fn free_objects(&self) -> usize {
+        const SLOTS_PER_OBJECT: usize = 2;
+        let free_records = self.limits.items.saturating_sub(self.arena.objects.len());
+        let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
+        let free_values = self.limits.stack.saturating_sub(self.stack.len());
+        free_records.min(free_slots / SLOTS_PER_OBJECT).min(free_values)
     }
 
     /// Remembers the bytes of the call that ends in the data at `data_at`, if it has exactly the form
