@@ -191,16 +191,15 @@ impl TimestampParser {
     fn timestamp_at(&mut self, day: CalendarDay, time: &TimeOfDay, offset_s: Option<i32>) -> Option<LogTimestamp> {
         let minute = CalendarMinute { day, hour: time.hour, minute: time.minute, offset_s };
         let wall_ns = self.minute_start_ns(minute)?.checked_add(time.second * SECOND_NS + time.fraction_ns)?;
-        Some(LogTimestamp {
-            wall_ns,
-            is_whole_second: time.is_whole_second,
-            zone: match offset_s {
-                Some(_) => ZoneSource::Timestamp,
-                None if self.derived_offset_s.is_some() => ZoneSource::File,
-                None => ZoneSource::Assumed,
-            },
-            is_year_assumed: false,
-        })
+        let zone = if offset_s.is_some() {
+            ZoneSource::Timestamp
+        } else if self.derived_offset_s.is_some() {
+            // Other lines of the file have shown the offset.
+            ZoneSource::File
+        } else {
+            ZoneSource::Assumed
+        };
+        Some(LogTimestamp { wall_ns, is_whole_second: time.is_whole_second, zone, is_year_assumed: false })
     }
 
     /// Start of the minute, since the epoch. `None` if the calendar has no such minute, or it precedes the epoch.
