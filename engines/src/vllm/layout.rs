@@ -164,18 +164,20 @@ fn build_table(table: &ParsedTable) -> LayoutTable {
 
 /// The layout of a message with the layouts of its outputs. `None` if it has no outputs.
 fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope> {
-    let outputs = table.lines.iter().filter(|line| line.class == "EngineCoreOutput");
-    let layouts = outputs.filter_map(|output| {
+    let outputs_index = index_of_field(&message.fields, "outputs")?;
+    let mut layouts = Vec::new();
+    for output in table.lines.iter().filter(|line| line.class == "EngineCoreOutput") {
         // Only layouts of releases that have both can occur together.
-        let span = message.span.common_with(output.span)?;
-        Some(build_output_layout(output, span.label(&table.releases)))
-    });
+        if let Some(common) = message.span.common_with(output.span) {
+            layouts.push(build_output_layout(output, common.label(&table.releases)));
+        }
+    }
     Some(Envelope {
         field_count: message.fields.len() as u32,
         releases: message.span.label(&table.releases),
-        outputs_index: index_of_field(&message.fields, "outputs")?,
+        outputs_index,
         timestamp_index: index_of_field(&message.fields, "timestamp"),
-        layouts: layouts.collect(),
+        layouts,
     })
 }
 

@@ -153,8 +153,12 @@ pub(super) fn read_finish(
     let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "finish_logged", sink);
     // The times of several requests cannot be told apart.
-    if let ([rid], Some(meta)) = (&*named, meta) {
-        emit_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
+    if let [rid] = *named
+        && let Some(meta) = meta
+    {
+        // `meta` is a dict as Python prints it.
+        let number_of = |key: &str| number_of_key(meta, &format!("'{key}': "));
+        emit_times(rid, is_streamed, number_of, sink);
     }
     Ok(())
 }

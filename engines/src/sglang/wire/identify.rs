@@ -46,7 +46,8 @@ pub(super) fn identify_pickle(
     let mut is_unpacked = false;
     loop {
         let PickledObject { class, form, state } = split_message_object(doc, value)?;
-        if !split_state_into(doc, state, rows) {
+        let is_valid_state = split_state_into(doc, state, rows);
+        if !is_valid_state {
             return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
         let found = find_layout(doc, class, form, &rows.names, last)?;
@@ -86,6 +87,7 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, 
     let object = doc.named_call(id);
     let is_struct = object.module == b"msgspec._utils" && object.class_name == b"rebuild";
     let (class, form, state) = if is_struct {
+        // The class and its fields are the arguments of `rebuild`.
         let mut args = doc.list_items(object.call.args).into_iter().flatten();
         (args.next(), MessageForm::Struct, args.next().unwrap_or(Node::Nil))
     } else {
@@ -118,8 +120,8 @@ fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     true
 }
 
-/// Finds the layout of `class` with these field names in this order. If no release has it, uses the newest layout of the class, and finds
-/// the fields that are read by their names.
+/// Finds the layout of `class` with these field names in this order; `last` is that of the last message. If no release has it, uses the
+/// newest layout of the class, and finds the fields that are read by their names.
 fn find_layout(
     doc: Doc<'_>,
     class: &[u8],

@@ -146,6 +146,7 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let form = words.next()?;
     let releases = words.next()?;
     let fields: Vec<&str> = words.collect();
+    // As far as all these releases behave alike.
     let shared = ReleaseBehaviour::of_range(range_over_spans(releases)?);
     let kind = kind_of_class(class);
     let ids = meaning_of_ids(kind, &shared);
