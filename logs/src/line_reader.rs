@@ -289,7 +289,9 @@ impl BufferedLines {
 
     /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
     fn next_mark_from(&mut self, start: usize, recogniser: &Recogniser) -> NextMark {
-        if let Some(known) = self.next_mark.filter(|next| next.at >= start) {
+        if let Some(known) = self.next_mark
+            && known.at >= start
+        {
             return known;
         }
         let mark = recogniser.find_mark(&self.buffer[start..self.complete_bytes]);

@@ -143,6 +143,7 @@ impl TimestampParser {
         let (year, rest) = exact_digits(text, 4)?;
         let separator = *rest.first().filter(|byte| matches!(byte, b'-' | b'/'))?;
         let (month, rest) = exact_digits(&rest[1..], 2)?;
+        // The same separator stands twice.
         let (day, rest) = exact_digits(rest.strip_prefix(&[separator])?, 2)?;
         let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
         let (time, rest) = parse_time_of_day(rest)?;
@@ -205,7 +206,9 @@ impl TimestampParser {
     /// Start of the minute, since the epoch. `None` if the calendar has no such minute, or it precedes the epoch.
     fn minute_start_ns(&mut self, minute: CalendarMinute) -> Option<u64> {
         // Consecutive lines are mostly of the same minute, so the last one is remembered.
-        if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
+        if let Some(last) = self.last_minute
+            && last.minute == minute
+        {
             return Some(last.start_ns);
         }
         let local = minute.local_time()?;

@@ -162,8 +162,10 @@ impl RequestPlaneParser {
 /// A message is a path and headers, each after its big-endian length, and the payload. Its head is everything up to the body in the
 /// payload.
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
-    let Some(path) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else { return Ok(None) };
-    let Some(json) = split_part(path.rest, |json| json.starts_with(b"{"))? else { return Ok(None) };
+    let may_begin_path = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_graphic);
+    let may_begin_headers = |bytes: &[u8]| bytes.starts_with(b"{");
+    let Some(path) = split_part(bytes, may_begin_path)? else { return Ok(None) };
+    let Some(json) = split_part(path.rest, may_begin_headers)? else { return Ok(None) };
     let headers = serde_json::from_slice(json.bytes).map_err(|_| Invalid)?;
     let Some(payload) = split_payload(json.rest)? else { return Ok(None) };
     emit_ids(path.bytes, &headers, payload.control, emit);

@@ -345,8 +345,8 @@ impl<'a> OutputReader<'a, '_> {
         }
     }
 
-    /// Reads the `count` outputs from `at` on in this layout. An output is an array: the request id, the list of new token ids, and the other
-    /// fields, which are its tail.
+    /// Reads the `count` outputs from `at` on in this layout. An output is an array: the request id, the list of new token ids, and the
+    /// other fields, which are its tail.
     fn read_outputs_as(
         &mut self,
         layout: &'static OutputLayout,
@@ -444,7 +444,8 @@ fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, usize), Unde
     Ok((rid, next))
 }
 
-/// All layouts of outputs in messages with this envelope. That of the last message comes first, because it nearly always fits.
+/// All layouts of outputs in messages with this envelope, which is the layout of the whole message. That of the last message comes first,
+/// because it nearly always fits.
 #[inline]
 fn layouts_to_try(
     envelope: &'static Envelope,

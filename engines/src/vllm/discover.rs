@@ -172,8 +172,9 @@ fn is_server(argv: &[String]) -> bool {
         Some(Program::Module("vllm" | "vllm.entrypoints.cli.main")) => serves,
         Some(Program::Script(script)) => {
             let path = Path::new(script);
-            path.ends_with("vllm/entrypoints/openai/api_server.py")
-                || (path.file_name().is_some_and(|name| name == "vllm") && serves)
+            let is_api_server = path.ends_with("vllm/entrypoints/openai/api_server.py");
+            let is_installed_command = path.file_name().is_some_and(|name| name == "vllm");
+            is_api_server || (is_installed_command && serves)
         }
         _ => false,
     }

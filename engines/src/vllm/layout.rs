@@ -150,15 +150,16 @@ fn parse_table(text: &'static str) -> ParsedTable {
 fn build_table(table: &ParsedTable) -> LayoutTable {
     let releases = &table.releases;
     let newest = releases.len() - 1;
-    // First release that sends the message of a dead engine.
-    let first_dead = releases.iter().position(|release| *release == facts::DEAD_FROM);
+    let label_from = |first: usize| ReleaseSpan { first, last: newest }.label(releases);
+    // First release whose dying engine sends a message.
+    let first_with_dead_message = releases.iter().position(|release| *release == facts::DEAD_FROM);
     let messages = table.lines.iter().filter(|line| line.class == "EngineCoreOutputs");
     let requests = table.lines.iter().filter(|line| line.class == "EngineCoreRequest");
     LayoutTable {
         envelopes: messages.filter_map(|line| build_envelope(line, table)).collect(),
         requests: requests.filter_map(|line| build_request_layout(&line.fields)).collect(),
-        all_releases: ReleaseSpan { first: 0, last: newest }.label(releases),
-        dead_message_releases: first_dead.map_or("", |first| ReleaseSpan { first, last: newest }.label(releases)),
+        all_releases: label_from(0),
+        dead_message_releases: first_with_dead_message.map_or("", label_from),
     }
 }
 

@@ -202,15 +202,16 @@ pub(super) fn identify_msgpack(
         return Err(Undecoded::Malformed { at: end, what: "data after the end of the message" });
     }
     // If several layouts have the same length, use the newest. They differ only in names, which msgpack does not carry.
-    let mut fitting = layouts.iter().rev().filter(|layout| layout.form == MessageForm::Struct);
-    match fitting.find(|layout| layout.has_fields(fields)) {
-        Some(layout) => Ok(FoundLayout::Listed(layout)),
-        // The first fields of a batch have had the same positions since 0.5.15, and their columns are validated as usual.
-        None if matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= STABLE_FIELDS => {
-            Ok(FoundLayout::Unlisted(newest, newest.columns))
-        }
-        None => Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" }),
+    let mut structs = layouts.iter().rev().filter(|layout| layout.form == MessageForm::Struct);
+    if let Some(layout) = structs.find(|layout| layout.has_fields(fields)) {
+        return Ok(FoundLayout::Listed(layout));
     }
+    // The first fields of a batch have had the same positions since 0.5.15, and their columns are validated as usual.
+    let has_stable_fields = matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= STABLE_FIELDS;
+    if has_stable_fields {
+        return Ok(FoundLayout::Unlisted(newest, newest.columns));
+    }
+    Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" })
 }
 
 /// Appends the `fields` values from `at` on to `values`. Returns the end of the last one.

@@ -196,7 +196,8 @@ fn read_event(bytes: &[u8], at: usize) -> Option<RequestEvent> {
     let mut timestamp = None;
     for _ in 0..len {
         let (name, value_at) = read_string(bytes, at)?;
-        match (name, read_head(bytes, value_at)?.0) {
+        let (value, _) = read_head(bytes, value_at)?;
+        match (name, value) {
             (b"type", Head::Int(number)) => kind = Some(number),
             (b"timestamp", Head::Float(seconds)) => timestamp = Some(seconds),
             _ => {}
