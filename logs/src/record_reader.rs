@@ -163,7 +163,7 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a line, or counts it as unknown.
+    /// Reads the records of a line, or counts it as unknown. A record is what an engine logs at once; a fixed text, its mark, shows it.
     fn read_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
         let records_before = self.record_count;
         if let Some(mark) = line.mark {

@@ -82,8 +82,7 @@ impl Decoder {
         Decoded::new(shape, chunks, &mut self.chunks)
     }
 
-    /// Decodes a batch of outputs. It is a msgpack array (the envelope), of which one field is the list of outputs, one output for each
-    /// request.
+    /// Decodes a batch of outputs: a msgpack array (the envelope) with a list that has an output for each request.
     #[inline]
     fn decode_batch<'a>(&'a mut self, message: &'a [u8]) -> Result<Decoded<'a>, Undecoded> {
         let Some((Head::Array { len }, first_field)) = read_head(message, 0) else { return Err(not_a_batch(message)) };
@@ -278,7 +277,7 @@ struct OutputReader<'a, 'x> {
     ids: Option<&'x mut Vec<i64>>,
 }
 
-/// What was read of a batch.
+/// The content of a batch.
 struct ReadBatch {
     outputs: ReadOutputs,
     /// When the engine made the outputs; `None` if the message does not say it.

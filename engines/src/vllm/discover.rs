@@ -162,7 +162,7 @@ fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Readin
     }
 }
 
-/// Whether this is the command line of a server.
+/// Whether this command line starts a server of vLLM: by a Python module, a script, or the installed command with `serve`.
 fn is_server(argv: &[String]) -> bool {
     // `vllm bench serve` is a client.
     let is_benchmark = argv.iter().any(|argument| argument == "bench");

@@ -146,7 +146,8 @@ fn parse_table(text: &'static str) -> ParsedTable {
     ParsedTable { releases, lines }
 }
 
-/// Builds the table of layouts from the parsed lines.
+/// Builds the table of layouts from the parsed lines: of the message with outputs (the envelope), and of a request. Lines without the
+/// fields that are read are left out.
 fn build_table(table: &ParsedTable) -> LayoutTable {
     let releases = &table.releases;
     let newest = releases.len() - 1;

@@ -25,8 +25,8 @@ const PICKLE: u8 = 0x80;
 /// The name of a pickled arrival time and the opcode of its value. Text cannot contain it: `MEMOIZE` is not UTF-8 there.
 const PICKLED_ARRIVAL: &[u8] = b"arrival_time\x94G";
 
-/// Adds the requests that a message to the engine core names to `requests`, and returns what the message does with them. A message has a part
-/// of one byte, which is its type, and then a part with its content. See [`adapter::decode::ReadRequests`].
+/// Adds the requests that a message to the engine core names to `requests`, and returns what the message does with them. A message has a
+/// part of one byte, which is its type, and then a part with its content. See [`adapter::decode::ReadRequests`].
 pub(super) fn read_requests<'a>(
     parts: &[Excerpt<'a>],
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -151,7 +151,7 @@ fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
     (end == bytes.len()).then_some(arrived_unix_ns)
 }
 
-/// Adds the requests to abort that the message names to `requests`.
+/// Adds the requests to abort to `requests`. The message is a list of their ids, as a pickle in old releases and as msgpack in later ones.
 fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     if !payload.is_whole() {
         return Err(Undecoded::CutByCapture { what: "all ids to abort" });

@@ -29,7 +29,7 @@ pub(super) const FLAGS: &[FlagName] = &[
     FlagName::switch(CONFIG, "--config"),
 ];
 
-/// Whether this is the command line of the server's main process.
+/// Whether this command line starts a server of SGLang: by a Python module, a script, or the installed command with `serve`.
 pub(super) fn is_server_command(argv: &[String]) -> bool {
     let has_serve_command = argv.iter().any(|argument| argument == "serve");
     match program(argv) {

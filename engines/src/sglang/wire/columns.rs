@@ -276,7 +276,7 @@ impl<'a> MessageColumns<'a, '_> {
         u32::try_from(value).map_err(|_| self.bad_value(field, row, "a count that is negative or exceeds 32 bits"))
     }
 
-    /// The finish reason of a row; `None` for nil.
+    /// Finish reason of the request in a row. `None` if `reason` is nil: the request goes on. Otherwise it must be a dict with a `type`.
     fn read_finish(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
         if self.doc.is_nil(reason) {
             return Ok(None);

@@ -64,7 +64,8 @@ impl Decoder {
         self.keeps_text = true;
     }
 
-    /// Decodes one message. On error no part of the message is used.
+    /// Decodes one message: finds its layout (the class and its fields), and then reads the columns, which have an item for each request.
+    /// On error no part of the message is used.
     pub fn decode<'a>(&'a mut self, message: &'a [u8]) -> Result<Batch<'a>, Undecoded> {
         if message.len() > self.limits.message {
             return Err(Undecoded::Limit { limit: "message", value: self.limits.message });

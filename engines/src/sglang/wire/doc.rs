@@ -249,7 +249,7 @@ impl ItemRun {
 impl Iterator for Items<'_> {
     type Item = Node;
 
-    /// The next item, from the next run once this one is exhausted.
+    /// The next item of a list, which is a chain of runs. Goes on with the next run once this one is exhausted.
     fn next(&mut self) -> Option<Node> {
         // `NONE` is no index, so the items end after the last run.
         while self.left == 0 {

@@ -73,7 +73,7 @@ impl<'a> Doc<'a> {
 impl<'a> Iterator for ColumnParts<'a> {
     type Item = ColumnPart<'a>;
 
-    /// The next part: one run of the column's items.
+    /// The next part of a column, which is a list with one item for each request. A part is one run of contiguous items.
     fn next(&mut self) -> Option<ColumnPart<'a>> {
         let part = self.part.take()?;
         let next_row = part.row_range().end;

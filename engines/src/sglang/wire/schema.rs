@@ -162,7 +162,7 @@ fn range_over_spans(spans: &str) -> Option<VersionRange> {
     Some(VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? })
 }
 
-/// Meaning of the ids in messages of this kind from these releases.
+/// Which token ids messages of this kind list in these releases: only new ones, all so far, or new ones behind the prompt's last ones.
 fn meaning_of_ids(kind: Kind, releases: &ReleaseBehaviour) -> IdColumn {
     if kind != Kind::Text {
         return releases.token_ids.unwrap_or(IdColumn::Undecided);

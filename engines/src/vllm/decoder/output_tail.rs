@@ -189,7 +189,7 @@ struct RequestEvent {
     seconds: f64,
 }
 
-/// Reads one event. `None` if it lacks its type or its time.
+/// Reads the event of a request at `at`, a map with its type and its time. `None` if it lacks one of them.
 fn read_event(bytes: &[u8], at: usize) -> Option<RequestEvent> {
     let (Head::Map { len }, mut at) = read_head(bytes, at)? else { return None };
     let mut kind = None;
