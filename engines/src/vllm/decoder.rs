@@ -76,7 +76,7 @@ impl Decoder {
     }
 
     /// The result for a message that is not a batch of outputs: its shape, and no chunks.
-    fn without_outputs<'a>(&'a mut self, other: &OtherMessage) -> Decoded<'a> {
+    fn without_outputs(&mut self, other: &OtherMessage) -> Decoded<'_> {
         let shape = Shape { codec: other.codec, ..shape_of(other.class, other.releases, None, other.kind) };
         let chunks = recycle(std::mem::take(&mut self.chunks));
         Decoded::new(shape, chunks, &mut self.chunks)

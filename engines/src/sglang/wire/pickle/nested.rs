@@ -27,7 +27,7 @@ impl PickleMachine<'_, '_> {
         Ok(true)
     }
 
-    /// Scans a batch of lists of scalars and enters the lists into the arena, the tables that decoding fills beside the message. Returns the
+    /// Scans a batch of lists of scalars and enters the lists into the arena, the tables that decoding fills. Returns the
     /// end of the batch; `None` for any other item, with the arena half filled.
     fn scan_flat_lists(&mut self) -> Option<usize> {
         let message = self.message;
