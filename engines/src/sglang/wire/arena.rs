@@ -200,6 +200,7 @@ impl Arena {
         // Without a tail, the first run is the only one.
         let tail = if head.tail == NONE { list } else { head.tail };
         let last = &mut self.list_runs[tail as usize];
+        // Cells that follow each other are one run.
         let continues_last_run_in_cells = !last.is_flat && !run.is_flat && last.end == run.start;
         if continues_last_run_in_cells {
             last.end = run.end;

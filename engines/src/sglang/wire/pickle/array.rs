@@ -22,6 +22,16 @@ struct MatchingCall<'m> {
     rest: &'m [u8],
 }
 
+/// Calls that were processed at once.
+struct CallBatch<'m> {
+    /// Number of calls.
+    count: usize,
+    /// Offset after the last one.
+    end: usize,
+    /// The message behind it.
+    rest: &'m [u8],
+}
+
 /// Number of opcodes after the data of a call: `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`.
 const CLOSE_BYTES: usize = 5;
 
@@ -39,6 +49,7 @@ fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> 
     }
     let (&data_len, after_len) = after_head.split_first()?;
     let (_, close) = after_len.split_at_checked(usize::from(data_len))?;
+    // Eight bytes are compared at once. A call with fewer bytes behind its data is left to the machine.
     let (tail, _) = close.split_first_chunk()?;
     let is_closed = u64::from_le_bytes(*tail) & CLOSE_MASK == CLOSE;
     if data_len % WORD_BYTES != 0 || !is_closed {
@@ -47,7 +58,7 @@ fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> 
     Some(MatchingCall { data_len, rest: &close[CLOSE_BYTES..] })
 }
 
-impl PickleMachine<'_, '_> {
+impl<'m> PickleMachine<'m, '_> {
     /// The array of 64-bit integers, type code `q`, that `callable(*args)` constructs. `None` for any other call. The call is
     /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
@@ -118,35 +129,50 @@ impl PickleMachine<'_, '_> {
         let mut calls_left = (free_slots / SLOTS_PER_CALL).min(free_values);
         let mut rest = self.message.get(at..).unwrap_or_default();
         loop {
-            // Reserve slots and values for several calls at once, so that the loop does not grow the tables.
-            let first_slot = self.arena.memo.len();
-            let first_value = self.stack.len();
-            let reserved_calls = calls_left.min(CALLS_PER_BATCH);
-            self.arena.memo.resize(first_slot + SLOTS_PER_CALL * reserved_calls, Node::Unbuilt);
-            self.stack.resize(first_value + reserved_calls, Node::Unbuilt);
-            let slots_of_calls = self.arena.memo[first_slot..].as_chunks_mut().0.iter_mut();
-            let mut calls = 0;
-            for (slots, value) in slots_of_calls.zip(&mut self.stack[first_value..]) {
-                let Some(call) = parse_matching_call(rest, known) else { break };
-                // The known bytes end with the opcode of the data. Its words follow the opcode and the length.
-                let data = (at + N - 1) as u32;
-                let array = Node::Words { words: u16::from(call.data_len / 8), at: data + 2 };
-                // A call memoizes its data, its arguments and its result. Nothing refers to the arguments.
-                *slots = [Node::Bytes(data), Node::Unbuilt, array];
-                *value = array;
-                rest = call.rest;
-                at += N + 1 + usize::from(call.data_len) + CLOSE_BYTES;
-                calls += 1;
-            }
-            // Give back what was reserved and not used.
-            self.arena.memo.truncate(first_slot + SLOTS_PER_CALL * calls);
-            self.stack.truncate(first_value + calls);
-            calls_left -= calls;
+            let batch = self.process_call_batch(at, rest, known, calls_left.min(CALLS_PER_BATCH));
+            at = batch.end;
+            rest = batch.rest;
+            calls_left -= batch.count;
             // A call of another form, the end of the message, or a limit.
-            if calls < CALLS_PER_BATCH {
+            if batch.count < CALLS_PER_BATCH {
                 return at;
             }
         }
+    }
+
+    /// Processes up to `max_calls` of the calls at the beginning of `rest`, which is the message from `at` on. Each begins with the known
+    /// bytes.
+    #[inline]
+    fn process_call_batch<const N: usize>(
+        &mut self,
+        mut at: usize,
+        mut rest: &'m [u8],
+        known: &[u8; N],
+        max_calls: usize,
+    ) -> CallBatch<'m> {
+        // Reserve memo slots and values for all calls at once, so that the loop does not grow the tables.
+        let first_slot = self.arena.memo.len();
+        let first_value = self.stack.len();
+        self.arena.memo.resize(first_slot + SLOTS_PER_CALL * max_calls, Node::Unbuilt);
+        self.stack.resize(first_value + max_calls, Node::Unbuilt);
+        let slots_of_calls = self.arena.memo[first_slot..].as_chunks_mut().0.iter_mut();
+        let mut count = 0;
+        for (slots, value) in slots_of_calls.zip(&mut self.stack[first_value..]) {
+            let Some(call) = parse_matching_call(rest, known) else { break };
+            // The known bytes end with the opcode of the data. Its words follow the opcode and the length.
+            let data = (at + N - 1) as u32;
+            let array = Node::Words { words: u16::from(call.data_len / 8), at: data + 2 };
+            // A call memoizes its data, its arguments and its result. Nothing refers to the arguments.
+            *slots = [Node::Bytes(data), Node::Unbuilt, array];
+            *value = array;
+            rest = call.rest;
+            at += N + 1 + usize::from(call.data_len) + CLOSE_BYTES;
+            count += 1;
+        }
+        // Give back what was reserved and not used.
+        self.arena.memo.truncate(first_slot + SLOTS_PER_CALL * count);
+        self.stack.truncate(first_value + count);
+        CallBatch { count, end: at, rest }
     }
 
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
