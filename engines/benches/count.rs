@@ -157,6 +157,8 @@ struct Chat {
     compared: bool,
 }
 
+/// A chat with a tool call in [`LAPS`] chunks. With `compared`, its text is known from frames, too. With `damaged`, its response lacks the
+/// event of a chunk in the middle.
 fn chat(compared: bool, damaged: bool) -> Chat {
     let arguments: Vec<String> = (0..LAPS).map(|n| format!("line {n} of it\\n")).collect();
     let mut chunks = arguments.clone();
@@ -176,6 +178,7 @@ fn chat(compared: bool, damaged: bool) -> Chat {
     events.push("data: {\"id\":\"r\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n".to_owned());
     let mut response =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    // In HTTP chunks, each after its length.
     for event in events {
         response.extend(format!("{:x}\r\n{event}\r\n", event.len()).into_bytes());
     }
@@ -189,6 +192,7 @@ fn chat(compared: bool, damaged: bool) -> Chat {
 #[bench::missing(chat(true, true))]
 fn count_calls(chat: Chat) -> Chat {
     let (mut server, mut found) = (Server::new(None), None);
+    // Without frames the text is not known, and the call is not compared.
     for (n, text) in (1..).zip(&chat.chunks).filter(|_| chat.compared) {
         let chunk = Chunk {
             listed: Some(1),

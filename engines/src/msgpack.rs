@@ -199,6 +199,7 @@ fn skip_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
     let mut skipped = 0;
     while *values_left > 0
         && let Some(first) = bytes.get(skipped)
+        // A length of 0 stands for a value that is not short.
         && let value_length @ 1.. = short_value_len(*first)
         && skipped + value_length <= bytes.len()
     {
@@ -275,19 +276,22 @@ pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// End of the value at `at`, or the error in it. Works without recursion: a container only adds to the number of values left.
+/// End of the value at `at`, or the error in it. Works without recursion: a container only adds its items to the number of values that are
+/// left to skip.
 pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsgpack> {
     let mut values_left = 1u64;
     while values_left > 0 {
         values_left -= 1;
         let rest = data.get(at..).unwrap_or_default();
         match *rest {
+            // Values of one byte, which mostly come in long runs.
             [first, ..] if short_value_len(first) == 1 => {
                 let following = count_one_byte_values(rest, values_left);
                 at += 1 + following;
                 values_left -= following as u64;
                 continue;
             }
+            // Other values whose first byte shows their length.
             [first, ..] if short_value_len(first) > 0 => {
                 at += short_value_len(first);
                 continue;
@@ -302,6 +306,7 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
         let (head, payload) = read_head(data, at).ok_or_else(|| invalid_at(data, at))?;
         at = match head {
             Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
+            // The items of a container follow its head.
             Head::Array { len } => {
                 values_left += u64::from(len);
                 payload

@@ -168,7 +168,7 @@ impl Import {
     /// file, after all events were passed.
     pub fn read_some(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
-        // The file that is furthest behind goes first, so that few events wait for it.
+        // The file that is furthest behind, by its latest timestamp so far, goes first, so that few events wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
             self.pass_remaining_events(sink);
@@ -210,8 +210,8 @@ impl Import {
         earliest_ns.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
-    /// Opens the files that are due. At the limit of open files, the next one waits until another one is read to its end, and is counted:
-    /// its lines may then be late.
+    /// Opens the files that are due: the import has reached the time of their first lines. At the limit of open files, the next one waits
+    /// until another one is read to its end, and is counted: its lines may then be late.
     fn open_due_files(&mut self) {
         // One file is opened whatever the limit, because an import without an open file ends.
         let max_open_files = self.options.max_open_files.max(1);
@@ -253,8 +253,8 @@ impl Import {
         }
     }
 
-    /// Passes the statements of one slot of the queue, a short span of time, to `sink` in order of their times. Counts those that are late.
-    /// The slot's memory is used again.
+    /// Passes the statements of one slot of the queue, a short span of time, to `sink` in order of their times. Counts those that are late,
+    /// because a statement of a later time was passed before them. The slot's memory is used again.
     fn pass_slot(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
             let is_late = queued.at_ns < self.passed_ns;

@@ -115,6 +115,7 @@ impl<'l> JsonSearch<'_, 'l> {
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
         // The value is known to be valid, so this cannot fail. The visitor fills `found` and `times`.
         let _ = serde_json::Deserializer::from_str(json).deserialize_map(visitor);
+        // A record may lack a time that another member of the object states.
         self.set_missing_times(found_before, &times);
     }
 
@@ -149,8 +150,8 @@ impl TimesOfObject {
     /// Keeps the value `json` of a member if it is a time, and a better one than the best so far.
     fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
         let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
-        // A rank compares by its fields from the first to the last: a key that names a time, a stated zone, then the earliest time, because
-        // the line was written before anything that collected it.
+        // The lowest rank is the best. Ranks compare by their fields from the first to the last: a key that names a time, a stated zone,
+        // then the earliest time, because the line was written before anything that collected it.
         let rank = TimeRank { key: kind, lacks_zone: stamp.zone == ZoneSource::Assumed, wall_ns: stamp.wall_ns };
         if self.best.as_ref().is_none_or(|best| rank < best.rank) {
             self.best = Some(TimeCandidate { rank, stamp });
@@ -204,8 +205,9 @@ fn split_before_capitals(text: &str) -> impl Iterator<Item = &str> {
             return None;
         }
         let mut neighbours = rest.as_bytes().windows(2);
-        let last_index = neighbours.position(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
-        let word_bytes = last_index.map_or(rest.len(), |last_index| last_index + 1);
+        let last_letter = neighbours.position(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
+        // Without a capital, the whole rest is one word.
+        let word_bytes = last_letter.map_or(rest.len(), |index| index + 1);
         let (word, behind) = rest.split_at(word_bytes);
         rest = behind;
         Some(word)

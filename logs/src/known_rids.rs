@@ -93,10 +93,11 @@ impl KnownRids {
         // Rids are numbered in the order in which they are added.
         let number = self.oldest_number.wrapping_add(self.order.len() as u32);
         let table_hash = NumberedRid::table_hash(text_hash);
-        // The entry is not in the table, so no texts are compared. The closure is called for the entries of a table that is enlarged.
-        self.by_text.insert_unique(table_hash, NumberedRid { number, text_hash }, |known| {
-            NumberedRid::table_hash(known.text_hash)
-        });
+        // To enlarge itself, the table asks for the hashes of its entries.
+        let hash_of_entry = |known: &NumberedRid| NumberedRid::table_hash(known.text_hash);
+        // The rid is not in the table, so no texts are compared.
+        self.by_text.insert_unique(table_hash, NumberedRid { number, text_hash }, hash_of_entry);
+        // Rids are sorted only after a truncated one had to be completed.
         if let Some(sorted) = &mut self.sorted {
             sorted.insert(Rc::clone(&rid));
         }

@@ -172,8 +172,8 @@ impl BufferedLines {
         self.copied_line.clear();
         self.copied_line.shrink_to(KEPT_COPY_BYTES);
         let start = self.line_range.end;
-        // The buffer has no further complete line.
-        if start == self.complete_bytes {
+        let has_no_further_line = start == self.complete_bytes;
+        if has_no_further_line {
             return self.read_next_line(max_kept_bytes);
         }
         // Only the last line of a file may lack its end.
@@ -272,6 +272,7 @@ impl BufferedLines {
         if self.line_range.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
+        // `at` is the mark's index in the buffer, or the end of the last complete line if there is no further mark.
         let first = self.next_mark_from(self.line_range.start, recogniser);
         let is_in_later_line = first.at >= self.line_range.end;
         if is_in_later_line {
@@ -282,12 +283,15 @@ impl BufferedLines {
         let end = start + (mark.end - mark.start);
         // Shows whether the line has another mark. If not, it is also the search for the next line's mark.
         let following = self.next_mark_from(self.line_range.start + end, recogniser);
-        Some(MarkMatch { start, end, is_last: following.at >= self.line_range.end, ..mark })
+        let is_last = following.at >= self.line_range.end;
+        Some(MarkMatch { start, end, is_last, ..mark })
     }
 
     /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
     fn next_mark_from(&mut self, start: usize, recogniser: &Recogniser) -> NextMark {
-        if let Some(known) = self.next_mark.filter(|next| next.at >= start) {
+        if let Some(known) = self.next_mark
+            && known.at >= start
+        {
             return known;
         }
         let mark = recogniser.find_mark(&self.buffer[start..self.complete_bytes]);

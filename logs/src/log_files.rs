@@ -131,7 +131,9 @@ fn label_of_rotated_set(name: &str) -> &str {
     loop {
         let Some((stem, end)) = name.rsplit_once(['.', '-']) else { return name };
         let is_compression = matches!(end, "gz" | "zst" | "zstd");
-        if stem.is_empty() || !(is_compression || is_rotation(stem, end)) {
+        let is_suffix = is_compression || is_rotation(stem, end);
+        // Something must be left as the name.
+        if stem.is_empty() || !is_suffix {
             return name;
         }
         name = stem;

@@ -49,7 +49,7 @@ pub(super) struct LogSource {
 }
 
 impl LogSource {
-    /// Creates the source of a file that is not opened yet.
+    /// Creates the source of the lines of a file, which is opened when the import reaches the time of its first line.
     pub(super) fn new(file: LogFile, options: &ImportOptions) -> Self {
         let parser = timestamp_parser(&file, options);
         Self {
@@ -104,7 +104,7 @@ impl LogSource {
     }
 }
 
-/// Why a file with this line is no log; `None` if it may be one.
+/// Why a file with this line among its first ones is no log, and what to do with it instead. `None` if it may be a log.
 fn reason_to_skip(line: &[u8]) -> Option<&'static str> {
     if line.starts_with(RECORDING_MAGIC) {
         Some("a recording: `tokengap report` reads it")

@@ -69,6 +69,7 @@ impl LoggedRejections {
     /// and keeps the reason in `stats`. `has_engine`: another line is an engine's.
     pub(super) fn take_counted(&mut self, has_engine: bool, stats: &mut ImportStats) -> Vec<LoggedRejection> {
         let rejections = std::mem::take(&mut self.list);
+        // Those beyond the limit were counted and not kept.
         let lines = rejections.len() as u64 + self.beyond_limit;
         if lines == 0 {
             return rejections;

@@ -231,7 +231,7 @@ impl Recogniser {
         let mut engine_marks = Vec::new();
         for &engine in engines {
             for &form in engine.line_forms() {
-                // Several lines are searched at once.
+                // Several lines are searched at once, so a mark must not reach into the next one.
                 debug_assert!(!form.mark.contains(['\r', '\n']), "a mark is in one line");
                 marks.push(form.mark);
                 engine_marks.push(EngineMark::of_lines(engine, form));
@@ -252,12 +252,16 @@ impl Recogniser {
         if !self.record_marks.is_match(json) {
             return None;
         }
-        // A field is read if any of the engines uses it.
-        let record = JsonRecord::parse(json, &|name| {
-            self.engines.iter().map(|engine| engine.field_use(name)).max().unwrap_or(FieldUse::Skipped)
-        })?;
+        let record = JsonRecord::parse(json, &|name| self.use_of_field(name))?;
         // Only reading it shows whose record it is; its statements are passed on later.
-        if self.read_record(&record, &mut |_| {}).is_some() { Some(record) } else { None }
+        let is_of_engine = self.read_record(&record, &mut |_| {}).is_some();
+        is_of_engine.then_some(record)
+    }
+
+    /// Use of the field with this name. It is read if any of the engines reads it.
+    fn use_of_field(&self, name: &str) -> FieldUse {
+        let uses = self.engines.iter().map(|engine| engine.field_use(name));
+        uses.max().unwrap_or(FieldUse::Skipped)
     }
 
     /// First mark in a text, if any. A mark is a text that all known records of one form contain.
@@ -283,10 +287,12 @@ impl Recogniser {
         record: &JsonRecord<'_>,
         sink: &mut dyn FnMut(&Statement<'_>),
     ) -> Option<RecordResult> {
-        self.engines.iter().find_map(|engine| {
-            let found = engine.read_record(record, sink)?;
-            Some(found.map(|form| RecordForm { engine: engine.engine_name(), form }))
-        })
+        for engine in self.engines {
+            if let Some(read) = engine.read_record(record, sink) {
+                return Some(read.map(|form| RecordForm { engine: engine.engine_name(), form }));
+            }
+        }
+        None
     }
 }
 

@@ -108,25 +108,39 @@ impl LogRecordReader {
             if lines_read == max_lines {
                 break;
             }
-            match lines.next_line(Some(&recogniser)) {
-                Ok(Some(line)) => {
-                    lines_read += 1;
-                    self.stats.cut += u64::from(line.is_truncated);
-                    self.read_line(&line, source, queue);
-                }
-                Ok(None) => has_more = false,
-                Err(error) => {
-                    let path = source.file.path.display();
-                    self.stats.add_broken_file(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
-                    has_more = false;
-                }
-            }
+            has_more = self.read_next_line(&mut lines, &recogniser, source, queue);
+            lines_read += usize::from(has_more);
         }
         self.stats.lines += lines_read as u64;
         self.stats.bytes += lines.text_bytes - bytes_before;
         self.add_form_counts_to_stats();
         source.lines = Some(lines);
         has_more
+    }
+
+    /// Reads the next line of the file and queues its statements. Returns whether there was one: `false` at the end of the file, and if the
+    /// rest cannot be read, which is reported in the statistics.
+    #[inline]
+    fn read_next_line(
+        &mut self,
+        lines: &mut LineReader,
+        recogniser: &Recogniser,
+        source: &mut LogSource,
+        queue: &mut StatementQueue,
+    ) -> bool {
+        match lines.next_line(Some(recogniser)) {
+            Ok(Some(line)) => {
+                self.stats.cut += u64::from(line.is_truncated);
+                self.read_line(&line, source, queue);
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                let path = source.file.path.display();
+                self.stats.add_broken_file(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
+                false
+            }
+        }
     }
 
     /// Skips the next lines without a known record and counts them, once enough unknown lines were looked at. Returns their number, at most
@@ -149,7 +163,7 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a line, or counts it as unknown.
+    /// Reads the records of a line, or counts it as unknown. A record is what an engine logs at once; a fixed text, its mark, shows it.
     fn read_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
         let records_before = self.record_count;
         if let Some(mark) = line.mark {
@@ -243,8 +257,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records in a text that is no JSON, from the first mark on. There may be several, since processes that write to one pipe
-    /// join their lines.
+    /// Reads the records in a text that is no JSON, from the first mark on, a fixed text that shows the form of a record. There may be
+    /// several records, since processes that write to one pipe join their lines. `outer` is the timestamp that a collector added.
     fn read_records_of_line(
         &mut self,
         text: &str,
@@ -257,20 +271,22 @@ impl LogRecordReader {
         while let Some(mark) = next {
             // A mark without a form is that of a JSON record, which could not be parsed. The rest of the line may be a prompt.
             let Some(form) = mark.form else { return };
+            let before_mark = &rest[..mark.start];
+            let behind_mark = &rest[mark.end..];
             let LogSource { prefix_memo, parser, .. } = &mut *target.source;
-            let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);
+            let prefix = prefix_memo.read_prefix(before_mark, parser);
             let stamp = more_precise(outer, prefix.stamp);
-            let from_mark = &rest[mark.end..];
-            let next_mark = self.find_mark_of_next_record(&mark, from_mark);
+            let line_ns = stamp.map(|stamp| stamp.wall_ns);
+            let next_mark = self.find_mark_of_next_record(&mark, behind_mark);
             // The next record begins with its timestamp, before its mark. This one ends there.
-            let end = next_mark.map_or(from_mark.len(), |mark| find_record_start(from_mark, mark.start));
-            let body = &from_mark[..end];
+            let end = next_mark.map_or(behind_mark.len(), |next| find_record_start(behind_mark, next.start));
+            let body = &behind_mark[..end];
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
-            let parsed = (form.parse)(body, stamp.map(|stamp| stamp.wall_ns), &mut |item| sink.take_statement(item));
+            let parsed = (form.parse)(body, line_ns, &mut |item| sink.take_statement(item));
             sink.count_record(parsed.map(|()| RecordForm { engine: mark.engine, form: form.name }));
-            rest = &from_mark[end..];
-            // The mark was found in `from_mark`, and `rest` begins `end` bytes later.
-            next = next_mark.map(|mark| MarkMatch { start: mark.start - end, end: mark.end - end, ..mark });
+            rest = &behind_mark[end..];
+            // The mark was found in `behind_mark`, and `rest` begins `end` bytes later.
+            next = next_mark.map(|next| MarkMatch { start: next.start - end, end: next.end - end, ..next });
         }
     }
 
@@ -334,7 +350,8 @@ impl LogRecordReader {
         sink(&Event::new(at, What::Engine(engine)));
     }
 
-    /// Converts a queued statement to an event and passes it to `sink`. An event that names the engine comes before the first one.
+    /// Converts a queued statement to an event and passes it to `sink`. An event that names the engine comes before the first one. The
+    /// names of processes and stages are stored once, and a statement refers to them by index.
     pub(super) fn emit_event(&mut self, queued: &QueuedStatement, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs(queued.at_ns);
         self.emit_engine_name_once(at, sink);
@@ -465,7 +482,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
         let rid = reader.shared_rid(rid, is_rid_truncated);
         let source = &mut *self.target.source;
-        // The line's own timestamp advances the file; for records without one, the time of their event does.
+        // The frontier is the latest time that the file has reached. A line without a timestamp advances it by the time of its event.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
         source.frontier_ns = source.frontier_ns.max(line_ns);
         let writer = writer_index(&mut reader.writer_names, source, role, self.rank, reader.has_several_logs);

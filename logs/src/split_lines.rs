@@ -48,6 +48,7 @@ impl SplitLineJoiner {
     /// Adds the next line of the file, and says whether it is a line of its own or a part of one that a container runtime has split. Parts
     /// are joined to a line by stream, standard output or standard error.
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
+        // The caller has used the line that the last call may have returned.
         self.free_passed_line();
         // The line is too short for a first part, and no line waits for another part.
         if self.is_idle() && line.len() < SHORTEST_FIRST_PART_BYTES {
@@ -115,14 +116,15 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     // `stderr` has the same length.
     let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
     let tags_bytes = tags.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
-    // The first of several tags, which colons separate.
+    // The first of several tags, which colons separate: `F` for the full or last part, and `P` for a partial line.
     let is_last = match tags[..tags_bytes].split(|&byte| byte == b':').next()? {
         b"F" => true,
         b"P" => false,
         _ => return None,
     };
     let text = &tags[tags_bytes + 1..];
-    Some(LinePart { stream, prefix: &line[..line.len() - text.len()], text, suffix: b"", is_last })
+    let prefix = &line[..line.len() - text.len()];
+    Some(LinePart { stream, prefix, text, suffix: b"", is_last })
 }
 
 /// Parses a record of Docker, `{"log":"text","stream":"stderr","time":".."}`. `None` for any other line.

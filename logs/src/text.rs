@@ -134,7 +134,10 @@ pub(super) fn leading_digits(text: &[u8], max_digits: usize) -> Option<(u64, &[u
         return None;
     }
     let (digits, rest) = text.split_at(count);
-    let number = digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+    let mut number = 0;
+    for digit in digits {
+        number = number * 10 + u64::from(digit - b'0');
+    }
     Some((number, rest))
 }
 

@@ -143,6 +143,7 @@ impl TimestampParser {
         let (year, rest) = exact_digits(text, 4)?;
         let separator = *rest.first().filter(|byte| matches!(byte, b'-' | b'/'))?;
         let (month, rest) = exact_digits(&rest[1..], 2)?;
+        // The same separator stands twice.
         let (day, rest) = exact_digits(rest.strip_prefix(&[separator])?, 2)?;
         let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
         let (time, rest) = parse_time_of_day(rest)?;
@@ -191,22 +192,23 @@ impl TimestampParser {
     fn timestamp_at(&mut self, day: CalendarDay, time: &TimeOfDay, offset_s: Option<i32>) -> Option<LogTimestamp> {
         let minute = CalendarMinute { day, hour: time.hour, minute: time.minute, offset_s };
         let wall_ns = self.minute_start_ns(minute)?.checked_add(time.second * SECOND_NS + time.fraction_ns)?;
-        Some(LogTimestamp {
-            wall_ns,
-            is_whole_second: time.is_whole_second,
-            zone: match offset_s {
-                Some(_) => ZoneSource::Timestamp,
-                None if self.derived_offset_s.is_some() => ZoneSource::File,
-                None => ZoneSource::Assumed,
-            },
-            is_year_assumed: false,
-        })
+        let zone = if offset_s.is_some() {
+            ZoneSource::Timestamp
+        } else if self.derived_offset_s.is_some() {
+            // Other lines of the file have shown the offset.
+            ZoneSource::File
+        } else {
+            ZoneSource::Assumed
+        };
+        Some(LogTimestamp { wall_ns, is_whole_second: time.is_whole_second, zone, is_year_assumed: false })
     }
 
     /// Start of the minute, since the epoch. `None` if the calendar has no such minute, or it precedes the epoch.
     fn minute_start_ns(&mut self, minute: CalendarMinute) -> Option<u64> {
         // Consecutive lines are mostly of the same minute, so the last one is remembered.
-        if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
+        if let Some(last) = self.last_minute
+            && last.minute == minute
+        {
             return Some(last.start_ns);
         }
         let local = minute.local_time()?;

@@ -96,7 +96,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Parses `raw`; `None` if it is not an egress record or is truncated.
+    /// Parses a record of the ring, field by field in native byte order. `None` if it is not an egress record, or is truncated.
     pub fn parse(raw: &'a [u8]) -> Option<Self> {
         let (bytes, rest) = raw.split_at_checked(size_of::<Head>())?;
         let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_ne_bytes).ok();

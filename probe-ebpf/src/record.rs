@@ -19,6 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Kind with this number. `None` for a number that only another build has.
     fn of(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Sent,
@@ -80,9 +81,10 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Parses `raw`; `None` if it is truncated or of an unknown kind (kernel object and reader from different builds).
+    /// Parses a record of the ring. `None` if it is truncated or of an unknown kind (kernel object and reader from different builds).
     pub fn parse(raw: &'a [u8]) -> Option<Self> {
         let (head, rest) = raw.split_at_checked(size_of::<Header>())?;
+        // The header is read field by field, which needs no `unsafe`.
         let u64_at = |at: usize| head[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
         let u32_at = |at: usize| head[at..at + 4].try_into().map(u32::from_ne_bytes).ok();
         let header = Header {
@@ -102,8 +104,9 @@ impl<'a> Record<'a> {
             fault: head[offset_of!(Header, fault)],
             message_type: head[offset_of!(Header, message_type)],
         };
+        let kind = Kind::of(header.kind)?;
         let payload = rest.get(..header.captured as usize)?;
-        Some(Self { kind: Kind::of(header.kind)?, header, payload })
+        Some(Self { kind, header, payload })
     }
 }
 

@@ -62,7 +62,7 @@ impl Thread {
         }
     }
 
-    /// Time running, waiting and blocked up to `now_ns`, including the current state.
+    /// Nanoseconds that the thread ran, waited for a CPU and slept, in this order, up to `now_ns`. Includes its current state.
     #[inline(always)]
     pub fn at(&self, now_ns: u64) -> (u64, u64, u64) {
         // Another CPU may have set `since_ns` slightly after `now_ns` was read.
@@ -77,8 +77,8 @@ impl Thread {
         (on, wait, blocked)
     }
 
-    /// Records that the thread was switched out at `now_ns`: `runnable` if preempted or yielding, `polls` if it sleeps in an
-    /// event loop's poll.
+    /// Records that the thread left its CPU at `now_ns`, which ends its state so far. `runnable`: it was preempted or yielded,
+    /// and still waits for a CPU. `polls`: it sleeps in an event loop's poll.
     #[inline(always)]
     pub fn switched_out(&mut self, now_ns: u64, runnable: bool, polls: bool) {
         self.close(now_ns);

@@ -92,7 +92,7 @@ impl HeadSearch {
         length < 5 || word & 0x00ff_ffff_ffff == POST || word & 0xffff_ffff == PUT
     }
 
-    /// Searches up to the end of the next line, or of [`STEP_WORDS`]. Returns whether the search goes on.
+    /// Searches the next line of the request's head, or [`STEP_WORDS`] words of 8 bytes of it. Returns whether the search goes on.
     #[inline(always)]
     pub fn step(&mut self) -> bool {
         let (mut at, mut line_ends) = (self.at, 0);
@@ -130,7 +130,7 @@ impl HeadSearch {
         false
     }
 
-    /// Parses the header's value, as <https://www.w3.org/TR/trace-context/#traceparent-header> asks.
+    /// Parses the value at `at`, as <https://www.w3.org/TR/trace-context/#traceparent-header> asks: `00-TRACE_ID-SPAN_ID-FLAGS`.
     #[inline(always)]
     fn parse_value(&self, at: usize) -> CallerSpan {
         const VERSION: u64 = u64::from_le_bytes(*b"00-\0\0\0\0\0");
@@ -193,7 +193,7 @@ fn bytes_up_to_first(high_bits: u64) -> usize {
     (((first - 1) & EVERY_BYTE).wrapping_mul(EVERY_BYTE) >> 56) as usize
 }
 
-/// The number of eight lower-case hexadecimal digits, and whether all of them are such digits.
+/// Parses eight lower-case hexadecimal digits, one a byte, all at once. Returns the number, and whether all bytes are such digits.
 #[inline(always)]
 fn parse_hex(digits: u64) -> (u64, bool) {
     let low = digits & !HIGH_BITS;

@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use adapter::decode::{Excerpt, ReadRequests};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engines::sglang::wire::{Decoder, Limits};
 use python::Peer;
 use rustix::time::{ClockId, clock_gettime};
@@ -48,6 +49,7 @@ fn cpu(n: u64, mut work: impl FnMut()) -> Duration {
     now().saturating_sub(start)
 }
 
+/// Decoding a frame of 256 requests, by tokengap, by Python, and by a Rust library.
 fn frames(c: &mut Criterion) {
     for (name, file) in FRAMES {
         let path = Path::new(MESSAGES).join(file);
@@ -70,13 +72,18 @@ fn frames(c: &mut Criterion) {
             }
             Err(why) => println!("SKIPPED: Python: {why}"),
         }
-        let (peer, read): (_, fn(&[u8])) =
-            if name.starts_with("pickle") { ("serde-pickle", unpickle) } else { ("rmp-serde", unpack) };
-        group.bench_function(peer, |bencher| {
-            bencher.iter_custom(|n| cpu(n, || read(black_box(&message))));
-        });
+        bench_rust_library(&mut group, name, &message);
         group.finish();
     }
+}
+
+/// Measures the Rust library that decodes the whole message. The codec is the first word of `name`.
+fn bench_rust_library(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, message: &[u8]) {
+    let (library, read): (_, fn(&[u8])) =
+        if name.starts_with("pickle") { ("serde-pickle", unpickle) } else { ("rmp-serde", unpack) };
+    group.bench_function(library, |bencher| {
+        bencher.iter_custom(|n| cpu(n, || read(black_box(message))));
+    });
 }
 
 /// Reading which request a message to the scheduler names, and decoding the whole message, as a peer must.
@@ -84,6 +91,7 @@ fn requests(c: &mut Criterion) {
     for (name, file, read_requests) in REQUESTS {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         let message = std::fs::read(&path).unwrap_or_else(|why| panic!("{file}: {why}"));
+        // Only vLLM sends a type byte before the request.
         let parts = [Excerpt::whole(&[0]), Excerpt::whole(&message)];
         let parts = if name.contains("vLLM") { &parts[..] } else { &parts[1..] };
         let mut requests = Vec::with_capacity(1);
@@ -97,11 +105,7 @@ fn requests(c: &mut Criterion) {
                 })
             });
         });
-        let (peer, read): (_, fn(&[u8])) =
-            if name.starts_with("pickle") { ("serde-pickle", unpickle) } else { ("rmp-serde", unpack) };
-        group.bench_function(peer, |bencher| {
-            bencher.iter_custom(|n| cpu(n, || read(black_box(&message))));
-        });
+        bench_rust_library(&mut group, name, &message);
         group.finish();
     }
 }
@@ -119,7 +123,7 @@ fn unpack(message: &[u8]) {
     black_box(value);
 }
 
-/// Cost by requests in the frame.
+/// Cost by the number of requests in the frame. A Python script writes the frames.
 fn growth(c: &mut Criterion) {
     let mut group = c.benchmark_group("decode/requests");
     for requests in [1, 64, 1_024, 65_536_u64] {

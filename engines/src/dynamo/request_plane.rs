@@ -101,8 +101,8 @@ impl ParseRequests for RequestPlaneParser {
         }
     }
 
-    /// Passes the ids of each request whose head ends in `input` to `emit`. `begins` says that `input` is the start of a read, where a
-    /// message may begin.
+    /// Passes the ids of each request whose head ends in `input` to `emit`. A head is everything before the request's body, and may come in
+    /// several inputs. `begins` says that `input` is the start of a read, where a message may begin.
     fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
         if self.is_out_of_sync && !begins {
@@ -127,6 +127,7 @@ impl RequestPlaneParser {
     /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it.
     /// `None` if the head continues in the next input, or if the bytes are not a message.
     fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
+        // Taken out, and put back only if the head continues in the next input.
         let mut head_so_far = std::mem::take(&mut self.kept_head);
         let bytes_of_earlier_inputs = head_so_far.len();
         // Nothing is copied if the message begins in this input.
@@ -161,8 +162,10 @@ impl RequestPlaneParser {
 /// A message is a path and headers, each after its big-endian length, and the payload. Its head is everything up to the body in the
 /// payload.
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
-    let Some(path) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else { return Ok(None) };
-    let Some(json) = split_part(path.rest, |json| json.starts_with(b"{"))? else { return Ok(None) };
+    let may_begin_path = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_graphic);
+    let may_begin_headers = |bytes: &[u8]| bytes.starts_with(b"{");
+    let Some(path) = split_part(bytes, may_begin_path)? else { return Ok(None) };
+    let Some(json) = split_part(path.rest, may_begin_headers)? else { return Ok(None) };
     let headers = serde_json::from_slice(json.bytes).map_err(|_| Invalid)?;
     let Some(payload) = split_payload(json.rest)? else { return Ok(None) };
     emit_ids(path.bytes, &headers, payload.control, emit);

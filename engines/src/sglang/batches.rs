@@ -104,9 +104,10 @@ fn shape_of_batch(columns: u32) -> Shape {
     }
 }
 
-/// Reads a batch, and adds a chunk for each of its requests to `chunks`. Returns the number of columns.
+/// Reads a batch, which is an array of columns with one item for each request. Adds a chunk for each request to `chunks`, which is empty.
+/// Returns the number of columns.
 fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
-    let (columns, at) = read_array_head(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
+    let (columns, first_column) = read_array_head(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
     if columns < READ_COLUMNS {
         return Err(Undecoded::Layout {
             class: CLASS,
@@ -114,31 +115,12 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
             what: "fewer columns than any release",
         });
     }
-    let (requests, mut at) =
-        read_array_head(message, at).ok_or_else(|| malformed_at(at, "request ids are not a list"))?;
-    if requests > MAX_REQUESTS {
-        return Err(Undecoded::Limit { limit: "items", value: MAX_REQUESTS as usize });
-    }
-    for _ in 0..requests {
-        let (rid, next) = read_rid(message, at)?;
-        chunks.push(Chunk::new(client_rid(rid)));
-        at = next;
-    }
-    // The second column: finish reasons.
-    at = read_column_head(message, at, requests)?;
-    for chunk in &mut *chunks {
-        (chunk.finish, at) = read_finish_reason(message, at)?;
-    }
+    let mut at = read_rid_column(message, first_column, chunks)?;
+    at = read_finish_column(message, at, chunks)?;
     // The third column is skipped. Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a
     // stream.
     at = skip_value(message, at)?;
-    // The fourth column: numbers of new ids.
-    at = read_column_head(message, at, requests)?;
-    for chunk in &mut *chunks {
-        let (new_ids, next) = read_id_count(message, at)?;
-        chunk.listed = Some(new_ids);
-        at = next;
-    }
+    at = read_id_count_column(message, at, chunks)?;
     for _ in READ_COLUMNS..columns {
         at = skip_value(message, at)?;
     }
@@ -147,6 +129,45 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
         return Err(malformed_at(at, "bytes after the end of the message"));
     }
     Ok(columns)
+}
+
+/// Reads the first column, the request ids, and adds a chunk for each to `chunks`. Returns the end of the column.
+#[inline]
+fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>) -> Result<usize, Undecoded> {
+    let (requests, mut at) =
+        read_array_head(message, at).ok_or_else(|| malformed_at(at, "request ids are not a list"))?;
+    // Bounds the memory for a message that states a length and has other content.
+    if requests > MAX_REQUESTS {
+        return Err(Undecoded::Limit { limit: "items", value: MAX_REQUESTS as usize });
+    }
+    for _ in 0..requests {
+        let (rid, next) = read_rid(message, at)?;
+        chunks.push(Chunk::new(client_rid(rid)));
+        at = next;
+    }
+    Ok(at)
+}
+
+/// Reads the second column, the finish reasons, into the chunks. Returns the end of the column.
+#[inline]
+fn read_finish_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<usize, Undecoded> {
+    let mut at = read_column_head(message, at, chunks.len())?;
+    for chunk in chunks {
+        (chunk.finish, at) = read_finish_reason(message, at)?;
+    }
+    Ok(at)
+}
+
+/// Reads the fourth column, the numbers of new token ids, into the chunks. Returns the end of the column.
+#[inline]
+fn read_id_count_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<usize, Undecoded> {
+    let mut at = read_column_head(message, at, chunks.len())?;
+    for chunk in chunks {
+        let (new_ids, next) = read_id_count(message, at)?;
+        chunk.listed = Some(new_ids);
+        at = next;
+    }
+    Ok(at)
 }
 
 /// Length of the array at `at`, and the offset of its first item. `None` for another value.
@@ -158,9 +179,9 @@ fn read_array_head(message: &[u8], at: usize) -> Option<(u32, usize)> {
 }
 
 /// Offset of the first item of the column at `at`. Fails unless the column has `count` items.
-fn read_column_head(message: &[u8], at: usize, count: u32) -> Result<usize, Undecoded> {
+fn read_column_head(message: &[u8], at: usize, count: usize) -> Result<usize, Undecoded> {
     match read_array_head(message, at) {
-        Some((len, first)) if len == count => Ok(first),
+        Some((len, first)) if len as usize == count => Ok(first),
         _ => Err(malformed_at(at, "a column is not as long as the request ids")),
     }
 }
@@ -191,19 +212,24 @@ fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usiz
     let end = skip_value(message, at)?;
     match read_head(message, at) {
         Some((Head::Nil, _)) => Ok((None, end)),
-        Some((Head::Map { len }, mut at)) => {
-            let mut finish = Finish::Other;
-            for _ in 0..len {
-                let value_at = skip_value(message, at)?;
-                if read_string(message, at).is_some_and(|(key, _)| key == b"type") {
-                    finish = finish_of_type(message, value_at);
-                }
-                at = skip_value(message, value_at)?;
-            }
-            Ok((Some(finish), end))
-        }
+        Some((Head::Map { len }, first_key_at)) => Ok((Some(finish_of_map(message, first_key_at, len)?), end)),
         _ => Err(malformed_at(at, "a finish reason is neither nil nor a map")),
     }
+}
+
+/// The finish reason in a map of `len` entries, of which the first begins at `key_at`. A map without the key `type` has another reason.
+#[inline]
+fn finish_of_map(message: &[u8], mut key_at: usize, len: u32) -> Result<Finish, Undecoded> {
+    let mut finish = Finish::Other;
+    for _ in 0..len {
+        let value_at = skip_value(message, key_at)?;
+        let is_type = read_string(message, key_at).is_some_and(|(key, _)| key == b"type");
+        if is_type {
+            finish = finish_of_type(message, value_at);
+        }
+        key_at = skip_value(message, value_at)?;
+    }
+    Ok(finish)
 }
 
 /// The finish reason with the `type` at `at`, which may be any value.

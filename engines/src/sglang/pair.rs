@@ -19,14 +19,20 @@ pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Optio
     let is_nixl = first.is_whole() && first.head == NIXL_GUARD;
     if is_nixl {
         let room = read_room(rest.first()?)?;
-        return (part_count > MEMORY_PARTS).then_some(PairMessage { room, kind: PairMessageKind::Allocated });
+        // The guard is a part too.
+        let describes_memory = part_count > MEMORY_PARTS;
+        return describes_memory.then_some(PairMessage { room, kind: PairMessageKind::Allocated });
     }
     let room = read_room(first)?;
-    // A message with a status has two or three parts, one about the memory of a request has more.
-    let kind = match (part_count, rest.first().map(|status| status.head)) {
-        (2..=3, Some(SUCCESS)) => PairMessageKind::Transferred,
-        (2..=3, Some(FAILED)) => PairMessageKind::Failed,
-        (MEMORY_PARTS.., _) => PairMessageKind::Allocated,
+    let kind = match part_count {
+        // Behind the room stands the status of the transfer.
+        2..=3 => match rest.first()?.head {
+            SUCCESS => PairMessageKind::Transferred,
+            FAILED => PairMessageKind::Failed,
+            _ => return None,
+        },
+        // The memory that a decode server has allocated.
+        MEMORY_PARTS.. => PairMessageKind::Allocated,
         _ => return None,
     };
     Some(PairMessage { room, kind })

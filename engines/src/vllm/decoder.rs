@@ -17,7 +17,7 @@ use crate::msgpack::type_byte::{
 };
 use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
-use output_tail::LastTail;
+use output_tail::{LastTail, OutputTail};
 
 /// Complete message of an engine that dies.
 const DEAD: &str = "ENGINE_CORE_DEAD";
@@ -64,47 +64,56 @@ impl Decoder {
 
     /// Decodes all parts of one message. On error no part of the message is used.
     pub fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Undecoded> {
-        let message = parts.first().copied().unwrap_or_default();
-        if parts.iter().map(|part| part.len()).sum::<usize>() > self.longest {
+        let message_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if message_bytes > self.longest {
             return Err(Undecoded::Limit { limit: "message", value: self.longest });
         }
         if let Some(other) = classify_other_message(parts) {
-            let shape = Shape { codec: other.codec, ..shape_of(other.class, other.releases, None, other.kind) };
-            let chunks = recycle(std::mem::take(&mut self.chunks));
-            return Ok(Decoded::new(shape, chunks, &mut self.chunks));
+            return Ok(self.without_outputs(&other));
         }
-        let Some((Head::Array { len }, first)) = read_head(message, 0) else { return Err(not_a_batch(message)) };
+        // Further parts hold raw arrays, which are not read.
+        self.decode_batch(parts.first().copied().unwrap_or_default())
+    }
+
+    /// The result for a message that is not a batch of outputs: its shape, and no chunks.
+    fn without_outputs(&mut self, other: &OtherMessage) -> Decoded<'_> {
+        let shape = Shape { codec: other.codec, ..shape_of(other.class, other.releases, None, other.kind) };
+        let chunks = recycle(std::mem::take(&mut self.chunks));
+        Decoded::new(shape, chunks, &mut self.chunks)
+    }
+
+    /// Decodes a batch of outputs: a msgpack array (the envelope) with a list that has an output for each request.
+    #[inline]
+    fn decode_batch<'a>(&'a mut self, message: &'a [u8]) -> Result<Decoded<'a>, Undecoded> {
+        let Some((Head::Array { len }, first_field)) = read_head(message, 0) else { return Err(not_a_batch(message)) };
         let envelope = envelope_with_fields(len).ok_or(Undecoded::Layout {
             class: CLASS,
             fields: len as usize,
             what: UNLISTED,
         })?;
-        let list = read_outputs_head(message, first, envelope)?;
+        let list = read_outputs_head(message, first_field, envelope)?;
+        // The buffers keep their memory from message to message.
         self.ids.clear();
+        self.times.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
         let ids = self.keeps_ids.then_some(&mut self.ids);
-        self.times.clear();
-        let mut rows = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
-        let read = rows.read_to_end(envelope, self.last_layout, &list);
-        let (ReadOutputs { layout, are_pooled, .. }, made_at) = match read {
-            Ok(read) => read,
+        let mut reader = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
+        let ReadBatch { outputs, made_at } = match reader.read_to_end(envelope, self.last_layout, &list) {
+            Ok(batch) => batch,
             Err(why) => {
+                // The next message uses the memory of the chunks again.
                 self.chunks = recycle(chunks);
                 return Err(why);
             }
         };
-        let shape = match layout {
-            Some(layout) => {
-                self.last_layout = Some(UsedLayout { envelope, output: layout });
-                let kind = if are_pooled { Kind::Embedding } else { Kind::TokenIds };
-                shape_of(CLASS, layout.releases, layout.waiter, kind)
-            }
-            None => shape_of(CLASS, envelope.releases, None, Kind::Control),
-        };
+        // Only outputs show their layout.
+        if let Some(output) = outputs.layout {
+            self.last_layout = Some(UsedLayout { envelope, output });
+        }
         if self.keeps_ids {
             assign_ids(&mut chunks, &self.ids);
         }
-        let mut decoded = Decoded::new(shape, chunks, &mut self.chunks);
+        let mut decoded = Decoded::new(shape_of_batch(envelope, &outputs), chunks, &mut self.chunks);
         decoded.made_at = made_at;
         decoded.engine_seconds = &self.times;
         Ok(decoded)
@@ -133,6 +142,16 @@ fn assign_ids<'a>(chunks: &mut [Chunk<'a>], ids: &'a [i64]) {
 fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>, kind: Kind) -> Shape {
     let ids = if kind == Kind::TokenIds { IdColumn::Uncounted } else { IdColumn::Absent };
     Shape { engine: NAME, class, codec: "msgpack", schema: releases, kind, ids, waiter }
+}
+
+/// Shape of a batch with these outputs. A batch without outputs has no tokens, so it counts as a control message.
+#[inline]
+fn shape_of_batch(envelope: &Envelope, outputs: &ReadOutputs) -> Shape {
+    let Some(layout) = outputs.layout else {
+        return shape_of(CLASS, envelope.releases, None, Kind::Control);
+    };
+    let kind = if outputs.are_pooled { Kind::Embedding } else { Kind::TokenIds };
+    shape_of(CLASS, layout.releases, layout.waiter, kind)
 }
 
 /// Reads the fields behind the outputs, of which the first is at `at`. `envelope` is the layout of the message. Returns when the outputs
@@ -216,9 +235,10 @@ fn is_wave(message: &[u8]) -> bool {
 fn read_tuple_heads(message: &[u8]) -> Option<(u32, [Head; 3])> {
     let (Head::Array { len }, mut at) = read_head(message, 0)? else { return None };
     let mut heads = [Head::Nil; 3];
-    // `None` for an array of more than three.
-    for head in heads.get_mut(..len as usize)? {
-        *head = read_head(message, at)?.0;
+    // A longer array has no such range, so it gives `None`.
+    let heads_of_fields = heads.get_mut(..len as usize)?;
+    for head in heads_of_fields {
+        (*head, _) = read_head(message, at)?;
         at = skip_value(message, at).ok()?;
     }
     (at == message.len()).then_some((len, heads))
@@ -257,6 +277,13 @@ struct OutputReader<'a, 'x> {
     ids: Option<&'x mut Vec<i64>>,
 }
 
+/// The content of a batch.
+struct ReadBatch {
+    outputs: ReadOutputs,
+    /// When the engine made the outputs; `None` if the message does not say it.
+    made_at: Option<MonoNs>,
+}
+
 /// The outputs of a message that were read.
 struct ReadOutputs {
     /// Layout of the outputs; `None` without outputs.
@@ -267,22 +294,22 @@ struct ReadOutputs {
     end: usize,
 }
 
-impl OutputReader<'_, '_> {
-    /// Reads the outputs of the list and the fields behind it. Returns the outputs with the time at which they were made, if the message
-    /// says it.
+impl<'a> OutputReader<'a, '_> {
+    /// Reads the outputs of the list, and the fields of the message behind it.
     #[inline]
     fn read_to_end(
         &mut self,
         envelope: &'static Envelope,
         last: Option<UsedLayout>,
         list: &OutputList,
-    ) -> Result<(ReadOutputs, Option<MonoNs>), Undecoded> {
+    ) -> Result<ReadBatch, Undecoded> {
         let outputs = self.read_outputs(envelope, last, list.first_output, list.count)?;
         let made_at = read_fields_after_outputs(self.message, outputs.end, envelope)?;
-        Ok((outputs, made_at))
+        Ok(ReadBatch { outputs, made_at })
     }
-    /// Reads the list of `count` outputs at `at`, in a message with this envelope. Uses the layout of the last message if it fits,
-    /// otherwise the only one of its length that fits.
+
+    /// Reads the list of `count` outputs at `at`. `envelope` is the layout of the whole message. A message does not name the layout of its
+    /// outputs, so layouts with the right number of fields are tried, that of the last message first.
     fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
@@ -290,7 +317,7 @@ impl OutputReader<'_, '_> {
         at: usize,
         count: u32,
     ) -> Result<ReadOutputs, Undecoded> {
-        // Only outputs show their layout.
+        // Without an output there is nothing to try a layout on.
         if count == 0 {
             return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
         }
@@ -317,7 +344,8 @@ impl OutputReader<'_, '_> {
         }
     }
 
-    /// Reads the `count` outputs from `at` on in this layout.
+    /// Reads the `count` outputs from `at` on in this layout. An output is an array: the request id, the list of new token ids, and the
+    /// other fields, which are its tail.
     fn read_outputs_as(
         &mut self,
         layout: &'static OutputLayout,
@@ -327,43 +355,49 @@ impl OutputReader<'_, '_> {
         let message = self.message;
         let mut last_tail = LastTail::default();
         let mut are_pooled = true;
-        let mut listed = 0;
-        // The first bytes of every output.
+        let mut ids_in_message = 0;
+        // Nearly every output begins with the same bytes, the head of its array.
         let header = &message[at..read_output_head(message, at, layout.field_count)?];
         for row in 0..count as usize {
-            at = if message[at..].starts_with(header) {
-                at + header.len()
-            } else {
-                read_output_head(message, at, layout.field_count)?
-            };
-            let (rid, ids_at) = read_rid(message, at, row)?;
+            let has_same_header = message[at..].starts_with(header);
+            let rid_at =
+                if has_same_header { at + header.len() } else { read_output_head(message, at, layout.field_count)? };
+            let (rid, ids_at) = read_rid(message, rid_at, row)?;
             let (id_count, ids_end) = self.read_or_count_new_ids(ids_at, row)?;
-            listed += id_count as usize;
-            if listed > MAX_ITEMS {
+            ids_in_message += id_count as usize;
+            if ids_in_message > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
+            // Most outputs have the same tail as the one before, which is then not read again.
             at = match last_tail.end_if_same(message, ids_end) {
                 Some(end) => end,
                 None => last_tail.read_next(message, ids_end, row, layout)?,
             };
-            let tail = last_tail.values;
-            are_pooled &= tail.is_pooled;
-            if let Some(seconds) = tail.times {
-                self.times.push(ChunkSeconds { chunk: row, seconds });
-            }
-            self.chunks.push(Chunk {
-                listed: Some(id_count),
-                prompt_tokens: tail.prompt,
-                cached_tokens: tail.cached,
-                finish: tail.finish,
-                ..Chunk::new(rid)
-            });
+            are_pooled &= last_tail.values.is_pooled;
+            self.push_output(row, rid, id_count, &last_tail.values);
         }
         if are_pooled {
             // A pooling result has no tokens.
-            self.chunks.iter_mut().for_each(|chunk| chunk.listed = None);
+            for chunk in &mut *self.chunks {
+                chunk.listed = None;
+            }
         }
         Ok(ReadOutputs { layout: Some(layout), are_pooled, end: at })
+    }
+
+    /// Adds the output number `row` of the message, which has `id_count` new ids, and `tail` behind them.
+    #[inline]
+    fn push_output(&mut self, row: usize, rid: &'a str, id_count: u32, tail: &OutputTail) {
+        if let Some(seconds) = tail.times {
+            self.times.push(ChunkSeconds { chunk: row, seconds });
+        }
+        self.chunks.push(Chunk {
+            listed: Some(id_count),
+            prompt_tokens: tail.prompt,
+            cached_tokens: tail.cached,
+            finish: tail.finish,
+            ..Chunk::new(rid)
+        });
     }
 
     /// Reads the list of new ids at `at` like [`Self::read_new_ids`]. Where ids are not kept, the length of a list of one id is enough.
@@ -409,16 +443,18 @@ fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, usize), Unde
     Ok((rid, next))
 }
 
-/// All layouts of outputs in messages with this envelope. That of the last message comes first, because it nearly always fits.
+/// All layouts of outputs in messages with this envelope, which is the layout of the whole message. That of the last message comes first,
+/// because it nearly always fits.
 #[inline]
 fn layouts_to_try(
     envelope: &'static Envelope,
     last: Option<UsedLayout>,
 ) -> impl Iterator<Item = &'static OutputLayout> {
-    // Layouts are entries of a static table, so their address identifies them.
-    let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
-    let other_layouts =
-        envelope.layouts.iter().filter(move |layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
+    // Envelopes and layouts are entries of a static table, so their address identifies them.
+    let last_of_envelope = last.filter(|last| std::ptr::eq(last.envelope, envelope));
+    let last_layout = last_of_envelope.map(|last| last.output);
+    let is_other = move |layout: &&OutputLayout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout));
+    let other_layouts = envelope.layouts.iter().filter(is_other);
     last_layout.into_iter().chain(other_layouts)
 }
 

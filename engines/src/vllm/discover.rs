@@ -162,7 +162,7 @@ fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Readin
     }
 }
 
-/// Whether this is the command line of a server.
+/// Whether this command line starts a server of vLLM: by a Python module, a script, or the installed command with `serve`.
 fn is_server(argv: &[String]) -> bool {
     // `vllm bench serve` is a client.
     let is_benchmark = argv.iter().any(|argument| argument == "bench");
@@ -172,8 +172,9 @@ fn is_server(argv: &[String]) -> bool {
         Some(Program::Module("vllm" | "vllm.entrypoints.cli.main")) => serves,
         Some(Program::Script(script)) => {
             let path = Path::new(script);
-            path.ends_with("vllm/entrypoints/openai/api_server.py")
-                || (path.file_name().is_some_and(|name| name == "vllm") && serves)
+            let is_api_server = path.ends_with("vllm/entrypoints/openai/api_server.py");
+            let is_installed_command = path.file_name().is_some_and(|name| name == "vllm");
+            is_api_server || (is_installed_command && serves)
         }
         _ => false,
     }

@@ -146,36 +146,40 @@ fn parse_table(text: &'static str) -> ParsedTable {
     ParsedTable { releases, lines }
 }
 
-/// Builds the table of layouts from the parsed lines.
+/// Builds the table of layouts from the parsed lines: of the message with outputs (the envelope), and of a request. Lines without the
+/// fields that are read are left out.
 fn build_table(table: &ParsedTable) -> LayoutTable {
     let releases = &table.releases;
     let newest = releases.len() - 1;
-    // First release that sends the message of a dead engine.
-    let first_dead = releases.iter().position(|release| *release == facts::DEAD_FROM);
+    let label_from = |first: usize| ReleaseSpan { first, last: newest }.label(releases);
+    // First release whose dying engine sends a message.
+    let first_with_dead_message = releases.iter().position(|release| *release == facts::DEAD_FROM);
     let messages = table.lines.iter().filter(|line| line.class == "EngineCoreOutputs");
     let requests = table.lines.iter().filter(|line| line.class == "EngineCoreRequest");
     LayoutTable {
         envelopes: messages.filter_map(|line| build_envelope(line, table)).collect(),
         requests: requests.filter_map(|line| build_request_layout(&line.fields)).collect(),
-        all_releases: ReleaseSpan { first: 0, last: newest }.label(releases),
-        dead_message_releases: first_dead.map_or("", |first| ReleaseSpan { first, last: newest }.label(releases)),
+        all_releases: label_from(0),
+        dead_message_releases: first_with_dead_message.map_or("", label_from),
     }
 }
 
 /// The layout of a message with the layouts of its outputs. `None` if it has no outputs.
 fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope> {
-    let outputs = table.lines.iter().filter(|line| line.class == "EngineCoreOutput");
-    let layouts = outputs.filter_map(|output| {
+    let outputs_index = index_of_field(&message.fields, "outputs")?;
+    let mut layouts = Vec::new();
+    for output in table.lines.iter().filter(|line| line.class == "EngineCoreOutput") {
         // Only layouts of releases that have both can occur together.
-        let span = message.span.common_with(output.span)?;
-        Some(build_output_layout(output, span.label(&table.releases)))
-    });
+        if let Some(common) = message.span.common_with(output.span) {
+            layouts.push(build_output_layout(output, common.label(&table.releases)));
+        }
+    }
     Some(Envelope {
         field_count: message.fields.len() as u32,
         releases: message.span.label(&table.releases),
-        outputs_index: index_of_field(&message.fields, "outputs")?,
+        outputs_index,
         timestamp_index: index_of_field(&message.fields, "timestamp"),
-        layouts: layouts.collect(),
+        layouts,
     })
 }
 

@@ -25,14 +25,15 @@ const PICKLE: u8 = 0x80;
 /// The name of a pickled arrival time and the opcode of its value. Text cannot contain it: `MEMOIZE` is not UTF-8 there.
 const PICKLED_ARRIVAL: &[u8] = b"arrival_time\x94G";
 
-/// Adds the requests that the message names to the list. See [`adapter::decode::ReadRequests`].
+/// Adds the requests that a message to the engine core names to `requests`, and returns what the message does with them. A message has a
+/// part of one byte, which is its type, and then a part with its content. See [`adapter::decode::ReadRequests`].
 pub(super) fn read_requests<'a>(
     parts: &[Excerpt<'a>],
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Refused> {
     // The type byte is the first part, or the second in a router's message, which begins with the address of its peer.
-    let type_part = parts.iter().take(2).position(|part| part.length == 1 && matches!(part.head, [0..=5]));
-    let Some(type_part) = type_part else {
+    let is_type_byte = |part: &Excerpt<'_>| part.length == 1 && matches!(part.head, [0..=5]);
+    let Some(type_part) = parts.iter().take(2).position(is_type_byte) else {
         return Err(Refused {
             reason: "codec",
             detail: format!("a message of {} parts without the type byte of a request to the engine core", parts.len()),
@@ -73,7 +74,9 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     // The message has one request. Its index is only for errors.
     let only_row = 0;
     let mut request = DispatchedRequest::new(read_request_id(payload, first, only_row)?);
+    // A message does not name its layout. Several releases may send this number of fields.
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.field_count == len);
+    // In releases before 0.8.5, the prompt's text is field 1, so its ids are field 2.
     let may_have_text = layouts.clone().any(|layout| layout.prompt_ids_index == 2);
     request.prompt_tokens = read_prompt_len(payload, first as u64, may_have_text);
     request.arrived_unix_ns = layouts.find_map(|layout| find_arrival(payload, layout));
@@ -148,7 +151,7 @@ fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
     (end == bytes.len()).then_some(arrived_unix_ns)
 }
 
-/// Adds the requests to abort that the message names to `requests`.
+/// Adds the requests to abort to `requests`. The message is a list of their ids, as a pickle in old releases and as msgpack in later ones.
 fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     if !payload.is_whole() {
         return Err(Undecoded::CutByCapture { what: "all ids to abort" });

@@ -92,7 +92,7 @@ fn arguments(places: &Places, registers: u64, shape: Shape) -> Option<[u64; 2]> 
     Some([address, read_field(registers, places.arguments[2])?])
 }
 
-/// Searches the head of a request of which the call has read the first `read_bytes`. Only its first buffer is searched.
+/// Searches the first `read_bytes` of a request, which the call has read, for the caller's span. Only the first buffer is searched.
 #[inline(always)]
 pub(crate) fn find_caller(places: &Places, registers: u64, shape: Shape, read_bytes: u64) -> Option<CallerSpan> {
     let [mut address, mut size] = arguments(places, registers, shape)?;
@@ -184,7 +184,7 @@ extern "C" fn step(_: u32, _: *mut c_void) -> i64 {
     i64::from(copied().is_none())
 }
 
-/// Sends the next segment. Returns `None` after the last one.
+/// Sends the next segment of a call's buffers. `walk` says how much is left and where it is. Returns `None` after the last segment.
 #[inline(always)]
 fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
     // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every step.

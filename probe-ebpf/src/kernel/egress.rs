@@ -104,7 +104,7 @@ pub(crate) fn egress_sent(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sock_recv_length(struct sock *sk, int result, int flags)`
+/// `sock_recv_length(struct sock *sk, int result, int flags)`: a read of a socket returns. Reports the bytes that a target has read.
 #[raw_tracepoint(tracepoint = "sock_recv_length")]
 pub(crate) fn egress_received(ctx: RawTracePointContext) -> i32 {
     let peeked = ctx.arg::<u32>(2) & MSG_PEEK != 0;
@@ -117,7 +117,7 @@ pub(crate) fn egress_received(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sys_exit(struct pt_regs *regs, long result)`
+/// `sys_exit(struct pt_regs *regs, long result)`: a system call returns. Reports a target's writes on kernels before 6.5.
 #[raw_tracepoint(tracepoint = "sys_exit")]
 pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
     if let Some((target, serves)) = serving()
@@ -204,7 +204,7 @@ const NEW_STREAM: Stream = Stream {
     unread_since_ns: 0,
 };
 
-/// `sk_data_ready(const struct sock *sk)`, for every socket of the machine.
+/// `sk_data_ready(const struct sock *sk)`, for every socket of the machine. Notes when a request, or its first unread byte, arrived.
 #[raw_tracepoint(tracepoint = "sk_data_ready")]
 pub(crate) fn request_arrived(ctx: RawTracePointContext) -> i32 {
     let Some(stream) = STREAMS.get_ptr_mut(ctx.arg::<u64>(0)) else {
@@ -223,7 +223,7 @@ pub(crate) fn request_arrived(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sock_recv_length(struct sock *sk, int result, int flags)`, for every socket of the machine.
+/// `sock_recv_length(struct sock *sk, int result, int flags)`, for every socket of the machine. Notes when a request is first read.
 #[raw_tracepoint(tracepoint = "sock_recv_length")]
 pub(crate) fn request_read(ctx: RawTracePointContext) -> i32 {
     let socket: u64 = ctx.arg(0);
@@ -306,7 +306,7 @@ fn report_request(places: &Places, stream: *mut Stream, target: u32, socket: u64
     slot.submit(u64::from(BPF_RB_NO_WAKEUP));
 }
 
-/// `inet_sock_set_state(const struct sock *sk, int before, int state)`
+/// `inet_sock_set_state(const struct sock *sk, int before, int state)`: reports a connection's new state, and adds an opened connection.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
     let socket: u64 = ctx.arg(0);

@@ -22,7 +22,7 @@ pub(crate) struct Moved {
     pub(crate) more: bool,
 }
 
-/// Reports a sent or received message.
+/// Reports a sent or received message, with the next number of its socket and direction, and a copy up to the target's limit.
 #[inline(always)]
 pub(crate) fn message(caller: &mut Caller, watched: &Watched, moved: &Moved) -> Option<()> {
     let sent = matches!(moved.kind, Kind::Sent);

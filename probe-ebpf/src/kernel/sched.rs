@@ -12,7 +12,7 @@ use crate::fields::read_field;
 use crate::here;
 use crate::maps::{OFFSETS, TARGETS, THREADS};
 
-/// `sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, ..)`
+/// `sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, ..)`: counts the times of both threads if watched.
 #[raw_tracepoint(tracepoint = "sched_switch")]
 pub(crate) fn sched_switch(ctx: RawTracePointContext) -> i32 {
     let offsets = OFFSETS.load();

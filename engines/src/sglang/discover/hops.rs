@@ -25,6 +25,7 @@ fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEnd
         | (DETOKENIZER_ROUTER, DETOKENIZER)
         | (DETOKENIZER, TOKENIZER | ROUTER | WORKER)
         | (ROUTER, WORKER) => Some(Reading::forward(Carries::Output, confidence)),
+        // A scheduler connects to several sockets of the main process, so the roles alone do not decide.
         (SCHEDULER, TOKENIZER | ROUTER) => bound.scheduler_to_main(wire, confidence),
         // Sockets that receive requests also connect: to the main process, or to the controller in front of the schedulers.
         (DP_CONTROLLER, TOKENIZER | ROUTER) | (SCHEDULER, DP_CONTROLLER) => Some(Reading::requests_back(confidence)),

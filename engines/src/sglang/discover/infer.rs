@@ -46,7 +46,8 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     }
 }
 
-/// Infers the roles of unnamed processes from named neighbours, until no role changes. A process that does not use ZMQ gets no role.
+/// Infers the roles of unnamed processes from named neighbours, until no role changes. An edge is a connection from a sending to a
+/// receiving process, by their indices among `nodes`. A process that does not use ZMQ gets no role.
 fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // A role that was found may show the role of the next process.
     loop {
@@ -76,7 +77,8 @@ struct NeighbourRole {
 fn role_by_neighbour(sender: usize, receiver: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
     match (known_role(roles, sender), known_role(roles, receiver)) {
         (None, Some(receiver_role)) => {
-            let role = role_of_sender_to(receiver_role, has_incoming_edge(edges, sender))?;
+            let also_receives = has_incoming_edge(edges, sender);
+            let role = role_of_sender_to(receiver_role, also_receives)?;
             Some(NeighbourRole { node: sender, role })
         }
         (Some(DETOKENIZER), None) => {
@@ -85,7 +87,8 @@ fn role_by_neighbour(sender: usize, receiver: usize, edges: &[Edge], roles: &Rol
             Some(NeighbourRole { node: receiver, role })
         }
         (Some(sender_role), None) => {
-            let role = role_of_receiver_from(sender_role, has_outgoing_edge(edges, receiver))?;
+            let also_sends = has_outgoing_edge(edges, receiver);
+            let role = role_of_receiver_from(sender_role, also_sends)?;
             Some(NeighbourRole { node: receiver, role })
         }
         _ => None,
@@ -131,9 +134,13 @@ fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) 
     for group in connected_groups(nodes.len(), edges.iter().copied()) {
         let mut edges_of_group = edges.iter().filter(|(from, _)| group.contains(from));
         let is_engine = edges_of_group.all(|&(from, to)| leads_towards_client(guesses[from], guesses[to]));
-        if is_engine {
-            for &node in &group {
-                roles[node] = roles[node].or(guesses[node].map(|role| (role, RoleSource::Sockets)));
+        if !is_engine {
+            continue;
+        }
+        for &node in &group {
+            // A process without any connection has no guess.
+            if let Some(role) = guesses[node] {
+                roles[node] = Some((role, RoleSource::Sockets));
             }
         }
     }
@@ -174,12 +181,15 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
-/// Whether tokenizer workers belong to the engine of this main process.
+/// Whether tokenizer workers belong to the engine of this main process: it starts one, is connected to one, or receives from the same
+/// detokenizer as one. An edge is a connection from a sending to a receiving process.
 fn has_workers(main: usize, nodes: &[Node], edges: &[Edge], roles: &Roles) -> bool {
     let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(main));
-    let is_connected_to_worker = edges
-        .iter()
-        .any(|&(from, to)| (from == main && is_worker(roles, to)) || (to == main && is_worker(roles, from)));
+    let is_connected_to_worker = edges.iter().any(|&(from, to)| {
+        let sends_to_worker = from == main && is_worker(roles, to);
+        let receives_from_worker = to == main && is_worker(roles, from);
+        sends_to_worker || receives_from_worker
+    });
     // A detokenizer that connects to both a worker and this process serves one engine.
     let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, main)));
     starts_worker || is_connected_to_worker || shares_detokenizer

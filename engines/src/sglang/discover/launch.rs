@@ -29,7 +29,7 @@ pub(super) const FLAGS: &[FlagName] = &[
     FlagName::switch(CONFIG, "--config"),
 ];
 
-/// Whether this is the command line of the server's main process.
+/// Whether this command line starts a server of SGLang: by a Python module, a script, or the installed command with `serve`.
 pub(super) fn is_server_command(argv: &[String]) -> bool {
     let has_serve_command = argv.iter().any(|argument| argument == "serve");
     match program(argv) {
@@ -37,8 +37,9 @@ pub(super) fn is_server_command(argv: &[String]) -> bool {
         Some(Program::Module("sglang" | "sglang.cli" | "sglang.cli.main")) => has_serve_command,
         Some(Program::Script(script)) => {
             let path = Path::new(script);
-            path.ends_with("sglang/launch_server.py")
-                || (path.file_name().is_some_and(|name| name == "sglang") && has_serve_command)
+            let is_launcher = path.ends_with("sglang/launch_server.py");
+            let is_installed_command = path.file_name().is_some_and(|name| name == "sglang");
+            is_launcher || (is_installed_command && has_serve_command)
         }
         _ => false,
     }

@@ -248,7 +248,11 @@ impl StreamingRules<'_> {
             Some(true) => on_token_path,
             Some(false) => on_text_path,
             // The path is unknown, which does not matter if both have the same mode.
-            None => on_token_path.filter(|token| on_text_path.is_some_and(|text| text.value == token.value)),
+            None => {
+                let token_mode = on_token_path?;
+                let have_same_mode = token_mode.value == on_text_path?.value;
+                have_same_mode.then_some(token_mode)
+            }
         }
     }
 

@@ -52,11 +52,11 @@ fn read_server_error(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement
 fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (digits, phrase) = rest.split_at_checked(2).ok_or(MalformedLine)?;
     let phrase = phrase.trim_end();
-    let is_phrase = phrase.is_empty() || phrase.starts_with(' ');
+    let is_behind_space = phrase.is_empty() || phrase.starts_with(' ');
     let has_only_words = phrase.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b' ' | b'-' | b'\''));
     let has_only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
     // The log may quote a prompt that contains such a line. Other text then follows, by which the quotation is recognised.
-    if !(is_phrase && has_only_words && has_only_digits) {
+    if !(is_behind_space && has_only_words && has_only_digits) {
         return Err(MalformedLine);
     }
     let last_digits: u16 = digits.parse().map_err(|_| MalformedLine)?;

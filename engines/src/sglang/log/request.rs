@@ -153,8 +153,12 @@ pub(super) fn read_finish(
     let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "finish_logged", sink);
     // The times of several requests cannot be told apart.
-    if let ([rid], Some(meta)) = (&*named, meta) {
-        emit_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
+    if let [rid] = *named
+        && let Some(meta) = meta
+    {
+        // `meta` is a dict as Python prints it.
+        let number_of = |key: &str| number_of_key(meta, &format!("'{key}': "));
+        emit_times(rid, is_streamed, number_of, sink);
     }
     Ok(())
 }
@@ -205,24 +209,29 @@ fn emit_times(
     let tokens = number_of(TOKENS).and_then(to_count);
     let first_token_ns = first_token_time_ns(&number_of);
     let mut stages = stated_stage_times(&number_of);
-    // Several releases have this stage under different names.
-    let prefill_end_ns = stages.iter().filter(|stage| stage.name == PREFILL_FINISHED).find_map(|stage| stage.wall_ns);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
-    let gap_begin_ns = if is_streamed == Some(true) { prefill_end_ns } else { None };
+    let gap_begin_ns = if is_streamed == Some(true) { prefill_end_ns(&stages) } else { None };
+    // Without the time of the first token, the gap ends with the response.
+    let end_of_gap = if first_token_ns.is_some() { FIRST_TOKEN } else { RESPONSE_SENT };
     stages.push(StageTime { name: FIRST_TOKEN, process: "tokenizer", wall_ns: first_token_ns });
     for StageTime { name, process, wall_ns } in stages {
         let Some(wall_ns) = wall_ns else { continue };
         let mut stage = Stage::new(rid.text, name, process);
-        if matches!(name, "request_finished" | "decode_finished") {
+        let has_all_tokens = matches!(name, "request_finished" | "decode_finished");
+        if has_all_tokens {
             stage.tokens = tokens;
         }
-        // The time since the end of the prefill ends with the first token, or with the response if the former's time is not known.
-        let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token_ns.is_none());
-        if ends_gap {
+        if name == end_of_gap {
             stage.gap_ns = gap_begin_ns.map(|begin_ns| wall_ns.saturating_sub(begin_ns));
         }
         sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, stage) });
     }
+}
+
+/// Wall time at which the prefill ended. Releases state it in fields of different names. `None` if none of them has a time.
+fn prefill_end_ns(stages: &[StageTime]) -> Option<u64> {
+    let mut prefill_ends = stages.iter().filter(|stage| stage.name == PREFILL_FINISHED);
+    prefill_ends.find_map(|stage| stage.wall_ns)
 }
 
 /// The stages that have a time field of their own, each with the time in it.

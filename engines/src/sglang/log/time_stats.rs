@@ -81,22 +81,36 @@ pub(super) fn read_time_stats(
         });
         return Ok(());
     };
-    // The phases count from the begin that the line states, else they end at its timestamp.
-    let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(total_ns(&phases))) else {
+    // Without a stated begin, the last phase ended when the line was written.
+    let begin_before_line = || line_ns?.checked_sub(total_ns(&phases));
+    let Some(begin_ns) = read_begin_ns(&times).or_else(begin_before_line) else {
+        // Nothing shows when the phases ended, apart from the last one.
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         return Ok(());
     };
     let begin_stage = Stage::new(rid.text, first_stage(&times, role), "scheduler");
     sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
+    emit_phase_ends(rid, begin_ns, &phases, end_stage, sink);
+    Ok(())
+}
+
+/// Passes the stage at the end of each phase to `sink`, with its time. The first phase began at `begin_ns`, and each follows the one
+/// before. `end_stage` is that of the last phase.
+fn emit_phase_ends(
+    rid: LoggedRid<'_>,
+    begin_ns: u64,
+    phases: &[LoggedPhase],
+    end_stage: Stage<'_>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) {
     let mut phase_end_ns = begin_ns;
-    for phase in &phases {
+    for phase in phases {
         phase_end_ns = phase_end_ns.saturating_add(phase.ns);
         // Only the end of the request has its tokens.
         let is_end = phase.end == end_stage.name;
         let reached = if is_end { end_stage } else { Stage::new(rid.text, phase.end, "scheduler") };
         sink(&Statement { wall_ns: Some(phase_end_ns), ..stage_statement(rid, reached) });
     }
-    Ok(())
 }
 
 /// Duration of all phases together.
@@ -203,15 +217,14 @@ fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sin
     if role == ServerRole::Unified || rid.is_truncated {
         return;
     }
-    let room = request.value_of(&["bootstrap_room"]).and_then(|room| room.parse().ok());
-    match room {
-        // Health checks have room 0.
-        None | Some(0) => {}
-        Some(room) => {
-            let half = RequestHalf { rid: rid.text, room, is_decode: role == ServerRole::Decode };
-            sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::RequestHalf(half) });
-        }
+    let stated_room: Option<u64> = request.value_of(&["bootstrap_room"]).and_then(|room| room.parse().ok());
+    let Some(room) = stated_room else { return };
+    let is_health_check = room == 0;
+    if is_health_check {
+        return;
     }
+    let half = RequestHalf { rid: rid.text, room, is_decode: role == ServerRole::Decode };
+    sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::RequestHalf(half) });
 }
 
 /// Wall time at which the first phase began; `None` if the line does not state it.
@@ -233,15 +246,19 @@ fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
 /// Phases of a request in order, each with its duration and the name of the stage that ends it. Knows the names of the durations in all
 /// releases. Fails if a duration is missing or cannot be true.
 fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPhase>, Impossible> {
-    // The start is unset, so the durations that count from it mean nothing.
-    if times.number(&["start_time", "start"]) == Some(0.0) {
+    // The durations count from the start, so they mean nothing if it is unset.
+    let is_start_unset = times.number(&["start_time", "start"]) == Some(0.0);
+    if is_start_unset {
         return Err(Impossible);
     }
     let mut phases = Vec::with_capacity(MAX_PHASES);
     add_phases_before_queue(times, role, &mut phases)?;
     let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
+    let forward_ns = times.duration_ns_of(&["forward_duration"])?.ok_or(Impossible)?;
     // Later releases write 0 if the request never ran.
-    let forward_ns = times.duration_ns_of(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
+    if forward_ns == 0 {
+        return Err(Impossible);
+    }
     let forward_entry = match role {
         ServerRole::Unified => "forward_entry",
         ServerRole::Prefill => "prefill_forward_entry",
@@ -294,7 +311,7 @@ fn add_bootstrap(
     let stated_bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write a bootstrap that they do not measure. Only their lines have the field `other`.
     let is_measured = times.value_of(&["other"]).is_none();
-    let bootstrap_ns = stated_bootstrap_ns.filter(|_| is_measured);
+    let bootstrap_ns = if is_measured { stated_bootstrap_ns } else { None };
     let allocation_ns = times.duration_ns_of(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(allocation_ns)) = (bootstrap_ns, allocation_ns) {
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });

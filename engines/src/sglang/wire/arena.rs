@@ -149,10 +149,10 @@ impl Arena {
         self.globals.clear();
         self.objects.clear();
         self.memo.clear();
-        if self.memo.capacity() > KEPT_ENTRIES
+        let is_any_table_large = self.memo.capacity() > KEPT_ENTRIES
             || self.list_runs.capacity() > KEPT_ENTRIES
-            || self.cells.capacity() > KEPT_ENTRIES
-        {
+            || self.cells.capacity() > KEPT_ENTRIES;
+        if is_any_table_large {
             self.memo.shrink_to(KEPT_ENTRIES);
             self.list_runs.shrink_to(KEPT_ENTRIES);
             self.cells.shrink_to(KEPT_ENTRIES);
@@ -200,6 +200,7 @@ impl Arena {
         // Without a tail, the first run is the only one.
         let tail = if head.tail == NONE { list } else { head.tail };
         let last = &mut self.list_runs[tail as usize];
+        // Cells that follow each other are one run.
         let continues_last_run_in_cells = !last.is_flat && !run.is_flat && last.end == run.start;
         if continues_last_run_in_cells {
             last.end = run.end;

@@ -136,11 +136,7 @@ impl<'a> MessageColumns<'a, '_> {
             let lists = id_lists.get(part.row_range()).unwrap_or_default();
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             for ((row, list), chunk) in part.row_range().zip(lists).zip(rows) {
-                chunk.listed = match *list {
-                    // The usual lists, whose node states the number of ids. A word is one id.
-                    Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
-                    other => self.count_listed(row, other)?,
-                };
+                chunk.listed = self.listed_count(row, *list)?;
                 total += chunk.listed.unwrap_or(0) as usize;
                 // A hostile message may refer to one long list many times.
                 if total > self.limits.items {
@@ -149,6 +145,16 @@ impl<'a> MessageColumns<'a, '_> {
             }
         }
         Ok(true)
+    }
+
+    /// Number of ids in the list of a row; `None` for a row without a list.
+    #[inline]
+    fn listed_count(&self, row: usize, list: Node) -> Result<Option<u32>, Undecoded> {
+        match list {
+            // The usual lists, whose node states the number of ids. A word is one id.
+            Node::Ints { len, .. } | Node::Words { words: len, .. } => Ok(Some(u32::from(len))),
+            other => self.count_listed(row, other),
+        }
     }
 
     /// Reads the text of each request. Leaves out texts that are not UTF-8.
@@ -270,7 +276,7 @@ impl<'a> MessageColumns<'a, '_> {
         u32::try_from(value).map_err(|_| self.bad_value(field, row, "a count that is negative or exceeds 32 bits"))
     }
 
-    /// The finish reason of a row; `None` for nil.
+    /// Finish reason of the request in a row. `None` if `reason` is nil: the request goes on. Otherwise it must be a dict with a `type`.
     fn read_finish(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
         if self.doc.is_nil(reason) {
             return Ok(None);
@@ -321,13 +327,17 @@ impl<'a> MessageColumns<'a, '_> {
         chunks: &[Chunk<'a>],
     ) -> Result<Option<Node>, Undecoded> {
         let Some(column) = self.field_value(index) else { return Ok(None) };
-        match self.doc.item_count(column) {
-            Some(0) => Ok(None),
-            Some(len) if len as usize != chunks.len() => Err(self.bad_value(field, 0, "not as long as rids")),
-            Some(_) if self.doc.holds_only_nil(column) => Ok(None),
-            Some(_) => Ok(Some(column)),
-            None => Err(self.bad_value(field, 0, "not a list")),
+        let Some(len) = self.doc.item_count(column) else {
+            return Err(self.bad_value(field, 0, "not a list"));
+        };
+        // An empty list says as little as an absent column.
+        if len == 0 {
+            return Ok(None);
         }
+        if len as usize != chunks.len() {
+            return Err(self.bad_value(field, 0, "not as long as rids"));
+        }
+        if self.doc.holds_only_nil(column) { Ok(None) } else { Ok(Some(column)) }
     }
 
     /// Whether a per-request column is present, even if all its entries are `None`.

@@ -64,18 +64,20 @@ impl Decoder {
         self.keeps_text = true;
     }
 
-    /// Decodes one message. On error no part of the message is used.
+    /// Decodes one message: finds its layout (the class and its fields), and then reads the columns, which have an item for each request.
+    /// On error no part of the message is used.
     pub fn decode<'a>(&'a mut self, message: &'a [u8]) -> Result<Batch<'a>, Undecoded> {
         if message.len() > self.limits.message {
             return Err(Undecoded::Limit { limit: "message", value: self.limits.message });
         }
         // The memory of the chunks returns to `home` when the batch is dropped, or at an error.
-        let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout: last } = self;
+        let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout } = self;
         // The buffers keep their memory for the next message.
         rows.clear();
-        let (codec, found) = identify_message(message, arena, scratch, rows, limits, *last)?;
+        let (codec, found) = identify_message(message, arena, scratch, rows, limits, *last_layout)?;
+        // A layout that no release has is not tried on the next message.
         if let FoundLayout::Listed(layout) = found {
-            *last = Some(layout);
+            *last_layout = Some(layout);
         }
         let doc = Doc { bytes: message, arena };
         let mut chunks: Vec<Chunk<'a>> = std::mem::take(home);
@@ -168,7 +170,8 @@ fn read_columns<'a>(
             }
         }
     }
-    if matches!(layout.kind, Kind::TokenIds | Kind::Text) && !chunks.is_empty() {
+    let has_generated_tokens = matches!(layout.kind, Kind::TokenIds | Kind::Text) && !chunks.is_empty();
+    if has_generated_tokens {
         table.check_generated_fields(chunks)?;
         if reads_text {
             table.read_texts(chunks)?;

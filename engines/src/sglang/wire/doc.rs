@@ -111,15 +111,14 @@ impl<'a> Doc<'a> {
     pub(super) fn holds_only_nil(self, node: Node) -> bool {
         match node {
             Node::List(list) => self.arena.list_runs[list as usize].kinds == kinds::NIL,
-            Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize) {
-                Some((Head::Array { len }, at)) => {
-                    // A nil has one byte, so the items are as many bytes.
-                    self.bytes
-                        .get(at..at + len as usize)
-                        .is_some_and(|items| items.iter().all(|item| *item == PACKED_NIL))
-                }
-                _ => false,
-            },
+            Node::Pack(at) => {
+                let Some((Head::Array { len }, first)) = msgpack::read_head(self.bytes, at as usize) else {
+                    return false;
+                };
+                // A nil has one byte, so a list of only nils has as many bytes as items.
+                let items = self.bytes.get(first..first + len as usize);
+                items.is_some_and(|items| items.iter().all(|item| *item == PACKED_NIL))
+            }
             _ => false,
         }
     }
@@ -250,7 +249,7 @@ impl ItemRun {
 impl Iterator for Items<'_> {
     type Item = Node;
 
-    /// The next item, from the next run once this one is exhausted.
+    /// The next item of a list, which is a chain of runs. Goes on with the next run once this one is exhausted.
     fn next(&mut self) -> Option<Node> {
         // `NONE` is no index, so the items end after the last run.
         while self.left == 0 {

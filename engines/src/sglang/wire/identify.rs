@@ -46,7 +46,8 @@ pub(super) fn identify_pickle(
     let mut is_unpacked = false;
     loop {
         let PickledObject { class, form, state } = split_message_object(doc, value)?;
-        if !split_state_into(doc, state, rows) {
+        let is_valid_state = split_state_into(doc, state, rows);
+        if !is_valid_state {
             return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
         let found = find_layout(doc, class, form, &rows.names, last)?;
@@ -86,6 +87,7 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, 
     let object = doc.named_call(id);
     let is_struct = object.module == b"msgspec._utils" && object.class_name == b"rebuild";
     let (class, form, state) = if is_struct {
+        // The class and its fields are the arguments of `rebuild`.
         let mut args = doc.list_items(object.call.args).into_iter().flatten();
         (args.next(), MessageForm::Struct, args.next().unwrap_or(Node::Nil))
     } else {
@@ -118,8 +120,8 @@ fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     true
 }
 
-/// Finds the layout of `class` with these field names in this order. If no release has it, uses the newest layout of the class, and finds
-/// the fields that are read by their names.
+/// Finds the layout of `class` with these field names in this order; `last` is that of the last message. If no release has it, uses the
+/// newest layout of the class, and finds the fields that are read by their names.
 fn find_layout(
     doc: Doc<'_>,
     class: &[u8],
@@ -200,15 +202,16 @@ pub(super) fn identify_msgpack(
         return Err(Undecoded::Malformed { at: end, what: "data after the end of the message" });
     }
     // If several layouts have the same length, use the newest. They differ only in names, which msgpack does not carry.
-    let mut fitting = layouts.iter().rev().filter(|layout| layout.form == MessageForm::Struct);
-    match fitting.find(|layout| layout.has_fields(fields)) {
-        Some(layout) => Ok(FoundLayout::Listed(layout)),
-        // The first fields of a batch have had the same positions since 0.5.15, and their columns are validated as usual.
-        None if matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= STABLE_FIELDS => {
-            Ok(FoundLayout::Unlisted(newest, newest.columns))
-        }
-        None => Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" }),
+    let mut structs = layouts.iter().rev().filter(|layout| layout.form == MessageForm::Struct);
+    if let Some(layout) = structs.find(|layout| layout.has_fields(fields)) {
+        return Ok(FoundLayout::Listed(layout));
     }
+    // The first fields of a batch have had the same positions since 0.5.15, and their columns are validated as usual.
+    let has_stable_fields = matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= STABLE_FIELDS;
+    if has_stable_fields {
+        return Ok(FoundLayout::Unlisted(newest, newest.columns));
+    }
+    Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" })
 }
 
 /// Appends the `fields` values from `at` on to `values`. Returns the end of the last one.

@@ -49,7 +49,8 @@ pub(super) enum IntItem {
 }
 
 impl<'a> Doc<'a> {
-    /// The parts of a list or tuple: its runs of contiguous items. No parts for any other value.
+    /// The parts of a column, which is a list or tuple with one item for each request. A part is a run of contiguous items. No parts for
+    /// any other value.
     pub(super) fn column_parts(self, list: Node) -> ColumnParts<'a> {
         let first_run = match list {
             Node::List(list) | Node::Tuple(list) => self.arena.list_runs[list as usize],
@@ -72,7 +73,7 @@ impl<'a> Doc<'a> {
 impl<'a> Iterator for ColumnParts<'a> {
     type Item = ColumnPart<'a>;
 
-    /// The next part: one run of the column's items.
+    /// The next part of a column, which is a list with one item for each request. A part is one run of contiguous items.
     fn next(&mut self) -> Option<ColumnPart<'a>> {
         let part = self.part.take()?;
         let next_row = part.row_range().end;
@@ -200,15 +201,19 @@ impl<'a> ColumnPart<'a> {
     /// The part's integers if each fits into a byte, as in most columns of counts. `None` for other items.
     pub(super) fn small_ints(self) -> Option<SmallInts<'a>> {
         match self.run {
-            // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
+            // Integers that were left in a pickle.
             ItemRun::Flat { at } if self.kinds == kinds::INT => {
-                let (run, rest) = self.doc.bytes.get(at..self.flat_end)?.as_chunks();
-                (run.len() == self.len as usize && rest.is_empty()).then_some(SmallInts::Pickled(run))
+                let (pairs, rest) = self.doc.bytes.get(at..self.flat_end)?.as_chunks();
+                // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
+                let has_two_bytes_per_item = pairs.len() == self.len as usize && rest.is_empty();
+                has_two_bytes_per_item.then_some(SmallInts::Pickled(pairs))
             }
+            // Items of a msgpack array.
             ItemRun::Pack { at } => {
+                let bytes = self.doc.bytes.get(at..at + self.len as usize)?;
                 // If this many bytes are all small integers, they are exactly the items.
-                let run = self.doc.bytes.get(at..at + self.len as usize)?;
-                run.iter().all(|value| *value <= FIXINT_MAX).then_some(SmallInts::Packed(run))
+                let are_all_small = bytes.iter().all(|value| *value <= FIXINT_MAX);
+                are_all_small.then_some(SmallInts::Packed(bytes))
             }
             _ => None,
         }
@@ -232,7 +237,9 @@ impl<'a> ColumnPart<'a> {
     pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
+            // Integers that were left in a pickle.
             ItemRun::Flat { at } if self.kinds == kinds::INT => self.for_each_flat_int(at, f),
+            // Items of a msgpack array.
             ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
                     let (item, next) = read_packed_int(doc.bytes, at);

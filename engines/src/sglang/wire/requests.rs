@@ -148,11 +148,13 @@ pub(crate) fn read_pickled_request<'a>(
             Err(Undecoded::Truncated { .. }) if !message.is_whole() => break,
             Err(why) => return Err(why),
         };
-        match (item, &mut request) {
-            (WalkItem::Field { field: RequestField::Rid, value_at, .. }, None) => {
+        let WalkItem::Field { field, value_at, .. } = item else { continue };
+        match (field, &mut request) {
+            (RequestField::Rid, None) => {
                 request = Some(DispatchedRequest::new(read_rid(text_at(head, value_at))?));
             }
-            (WalkItem::Field { field: RequestField::InputIds, value_at, .. }, Some(request)) => {
+            // The ids of the prompt follow the request's id, and end the walk.
+            (RequestField::InputIds, Some(request)) => {
                 request.prompt_tokens = count_ids_at(head, value_at, message.is_whole());
                 break;
             }

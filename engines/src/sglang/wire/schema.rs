@@ -146,6 +146,7 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let form = words.next()?;
     let releases = words.next()?;
     let fields: Vec<&str> = words.collect();
+    // As far as all these releases behave alike.
     let shared = ReleaseBehaviour::of_range(range_over_spans(releases)?);
     let kind = kind_of_class(class);
     let ids = meaning_of_ids(kind, &shared);
@@ -161,7 +162,7 @@ fn range_over_spans(spans: &str) -> Option<VersionRange> {
     Some(VersionRange { first: first_release.parse().ok()?, last: last_release.parse().ok()? })
 }
 
-/// Meaning of the ids in messages of this kind from these releases.
+/// Which token ids messages of this kind list in these releases: only new ones, all so far, or new ones behind the prompt's last ones.
 fn meaning_of_ids(kind: Kind, releases: &ReleaseBehaviour) -> IdColumn {
     if kind != Kind::Text {
         return releases.token_ids.unwrap_or(IdColumn::Undecided);

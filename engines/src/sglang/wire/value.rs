@@ -64,7 +64,7 @@ impl<'a> Iterator for Map<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The value of a node, for display.
+    /// The value of a node, for display. A node is the kind of a value and its position in the message.
     pub(super) fn of_node(doc: Doc<'a>, node: Node) -> Self {
         if let Some(int) = doc.int_value(node) {
             return Self::Int(int);

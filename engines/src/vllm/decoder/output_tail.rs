@@ -52,19 +52,22 @@ pub(super) struct OutputTail {
 /// Index of the first field of an output after the request id and the new ids.
 const FIRST_TAIL_FIELD: u32 = 2;
 
-/// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values.
+/// Reads the fields of an output after its ids, of which the first is at `at`. Returns their end and their values. `row` is the position of
+/// the output in the message, for errors.
 fn read_output_tail(
     bytes: &[u8],
     mut at: usize,
     row: usize,
     layout: &OutputLayout,
 ) -> Result<(usize, OutputTail), Undecoded> {
+    // The index of each field that is read; `None` for one that these releases do not send.
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
     let mut is_marked_finished = false;
     for field in FIRST_TAIL_FIELD..layout.field_count {
         let next = skip_value(bytes, at)?;
         let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
+        // Compared as an option, which a field that is not sent never equals.
         let column = Some(field);
         if column == finish {
             tail.finish = parse_finish_reason(bytes, value, first)
@@ -186,14 +189,15 @@ struct RequestEvent {
     seconds: f64,
 }
 
-/// Reads one event. `None` if it lacks its type or its time.
+/// Reads the event of a request at `at`, a map with its type and its time. `None` if it lacks one of them.
 fn read_event(bytes: &[u8], at: usize) -> Option<RequestEvent> {
     let (Head::Map { len }, mut at) = read_head(bytes, at)? else { return None };
     let mut kind = None;
     let mut timestamp = None;
     for _ in 0..len {
         let (name, value_at) = read_string(bytes, at)?;
-        match (name, read_head(bytes, value_at)?.0) {
+        let (value, _) = read_head(bytes, value_at)?;
+        match (name, value) {
             (b"type", Head::Int(number)) => kind = Some(number),
             (b"timestamp", Head::Float(seconds)) => timestamp = Some(seconds),
             _ => {}

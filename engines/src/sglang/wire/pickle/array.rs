@@ -22,10 +22,21 @@ struct MatchingCall<'m> {
     rest: &'m [u8],
 }
 
+/// Calls that were processed at once.
+struct CallBatch<'m> {
+    /// Number of calls.
+    count: usize,
+    /// Offset after the last one.
+    end: usize,
+    /// The message behind it.
+    rest: &'m [u8],
+}
+
 /// Number of opcodes after the data of a call: `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`.
 const CLOSE_BYTES: usize = 5;
 
-/// The call at the beginning of `bytes`, if it begins with the `N` known bytes and holds whole words. `None` for anything else.
+/// Parses the call of an array's constructor at the beginning of `bytes`. It consists of the `N` known bytes, the length of its data in one
+/// byte, the data, and the closing opcodes. `None` for anything else, or if the data are not whole 64-bit words.
 #[inline]
 fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> Option<MatchingCall<'m>> {
     /// The closing opcodes in the lower bytes of a word. The upper three bytes are masked.
@@ -38,6 +49,7 @@ fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> 
     }
     let (&data_len, after_len) = after_head.split_first()?;
     let (_, close) = after_len.split_at_checked(usize::from(data_len))?;
+    // Eight bytes are compared at once. A call with fewer bytes behind its data is left to the machine.
     let (tail, _) = close.split_first_chunk()?;
     let is_closed = u64::from_le_bytes(*tail) & CLOSE_MASK == CLOSE;
     if data_len % WORD_BYTES != 0 || !is_closed {
@@ -46,7 +58,7 @@ fn parse_matching_call<'m, const N: usize>(bytes: &'m [u8], known: &[u8; N]) -> 
     Some(MatchingCall { data_len, rest: &close[CLOSE_BYTES..] })
 }
 
-impl PickleMachine<'_, '_> {
+impl<'m> PickleMachine<'m, '_> {
     /// The array of 64-bit integers, type code `q`, that `callable(*args)` constructs. `None` for any other call. The call is
     /// `_array_reconstructor(class, "q", format, data)`, or in protocol 2 `array("q", list)`.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
@@ -109,7 +121,7 @@ impl PickleMachine<'_, '_> {
     }
 
     /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one. Each call
-    /// takes three memo slots and one value on the stack.
+    /// takes one value on the stack, and three slots of the memo, the pickle's table of values that later opcodes refer to.
     fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
         let Some(known) = known.first_chunk::<N>() else { return at };
         let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
@@ -117,42 +129,56 @@ impl PickleMachine<'_, '_> {
         let mut calls_left = (free_slots / SLOTS_PER_CALL).min(free_values);
         let mut rest = self.message.get(at..).unwrap_or_default();
         loop {
-            // Reserve slots and values for several calls at once, so that the loop does not grow the tables.
-            let first_slot = self.arena.memo.len();
-            let first_value = self.stack.len();
-            let reserved_calls = calls_left.min(CALLS_PER_BATCH);
-            self.arena.memo.resize(first_slot + SLOTS_PER_CALL * reserved_calls, Node::Unbuilt);
-            self.stack.resize(first_value + reserved_calls, Node::Unbuilt);
-            let slots_of_calls = self.arena.memo[first_slot..].as_chunks_mut().0.iter_mut();
-            let mut calls = 0;
-            for (slots, value) in slots_of_calls.zip(&mut self.stack[first_value..]) {
-                let Some(call) = parse_matching_call(rest, known) else { break };
-                // The known bytes end with the opcode of the data. Its words follow the opcode and the length.
-                let data = (at + N - 1) as u32;
-                let array = Node::Words { words: u16::from(call.data_len / 8), at: data + 2 };
-                *slots = [Node::Bytes(data), Node::Unbuilt, array];
-                *value = array;
-                rest = call.rest;
-                at += N + 1 + usize::from(call.data_len) + CLOSE_BYTES;
-                calls += 1;
-            }
-            // Give back what was reserved and not used.
-            self.arena.memo.truncate(first_slot + SLOTS_PER_CALL * calls);
-            self.stack.truncate(first_value + calls);
-            calls_left -= calls;
+            let batch = self.process_call_batch(at, rest, known, calls_left.min(CALLS_PER_BATCH));
+            at = batch.end;
+            rest = batch.rest;
+            calls_left -= batch.count;
             // A call of another form, the end of the message, or a limit.
-            if calls < CALLS_PER_BATCH {
+            if batch.count < CALLS_PER_BATCH {
                 return at;
             }
         }
     }
 
+    /// Processes up to `max_calls` of the calls at the beginning of `rest`, which is the message from `at` on. Each begins with the known
+    /// bytes.
+    #[inline]
+    fn process_call_batch<const N: usize>(
+        &mut self,
+        mut at: usize,
+        mut rest: &'m [u8],
+        known: &[u8; N],
+        max_calls: usize,
+    ) -> CallBatch<'m> {
+        // Reserve memo slots and values for all calls at once, so that the loop does not grow the tables.
+        let first_slot = self.arena.memo.len();
+        let first_value = self.stack.len();
+        self.arena.memo.resize(first_slot + SLOTS_PER_CALL * max_calls, Node::Unbuilt);
+        self.stack.resize(first_value + max_calls, Node::Unbuilt);
+        let slots_of_calls = self.arena.memo[first_slot..].as_chunks_mut().0.iter_mut();
+        let mut count = 0;
+        for (slots, value) in slots_of_calls.zip(&mut self.stack[first_value..]) {
+            let Some(call) = parse_matching_call(rest, known) else { break };
+            // The known bytes end with the opcode of the data. Its words follow the opcode and the length.
+            let data = (at + N - 1) as u32;
+            let array = Node::Words { words: u16::from(call.data_len / 8), at: data + 2 };
+            // A call memoizes its data, its arguments and its result. Nothing refers to the arguments.
+            *slots = [Node::Bytes(data), Node::Unbuilt, array];
+            *value = array;
+            rest = call.rest;
+            at += N + 1 + usize::from(call.data_len) + CLOSE_BYTES;
+            count += 1;
+        }
+        // Give back what was reserved and not used.
+        self.arena.memo.truncate(first_slot + SLOTS_PER_CALL * count);
+        self.stack.truncate(first_value + count);
+        CallBatch { count, end: at, rest }
+    }
+
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
     /// of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
-        /// The object itself, and its empty state.
-        const SLOTS_PER_OBJECT: usize = 2;
-        // Noted when its class was pushed.
+        // `push_memoized` has set it when the object's class was pushed.
         let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
         let repeats = count_repeated_objects(self.message, object_start, object_bytes);
@@ -160,21 +186,28 @@ impl PickleMachine<'_, '_> {
             return;
         }
         let Some(Node::Object(last)) = self.stack.last().copied() else { return };
-        let limits = self.limits;
-        let arena = &mut *self.arena;
-        // Each object takes a record, two memo slots and a value. Those beyond a limit are left to the machine, which reports it.
-        let free_records = limits.items.saturating_sub(arena.objects.len());
-        let free_slots = limits.memo.saturating_sub(arena.memo.len());
-        let free_values = limits.stack.saturating_sub(self.stack.len());
-        let repeats = repeats.min(free_records).min(free_slots / SLOTS_PER_OBJECT).min(free_values);
+        // Objects beyond a limit are left to the machine, which reports it.
+        let repeats = repeats.min(self.free_objects());
         self.at += repeats * object_bytes;
+        let arena = &mut *self.arena;
         let object = arena.objects[last as usize];
-        let first = arena.objects.len();
+        let first_copy = arena.objects.len();
         arena.objects.extend(std::iter::repeat_n(object, repeats));
-        let objects = (first..first + repeats).map(|id| Node::Object(id as u32));
-        // Nothing refers to the empty state of an object.
-        arena.memo.extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
-        self.stack.extend(objects);
+        let copies = (first_copy..first_copy + repeats).map(|id| Node::Object(id as u32));
+        // Each copy is memoized, and behind it its empty state, to which nothing refers.
+        arena.memo.extend(copies.clone().flat_map(|copy| [copy, Node::Unbuilt]));
+        self.stack.extend(copies);
+    }
+
+    /// Number of further objects with an empty state that fit below the limits. Each takes a record, a value on the stack, and two memo
+    /// slots, one for itself and one for its state.
+    #[inline]
+    fn free_objects(&self) -> usize {
+        const SLOTS_PER_OBJECT: usize = 2;
+        let free_records = self.limits.items.saturating_sub(self.arena.objects.len());
+        let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
+        let free_values = self.limits.stack.saturating_sub(self.stack.len());
+        free_records.min(free_slots / SLOTS_PER_OBJECT).min(free_values)
     }
 
     /// Remembers the bytes of the call that ends in the data at `data_at`, if it has exactly the form

@@ -12,8 +12,9 @@ impl PickleMachine<'_, '_> {
         self.push_value(node(first_run))
     }
 
-    /// Runs `EMPTY_LIST` with the opcodes that usually follow: `MEMOIZE`, and one batch of items up to an `APPEND` or `APPENDS`. The batch
-    /// is left in the message if it has only plain items. Otherwise the list stays empty here, and the machine appends its items later.
+    /// Runs `EMPTY_LIST` with the opcodes that usually follow: `MEMOIZE`, and one batch of items up to an `APPEND` or `APPENDS`. A batch of
+    /// only plain items is left in the message, and a run (its position and length) describes it. Otherwise the list stays empty here, and
+    /// the machine appends its items later.
     pub(super) fn push_list(&mut self) -> Result<(), Undecoded> {
         // The index of the list's run, which is added at the end, once its items are known.
         let list = Node::List(self.arena.list_runs.len() as u32);

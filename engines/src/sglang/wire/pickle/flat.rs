@@ -144,7 +144,8 @@ struct ScannedStrings {
     next: usize,
 }
 
-/// Enters short strings from `at` on into the memo, as long as each is memoized without an explicit slot, as nearly all are.
+/// Enters short strings from `at` on into the memo, the table of values for later references. Stops at another item, and at a string that
+/// is memoized in an explicit slot, which is rare.
 fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> ScannedStrings {
     /// Length of `SHORT_BINUNICODE` with the length of the text, and of `MEMOIZE`.
     const OPCODE_BYTES: usize = 3;
@@ -333,7 +334,7 @@ pub(super) struct MemoGet {
     pub(super) next: usize,
 }
 
-/// Reads the `GET` opcode at `at`; `None` for any other opcode.
+/// Reads the `GET` opcode at `at`, which refers to an earlier value by its slot in the memo. `None` for any other opcode.
 pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
     Some(match *bytes.get(at)? {
         op::BINGET => MemoGet { slot: usize::from(*bytes.get(at + 1)?), next: at + op::BINGET_LEN },
@@ -345,8 +346,8 @@ pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
     })
 }
 
-/// Enters `node` into the memo if the opcode at `at` requests it. Returns the offset after that opcode, or `at` if it is another one.
-/// `None` at the limit, and for a slot out of order: both are left to the machine.
+/// Enters `node` into the memo, the table of values for later references, if the opcode at `at` requests it. Returns the offset after that
+/// opcode, or `at` if it is another one. `None` at the limit, and for a slot out of order: both are left to the machine.
 fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
     let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + op::MEMOIZE_LEN),

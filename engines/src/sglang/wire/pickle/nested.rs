@@ -27,8 +27,8 @@ impl PickleMachine<'_, '_> {
         Ok(true)
     }
 
-    /// Scans a batch of lists of scalars and enters the lists into the arena. Returns the end of the batch; `None` for any other item, with
-    /// the arena half filled.
+    /// Scans a batch of lists of scalars and enters the lists into the arena, the tables that decoding fills. Returns the
+    /// end of the batch; `None` for any other item, with the arena half filled.
     fn scan_flat_lists(&mut self) -> Option<usize> {
         let message = self.message;
         let mut at = self.at;
@@ -73,8 +73,8 @@ impl PickleMachine<'_, '_> {
         Some(end)
     }
 
-    /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. The integers
-    /// inside need no memo slots, so the lists are memoized in one step.
+    /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. Each list gets a
+    /// slot of the memo, the table of values for later references. Integers get none, so the lists are memoized in one step.
     fn scan_short_int_lists(&mut self, mut at: usize) -> usize {
         let limits = self.limits;
         let arena = &mut *self.arena;

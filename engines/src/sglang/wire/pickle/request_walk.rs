@@ -152,22 +152,23 @@ impl<'a> PickleWalk<'a> {
         }
     }
 
-    /// Pushes a string. Returns the field if the string is the name of one. `is_only_field` says that the string follows an empty dict
-    /// without a mark, so that it can only be the name of the object's one field.
+    /// Pushes a string on the pickle's stack, of which only the height is known. Returns the field if the string is the name of one.
+    /// `is_only_field` says that the string follows an empty dict without a mark, so it can only be the name of the object's one field.
     fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
-        self.last_strings = [self.last_strings[1], text];
+        let [_, previous] = self.last_strings;
+        self.last_strings = [previous, text];
         let is_memoized = self.bytes.get(self.at) == Some(&op::MEMOIZE);
         self.at += usize::from(is_memoized);
         let mut item = None;
         // The same text may also be a value, so the position counts, too.
-        if let Some(field) = FIELDS.iter().position(|(_, name)| *name == text)
+        if let Some(field_index) = FIELDS.iter().position(|(_, name)| *name == text)
             && (is_only_field || self.is_at_key())
         {
-            item = Some(self.field_item(field, is_only_field));
+            item = Some(self.field_item(field_index, is_only_field));
             // A name is written once. Further objects refer to its memo slot, which is the next free one.
             if is_memoized {
-                self.name_slots[field].get_or_insert(self.memo_len);
+                self.name_slots[field_index].get_or_insert(self.memo_len);
             }
         }
         self.memo_len += u32::from(is_memoized);
@@ -175,15 +176,19 @@ impl<'a> PickleWalk<'a> {
         item
     }
 
-    /// Pushes the value in a memo slot. Returns the field if the value is the name of one.
+    /// Pushes the value in a memo slot, an earlier value of the pickle. Returns the field if the value is the name of one.
     #[inline]
     fn push_memoized(&mut self, slot: usize) -> Option<WalkItem<'a>> {
         let mut name_slots = self.name_slots.iter();
-        let named = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
+        let named_field = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
+        let mut item = None;
         // The same string may also be a value.
-        let field = named.filter(|_| self.is_at_key());
-        let is_only_field = false;
-        let item = field.map(|field| self.field_item(field, is_only_field));
+        if let Some(field_index) = named_field
+            && self.is_at_key()
+        {
+            let is_only_field = false;
+            item = Some(self.field_item(field_index, is_only_field));
+        }
         self.stack_height += 1;
         item
     }
@@ -299,7 +304,8 @@ fn has_list_end(bytes: &[u8]) -> bool {
     ends.any(|at| bytes.get(at + 1) == Some(&op::SHORT_BINUNICODE))
 }
 
-/// Number of integers in the list after the `EMPTY_LIST` that ends at `at`. `None` if it has other items, or is not the value of a field.
+/// Number of integers in the list after the `EMPTY_LIST` that ends at `at`. `None` if it has other items, or is not the value of a field,
+/// which the next field or the end of the object's state follows.
 fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
     let mut len = 0;
     let mut is_in_batch = false;

@@ -8,16 +8,24 @@ use super::op;
 #[inline]
 pub(in super::super) fn payload_range(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     // The opcode is followed by a length of one, four or eight bytes, and that by the payload.
+    let len_at = at + 1;
     let (start, len) = match *bytes.get(at)? {
-        op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*bytes.get(at + 1)?)),
-        op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize),
+        op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (len_at + 1, usize::from(*bytes.get(len_at)?)),
+        op::BINUNICODE | op::BINBYTES => (len_at + 4, u32::from_le_bytes(le_bytes(bytes, len_at)?) as usize),
         op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
-            (at + 9, usize::try_from(u64::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?)).ok()?)
+            let len = u64::from_le_bytes(le_bytes(bytes, len_at)?);
+            (len_at + 8, usize::try_from(len).ok()?)
         }
         _ => return None,
     };
     let end = start.checked_add(len)?;
     (end <= bytes.len()).then_some(start..end)
+}
+
+/// The `N` bytes at `at`, of a little-endian number. `None` if the bytes end before.
+#[inline]
+fn le_bytes<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
 }
 
 /// Whether the string at `at` is `text`.
@@ -85,7 +93,10 @@ pub(super) fn int_opcode_len(bytes: &[u8], at: usize) -> Option<usize> {
         op::BININT => op::BININT_LEN,
         // The opcode, and the number of bytes of the value in one byte or in four.
         op::LONG1 => 2 + usize::from(*bytes.get(at + 1)?),
-        op::LONG4 => 5usize.checked_add(u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize)?,
+        op::LONG4 => {
+            let value_bytes = u32::from_le_bytes(le_bytes(bytes, at + 1)?) as usize;
+            value_bytes.checked_add(5)?
+        }
         _ => return None,
     };
     (at.checked_add(len)? <= bytes.len()).then_some(len)

@@ -218,7 +218,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// Opens a mark. If a batch of plain items for a list follows, processes the whole batch instead, and leaves its items in the message.
+    /// Opens a mark, which separates the following items of a container from the values below them on the stack. If a batch of plain items
+    /// for a list follows, processes the whole batch instead, and leaves its items in the message.
     fn open_mark(&mut self) -> Result<(), Undecoded> {
         // Only a list above the innermost open mark can get the items that follow.
         if let Some(Node::List(list)) = self.stack.last().copied()
@@ -249,7 +250,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(true)
     }
 
-    /// Copies the top of the stack into the memo at `slot`. Fails unless it is the next slot.
+    /// Copies the top of the stack into the slot `slot` of the memo, the table of values for later references. Fails unless it is the next
+    /// slot.
     fn memoize_top(&mut self, slot: usize) -> Result<(), Undecoded> {
         if slot != self.arena.memo.len() {
             // Every CPython pickler numbers slots from 0 without gaps; references left in the message depend on that.
@@ -273,7 +275,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(is_memoized)
     }
 
-    /// Pushes a value from the memo, or processes the calls that begin with it. `at`: start of its opcode.
+    /// Pushes a value from the memo, the table of values for later references, or processes the calls that begin with it. `at` is the start
+    /// of the opcode that refers to the slot.
     fn push_memoized(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
         let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
         match (node, self.message.get(self.at)) {
