@@ -231,6 +231,7 @@ fn receive_answer(mut pipe: io::PipeReader, peer: BorrowedFd<'_>) -> io::Result<
             return Ok(Err(format!("the analysis of its code took more than {} s", TIME_LIMIT.as_secs())));
         }
         match pipe.read(&mut bytes[filled..])? {
+            // The process has ended.
             0 => break,
             count => filled += count,
         }
