@@ -126,8 +126,8 @@ impl MachineCode<'_> {
         let mut pending = vec![(start, state)];
         let mut visited = BTreeSet::new();
         while let Some((ip, mut state)) = pending.pop() {
-            // Where two paths meet, the instruction is visited with the state of the first.
-            // At the limit, the search ends without the instructions that are left.
+            // Where two paths meet, the instruction is visited with the state of the first only. At the limit, the pending ones are
+            // dropped, which bounds the work on hostile code.
             if visited.len() == MAX_INSTRUCTIONS || !visited.insert(ip) {
                 continue;
             }
@@ -210,7 +210,7 @@ impl MachineState {
         stored.map(|(_, register)| *register)
     }
 
-    /// A word of the frame with `value`, at a distance from the frame pointer or the stack pointer. `None` if there is none.
+    /// Where in the stack frame a word with `value` is: its distance from the frame pointer or the stack pointer. `None` if no word has it.
     fn reachable_frame_word(&self, value: TrackedValue) -> Option<Kept> {
         for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
             // Only a register that points into the frame reaches its words.
@@ -277,7 +277,7 @@ impl MachineState {
         self
     }
 
-    /// Whether a conditional branch is taken; `None` if no comparison of known numbers decides it.
+    /// Whether a conditional branch is taken, which the last comparison decides. `None` if that was no comparison of known numbers.
     fn branch_condition(&self, branch: &Instruction) -> Option<bool> {
         let ComparedOperands { left, right } = self.last_comparison?;
         // Below and above compare the numbers without their signs, unlike less and greater.
@@ -337,7 +337,8 @@ impl MachineState {
         self.registers[8..12].fill(TrackedValue::Unknown);
     }
 
-    /// Applies the effect of an instruction. What an instruction of another kind writes becomes unknown.
+    /// Updates the known values of registers, of the stack frame and of the last comparison as the instruction does. If its kind is not
+    /// modelled here, what it writes becomes unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
         // The flags then no longer show the last comparison.
         if instruction.rflags_modified() != 0 {
@@ -394,7 +395,7 @@ impl MachineState {
         }
     }
 
-    /// Forgets the registers and the memory that an instruction of unknown effect writes.
+    /// Makes the registers and the words of the stack frame unknown that an instruction writes whose effect is not modelled.
     fn forget_written(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(instruction);
