@@ -232,10 +232,12 @@ impl Probe {
         Ok(observations)
     }
 
-    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number.
+    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number. Notices from time to time
+    /// what the ring does not show, which are losses and exits of processes, and reports it as observations as well.
     pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + limit;
         let mut observations = self.read_records(deadline, &mut emit)?;
+        // Earlier changes are reported before further ones are looked for.
         if self.unreported_changes.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
             self.unreported_changes = Some(self.notice_changes()?);
             // Records that were written before the changes may have come since the first read.
