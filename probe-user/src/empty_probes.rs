@@ -68,8 +68,8 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     Ok(links)
 }
 
-/// Attaches an empty program to the probe points of these batches in a library of process `pid`. A batch is a program with its points,
-/// whose program is replaced here.
+/// Attaches an empty program to the probe points of these batches in a library of process `pid`. A batch is a program with its points; its
+/// program is replaced here.
 fn attach_emptied(
     ebpf: &mut Ebpf,
     method: &mut AttachMethod,

@@ -181,8 +181,8 @@ impl Watcher {
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
 
-    /// All that this scan could not see: what was found on the way, refused files, reached limits, and what this process may not see at
-    /// all. `has_engine`: the scan has found an engine.
+    /// All blind spots of this scan: those found on the way, refused files, reached limits, and the limits of this process itself.
+    /// `has_engine`: the scan has found an engine.
     fn complete_blind_spots(&self, found: FoundLinks, has_engine: bool) -> Vec<BlindSpot> {
         let mut blind_spots = found.blind_spots;
         blind_spots.extend(self.unreadable_parts(found.refused));

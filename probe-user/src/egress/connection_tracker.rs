@@ -38,7 +38,7 @@ pub struct ConnectionTracker {
 }
 
 impl ConnectionTracker {
-    /// Interprets the kernel side's next record about the connection: what happened to it, in up to three steps, in their order.
+    /// Interprets the kernel side's next record about the connection. Returns up to three steps, in their order.
     pub fn interpret_record<'a>(&mut self, record: &Record<'a>) -> impl Iterator<Item = ConnectionStep<'a>> + use<'a> {
         // A fixed array, because records are frequent. `None` is no step.
         let steps = match record.kind {

@@ -318,7 +318,7 @@ impl Matcher {
     }
 
     /// Finds a received frame by the order of the lanes that lead to its receiver. `unassigned` is the number of its unobserved receipts
-    /// whose lanes are not known. `head` is the best of the lanes' first frames. `None` if the order does not decide.
+    /// that belong to unknown lanes. `head` is the best of the lanes' first frames. `None` if the order does not decide.
     fn find_by_order(
         &self,
         own_lanes: &[usize],

@@ -230,7 +230,7 @@ impl OpenerServer {
     }
 
     /// Answers a request about files that the process chose. They are opened with the rights of its user, so that the process gains access
-    /// to no others. Who asks is not trusted either, and gets only files that discovery and the probe need.
+    /// to no others. The process that asks is not trusted either. It gets only files that discovery and the probe need.
     fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
         let account = rights::parse_account(&process.read("status", kernel::MAX_STATUS_BYTES)?)?;
         match request {

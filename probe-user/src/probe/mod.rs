@@ -232,8 +232,8 @@ impl Probe {
         Ok(observations)
     }
 
-    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number. Notices from time to time
-    /// what the ring does not show, which are losses and exits of processes, and reports it as observations as well.
+    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number. Every 100 ms, it also looks
+    /// for losses and exits of processes, which the ring does not show, and reports them as observations.
     pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + limit;
         let mut observations = self.read_records(deadline, &mut emit)?;

@@ -337,8 +337,8 @@ impl MachineState {
         self.registers[8..12].fill(TrackedValue::Unknown);
     }
 
-    /// Updates the known values of registers, of the stack frame and of the last comparison as the instruction does. If its kind is not
-    /// modelled here, what it writes becomes unknown.
+    /// Updates the known values of registers, of the stack frame and of the last comparison as the instruction does. After an instruction
+    /// of a kind that is not modelled here, all that it writes is unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
         // The flags then no longer show the last comparison.
         if instruction.rflags_modified() != 0 {
