@@ -152,7 +152,8 @@ impl Matcher {
         Self { limits, ..Self::default() }
     }
 
-    /// Records a send and numbers its frame.
+    /// Records a sent frame. Appends it to the lane of its socket, which has the frames in flight from there. Returns its number in the
+    /// lane, and how many sends right before it were not observed.
     pub fn record_send(&mut self, message: &Message<'_>) -> NumberedSend {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.max_in_flight;
@@ -161,6 +162,7 @@ impl Matcher {
         let AddedFrame { lost_before, dropped } = lane.add_frame(seq, ObservedSend { sent_at: at, fingerprint }, limit);
         let frame = FrameRef { lane: lane.lane, seq };
         self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost_before);
+        // The lane was full, so its oldest frames are no longer tracked.
         self.misses.shed += dropped;
         NumberedSend { frame, lost_before }
     }

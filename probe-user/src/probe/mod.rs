@@ -377,7 +377,8 @@ impl Probe {
         }
     }
 
-    /// Attaches the uprobes for `feature` to the process's libraries. Returns whether any was attached.
+    /// Attaches the uprobes for `feature` to a target's `libraries`, or records why these could not be found. Returns whether any was
+    /// attached. The target is given by the index of its entry.
     fn attach_uprobes(&mut self, feature: Feature, index: usize, libraries: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
         let libraries = match libraries {
