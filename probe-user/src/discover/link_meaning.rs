@@ -20,7 +20,8 @@ pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSourc
     engine_links
 }
 
-/// For each accepting process, the transports by which processes with known roles reach it.
+/// For each process that accepts links, the transports by which processes with a role in `stated` reach it, such as `ipc` and `tcp`. A link
+/// is a connection between two processes, which are given by their indices.
 fn transports_of_engines<'l>(
     links: &'l [Link],
     stated: &[Option<RoleWithSource>],
