@@ -222,6 +222,7 @@ impl Watcher {
     fn unreadable_parts(&self, refused: BTreeMap<ProcPart, Vec<u32>>) -> impl Iterator<Item = BlindSpot> {
         let mut by_pids: BTreeMap<Vec<u32>, Vec<ProcPart>> = BTreeMap::new();
         for (part, mut pids) in refused {
+            // Sorted and without repetition, so that the same pids are the same key.
             pids.sort_unstable();
             pids.dedup();
             by_pids.entry(pids).or_default().push(part);
@@ -229,6 +230,7 @@ impl Watcher {
         by_pids.into_iter().map(|(pids, parts)| {
             let mut missing: Vec<_> =
                 parts.iter().flat_map(|part| part.missing_capabilities(self.own.permissions)).collect();
+            // Several parts may need the same capability.
             missing.sort_unstable();
             missing.dedup();
             BlindSpot::Unreadable { parts, pids, missing }

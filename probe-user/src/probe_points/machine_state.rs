@@ -194,7 +194,7 @@ impl MachineState {
         self.preserved_register(value).map(Kept::In).or_else(|| self.reachable_frame_word(value))
     }
 
-    /// A register with `value` that a callee preserves. `None` if there is none.
+    /// A register that holds `value` and still does after a call, because callees preserve it. `None` if there is none.
     fn preserved_register(&self, value: TrackedValue) -> Option<Register> {
         // The registers that a callee restores in the System V ABI.
         const REGISTERS: [(Reg, Register); 7] = [
@@ -229,7 +229,7 @@ impl MachineState {
         self.registers[register.full_register().number()] = value;
     }
 
-    /// Offset in the frame that a memory operand addresses; `None` if it is not known to be in the frame.
+    /// Offset in the stack frame of the memory that an instruction addresses. `None` if it is not known to be in the frame.
     fn memory_frame_offset(&self, instruction: &Instruction) -> Option<i64> {
         // An index or a segment would add an unknown distance.
         let has_only_base = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
@@ -311,7 +311,8 @@ impl MachineState {
         if let TrackedValue::Number(number) = value { Some(number) } else { None }
     }
 
-    /// The comparison that sets the flags of a 32-bit instruction. `None` if it is no comparison, or if a number is unknown.
+    /// The two numbers that a 32-bit instruction compares to set the flags, on which later branches depend. `None` if it compares none, or
+    /// if a number is unknown.
     fn comparison(&self, instruction: &Instruction) -> Option<ComparedOperands> {
         let is_compare = matches!(instruction.code(), Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32);
         let is_test = matches!(instruction.code(), Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32);
