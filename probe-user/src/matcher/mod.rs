@@ -340,6 +340,7 @@ impl Matcher {
     }
 
     /// The frame at a position of a lane, unless its content or its lost record speaks against it.
+    #[inline]
     fn find_at_position(&self, lane: usize, position: usize, fingerprint: &Fingerprint) -> Option<FoundFrame> {
         let next = self.lanes[lane].frame_at(position)?;
         let is_acceptable = match next.observed {
