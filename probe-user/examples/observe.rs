@@ -28,6 +28,8 @@ const MESSAGES: ProbeOptions = ProbeOptions {
 };
 const KIB: u32 = 1 << 10;
 
+/// Observes the processes in the way that the first argument names. The other arguments are their pids. Empty programs and the probes of
+/// reads and writes are attached to the last process only.
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let pids = words.iter().skip(1).map(|pid| pid.parse());
@@ -35,15 +37,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(way), Some(&pid)) = (words.first(), pids.last()) else {
         return Err("usage: observe WAY PID...".into());
     };
-    let messages = |options, sent, received| {
-        let capture = Capture { sent, received };
-        let targets: Vec<Target> = pids.iter().map(|&pid| Target { pid, capture }).collect();
-        let probe = Probe::attach(&targets, options)?;
-        match probe.degraded().first() {
-            Some(lacking) => Err(format!("{lacking}; {}", lacking.remedy()).into()),
-            None => Ok::<_, Box<dyn Error>>(probe),
-        }
-    };
+    // Bytes that are captured of a sent and of a received message.
+    let messages = |options, sent, received| attach_to_messages(&pids, options, Capture { sent, received });
     match way.as_str() {
         "nothing" => observe(Probe::attach(&[], MESSAGES)?),
         "traps" => empty(pid, Traps::ProbePoints),
@@ -63,6 +58,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         "writes-any-call" => observe(writes(pid, ProbeOptions { every_call: true, ..MESSAGES })?),
         "writes-tls" => observe(writes(pid, ProbeOptions { tls: true, ..MESSAGES })?),
         _ => Err(format!("unknown WAY {way}").into()),
+    }
+}
+
+/// Attaches to the messages of the processes. Fails if any of the features in `options` cannot be attached.
+fn attach_to_messages(pids: &[u32], options: ProbeOptions, capture: Capture) -> Result<Probe, Box<dyn Error>> {
+    let targets: Vec<Target> = pids.iter().map(|&pid| Target { pid, capture }).collect();
+    let probe = Probe::attach(&targets, options)?;
+    match probe.degraded().first() {
+        Some(lacking) => Err(format!("{lacking}; {}", lacking.remedy()).into()),
+        None => Ok(probe),
     }
 }
 
@@ -99,23 +104,27 @@ fn empty(pid: u32, traps: Traps) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads as `tokengap attach` does: drains the ring, then sleeps.
+/// Reads as `tokengap attach` does, until standard input is closed: drains the ring, then sleeps. Prints the number of missed observations
+/// and of all.
 fn observe(mut probe: Probe) -> Result<(), Box<dyn Error>> {
-    let (stop, mut missed, mut all) = (AtomicBool::new(false), 0, 0);
+    let should_stop = AtomicBool::new(false);
+    let mut missed = 0;
+    let mut all = 0;
     thread::scope(|scope| {
+        // Reading blocks, so it has a thread of its own.
         scope.spawn(|| {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            stop.store(true, Ordering::Relaxed);
+            should_stop.store(true, Ordering::Relaxed);
         });
         println!("attached");
-        while !stop.load(Ordering::Relaxed) {
-            let seen = probe.poll(Duration::ZERO, |seen| {
-                if let Observation::Lost { count, .. } = seen {
+        while !should_stop.load(Ordering::Relaxed) {
+            let read = probe.poll(Duration::ZERO, |observation| {
+                if let Observation::Lost { count, .. } = observation {
                     missed += count;
                 }
             })?;
-            all += seen;
-            if seen == 0 {
+            all += read;
+            if read == 0 {
                 thread::sleep(Duration::from_millis(2));
             }
         }

@@ -123,7 +123,8 @@ impl Btf {
         Ok(btf)
     }
 
-    /// Enters the position of each type's record, and the ids of the structs by name. A type's id is its number in the section.
+    /// Notes where the record of each type is, and the id of each struct by its name. A type's id is its number in the section, which has
+    /// the records one after another, each with a trailer that depends on its kind.
     fn index_types(&mut self, section: &Range<usize>) -> Result<(), BtfError> {
         let mut position = section.start;
         while position + RECORD_BYTES <= section.end {
@@ -132,7 +133,7 @@ impl Btf {
             self.type_positions.push(position);
             if info.kind == STRUCT {
                 let name = self.name_of_record(position).to_vec();
-                // Of several types with one name, the first is taken.
+                // Of several structs with one name, the first is used.
                 self.struct_ids.entry(name).or_insert(id);
             }
             position += RECORD_BYTES + trailer_bytes(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
@@ -146,7 +147,8 @@ impl Btf {
         self.string_at(self.word_at(position).unwrap_or(0))
     }
 
-    /// Byte offset of `path` (members joined by dots) in a struct; `None` if the kernel lacks it, or it is a bit field.
+    /// Byte offset of a field in a struct. `path` has the member's name, with those of the structs around it, joined by dots. `None` if the
+    /// kernel lacks the field, or if it does not begin at a byte, as a bit field may.
     pub(crate) fn field_offset(&self, struct_name: &str, path: &str) -> Option<u32> {
         let mut type_id = *self.struct_ids.get(struct_name.as_bytes())?;
         let mut bit_offset = 0_u32;
@@ -181,25 +183,29 @@ impl Btf {
         pointed_type.is_some_and(|id| self.struct_ids.get(struct_name.as_bytes()) == Some(&id))
     }
 
-    /// Id of the type to which the function's parameter points. `None` without such a function or parameter, or if it is no pointer.
+    /// Id of the type to which a function's parameter points. `None` without such a function or parameter, or if it is no pointer.
     fn pointed_type_of_parameter(&self, function: &str, index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
-        // The first type, with id 0, is `void`, which has no record.
-        let mut types_after_void = self.type_positions.iter().skip(1);
-        let function_record = *types_after_void.find(|position| self.is_function(**position, function))?;
-        // A function refers to its prototype, which is followed by a record for each parameter.
-        let prototype = self.skip_aliases(self.referenced_type(function_record)?)?;
+        let prototype = self.find_prototype(function)?;
         let info = self.type_info(prototype)?;
         if info.kind != FUNC_PROTO || index >= info.member_count {
             return None;
         }
+        // The parameters follow the record of the prototype. Each has two words: the offset of its name and the id of its type.
         let parameter = prototype + RECORD_BYTES + index * PARAMETER_BYTES;
-        // The words of a parameter are the offset of its name and the id of its type.
         let pointer = self.skip_aliases(self.word_at(parameter + WORD_BYTES)?)?;
         if self.type_info(pointer)?.kind != POINTER {
             return None;
         }
         self.referenced_type(pointer)
+    }
+
+    /// Position of the record with the parameters of a function. `None` if there is no such function.
+    fn find_prototype(&self, function: &str) -> Option<usize> {
+        // The first type, with id 0, is `void`, which has no record.
+        let mut types_after_void = self.type_positions.iter().skip(1);
+        let function_record = *types_after_void.find(|position| self.is_function(**position, function))?;
+        self.skip_aliases(self.referenced_type(function_record)?)
     }
 
     /// Id of the type that a function, pointer, typedef or qualifier refers to: the third word of its record.
@@ -256,7 +262,8 @@ impl Btf {
         None
     }
 
-    /// Finds a member by its name, also in nested anonymous structs and unions, at most `depth` levels deep. `None` if there is none.
+    /// Finds a member of a struct or union by its name. Also searches the anonymous structs and unions in it, at most `depth` levels deep.
+    /// The offset of the member counts from the outermost struct. `None` if there is none.
     fn find_member(&self, type_id: u32, name: &[u8], depth: u32) -> Option<Member> {
         const MEMBER_BYTES: usize = 12;
         let position = self.skip_aliases(type_id)?;

@@ -127,11 +127,11 @@ impl Feature {
         use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
         // From Linux 6.6 on, a multi-uprobe link requires fewer capabilities than a perf event.
         let has_multi_uprobe_links = kernel.major > 6 || (kernel.major == 6 && kernel.minor >= 6);
+        let for_uprobes: &'static [Capability] =
+            if has_multi_uprobe_links { &[Bpf, Perfmon, SysPtrace] } else { &[SysAdmin, SysPtrace] };
         match self {
-            Self::Messages | Self::Processed | Self::Polls | Self::Tls if has_multi_uprobe_links => {
-                &[Bpf, Perfmon, SysPtrace]
-            }
-            Self::Messages | Self::Processed | Self::Polls | Self::Tls => &[SysAdmin, SysPtrace],
+            // Uprobes are probes in the code of another process.
+            Self::Messages | Self::Processed | Self::Polls | Self::Tls => for_uprobes,
             Self::Scheduler | Self::Egress | Self::Arrivals | Self::SocketReads => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
             Self::PythonStacks => &[SysPtrace],

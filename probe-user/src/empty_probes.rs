@@ -39,8 +39,8 @@ pub fn attach_empty_probes(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>,
     })
 }
 
-/// Attaches programs that do nothing to the probe points in `traps` of process `pid`, so that only the kernel's own cost is measured. Fails
-/// if the process has not loaded libzmq.
+/// Attaches programs that do nothing to probe points of process `pid`, to measure what the kernel alone costs. `traps` says which points:
+/// at each of them, the process traps into the kernel. Fails if the process has not loaded libzmq.
 fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[EMPTY_PROGRAM]);
@@ -55,6 +55,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     if links.is_empty() {
         return Err("libzmq is not loaded in it".into());
     }
+    // Polls are in libc.
     if traps == Traps::All {
         for library in library::open_libc(pid)? {
             let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
@@ -67,7 +68,8 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     Ok(links)
 }
 
-/// Attaches the empty program, instead of their own, to the points of these batches in a library of process `pid`.
+/// Attaches an empty program to the probe points of these batches in a library of process `pid`. A batch is a program with its points; its
+/// program is replaced here.
 fn attach_emptied(
     ebpf: &mut Ebpf,
     method: &mut AttachMethod,
@@ -82,7 +84,8 @@ fn attach_emptied(
     Ok(links)
 }
 
-/// The probe points of this set in libzmq, as batches. `may_use_buffers`: plain buffers may be sent through it, which needs further points.
+/// The probe points in libzmq that `traps` selects. A batch is a program with its points. `may_use_buffers`: the process may also send
+/// plain buffers, which other functions of libzmq do.
 fn batches_of_traps(
     probe_points: &ProbePoints,
     traps: Traps,
@@ -93,12 +96,13 @@ fn batches_of_traps(
     }
     let send = probe_points.entry_of("zmq_msg_send")?;
     let recv = probe_points.entry_of("zmq_msg_recv")?;
+    // If the code of `zmq_msg_recv` is understood, one point inside it has the result of the receive.
     if traps == Traps::ProbePoints
         && let Some(received) = probe_points.received
     {
         return Ok(vec![Batch::at_entries(EMPTY_PROGRAM, points_at([send, received.at]))]);
     }
-    // Without a probe point inside the function, its return is probed, which costs more.
+    // Otherwise entry and return of the function are probed, which costs more.
     Ok(vec![
         Batch::at_entries(EMPTY_PROGRAM, points_at([send, recv])),
         Batch::at_returns(EMPTY_PROGRAM, points_at([recv])),
@@ -121,7 +125,8 @@ pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
     attach_to_self().map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
 }
 
-/// Sets a uprobe on this function, to test whether uprobes are possible. Returns whether one link can have several points.
+/// Sets a uprobe on this function of this process, to test whether uprobes are possible. Returns whether the kernel can attach several
+/// points by one link, which is cheaper.
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[EMPTY_PROGRAM]);
@@ -139,7 +144,8 @@ fn file_offset_of_code(maps: &str, address: u64) -> Option<u64> {
     maps.lines().find_map(|line| file_offset_in_mapping(line, address))
 }
 
-/// File offset of the code at `address`; `None` if it is not in the mapping of this line.
+/// Offset in the mapped file of the code at `address`. `line` is one of `/proc/self/maps`, such as `7f12-7f34 r-xp 00002000 ..`. `None` if
+/// it describes another mapping.
 fn file_offset_in_mapping(line: &str, address: u64) -> Option<u64> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

@@ -50,7 +50,7 @@ struct KernelTypes {
 }
 
 impl KernelTypes {
-    /// Reads the types of the running kernel. Without them, the reason is kept.
+    /// Reads what the running kernel says about its types (BTF). If it says nothing, the reason is kept for the features that need it.
     fn read() -> Self {
         match Btf::read_running_kernel() {
             Ok(btf) => Self {
@@ -71,15 +71,15 @@ impl KernelTypes {
     }
 }
 
-/// Settings of the object that follow from the options and from the kernel's types.
+/// Settings for the object of eBPF programs. They follow from the options and from what the kernel says about its types.
 fn load_settings(options: ProbeOptions, types: &KernelTypes) -> LoadSettings {
     LoadSettings {
         // The kernel accepts powers of two only.
         ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
         offsets: types.offsets,
-        // Both add to the accounts of threads.
+        // The programs of both options add to the times that the kernel side keeps for each thread.
         accounting: options.scheduler || options.polls,
-        // Without these offsets, the programs for serving processes are not attached.
+        // Offsets of 0 are never used: without the real ones, the programs for processes that serve clients are not attached.
         places: types.egress_offsets.clone().unwrap_or_default(),
     }
 }
@@ -230,7 +230,7 @@ impl KernelSide {
         Ok(links)
     }
 
-    /// The types or fields that the programs of a group read and the kernel does not describe. `None` if it describes all.
+    /// Says what the kernel's description of its types lacks, of all that the programs of a group read. `None` if it lacks nothing.
     fn missing_types_for(&self, group: Group) -> Option<String> {
         match group {
             Group::Scheduler => {

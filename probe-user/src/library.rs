@@ -217,6 +217,7 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     let path = library.path.display();
     let probe_points = ProbePointCache::default().find_in_library(Sought::Functions, &library.file);
     let probe_points = probe_points.map_err(|error| format!("{path}: {error}"))?;
+    // Without these functions, no message can be observed.
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
         probe_points.entry_of(symbol).map_err(|error| format!("{path}: {error}"))?;
     }

@@ -38,10 +38,13 @@ impl LoadSettings {
     }
 }
 
-/// Creates the maps and prepares the programs without loading them.
+/// Parses the embedded object of eBPF programs and creates its maps. Gives the object's constants the values in `settings`, which must be
+/// done before the programs are loaded. Loads none of them yet.
 pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError> {
+    // The programs translate the ids of processes into this namespace.
     let namespace = own_pid_namespace();
-    let (all_levels, no_level) = (u8::MAX, 0);
+    let all_levels = u8::MAX;
+    let no_level = 0;
     let log_level = if shows_kernel_log() { all_levels } else { no_level };
     let changed_object = object_for_older_kernel();
     let must_exist = true;
@@ -52,6 +55,7 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
         .override_global(aya_log::LEVEL, &log_level, must_exist)
         .override_global("NAMESPACE_DEV", &namespace.device, must_exist)
         .override_global("NAMESPACE_INO", &namespace.inode, must_exist)
+        // The ring buffer, whose size in bytes is its number of entries.
         .map_max_entries("RECORDS", settings.ring_bytes)
         .load(changed_object.as_deref().map_or(OBJECT, |object| &object.bytes))
 }

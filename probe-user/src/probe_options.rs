@@ -21,6 +21,7 @@ pub struct ProbeOptions {
 }
 
 impl Default for ProbeOptions {
+    /// All features, except for responses over TLS, and without the methods that only older kernels need.
     fn default() -> Self {
         Self {
             // 8 MiB.

@@ -89,6 +89,7 @@ impl Queues {
     /// Reads the number of queued bytes at `socket`. `None` if it is closed. The first call for a socket searches for it, which takes
     /// longer for TCP. The result of that search is remembered, and so is an error.
     pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
+        // The namespace and the addresses by which the kernel is asked about this socket.
         let query = self.known_or_found(socket)?;
         // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };

@@ -71,8 +71,8 @@ fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
     // Collected first, because a removal would disturb the walk through the table.
     let target_threads = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
-    let ended: Vec<u32> = target_threads.map(|(key, _)| key).collect();
-    for key in ended {
+    let keys: Vec<u32> = target_threads.map(|(key, _)| key).collect();
+    for key in keys {
         // An error means that the entry was evicted in the meantime.
         let _ = threads.remove(&key);
     }

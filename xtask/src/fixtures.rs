@@ -58,23 +58,27 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
         record_messages(release, ALL_CASES, &out)?;
         record_messages(&format!("{release}-msgpack"), ALL_CASES, &out)?;
     }
-    if args.releases.is_empty() {
+    let is_own_selection = args.releases.is_empty();
+    if is_own_selection {
         for (extent, names) in RECORDINGS {
             for name in names.split(' ') {
                 record_messages(name, extent, &out)?;
             }
         }
     }
-    if args.out.is_none() {
-        // The recorded files are entered in the project's manifest, so that later changes by other commands are noticed.
-        let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
-        for release in LOGS {
-            record_logs(release, &project_root().join(LOGS_FOLDER))?;
-            sealed.push(format!("{LOGS_FOLDER}/sglang-{release}"));
-        }
-        script::run_script("recorded.py", sealed)?;
+    let is_for_project = args.out.is_none();
+    if is_for_project { record_project_logs() } else { Ok(()) }
+}
+
+/// Records the log lines of the project. Then enters them and its messages in the manifest of recorded files, so that later
+/// changes by other commands are noticed.
+fn record_project_logs() -> Result<()> {
+    let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
+    for release in LOGS {
+        record_logs(release, &project_root().join(LOGS_FOLDER))?;
+        sealed.push(format!("{LOGS_FOLDER}/sglang-{release}"));
     }
-    Ok(())
+    script::run_script("recorded.py", sealed)
 }
 
 /// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name in `out`. `extent`

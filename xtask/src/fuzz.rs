@@ -68,7 +68,8 @@ fn for_each_record(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>)
     Ok(())
 }
 
-/// Columns of small blocks, prefixed with their record and chunk counts. Records behind the last full block are left out.
+/// Seeds for the fuzz target of blocks, which are the parts of a recording: each is a small block of recorded events. Records behind the
+/// last full block are left out.
 fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
     /// Number of records from which a block is made.
     const RECORDS: usize = 40;
@@ -83,9 +84,8 @@ fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
             _ => {}
         }
         record_count += 1;
-        if record_count % RECORDS == 0
-            && let Some(block) = writer.close()
-        {
+        let is_block_full = record_count % RECORDS == 0;
+        if is_block_full && let Some(block) = writer.close() {
             seeds.push(seed_of_block(&mut packer, &block)?);
         }
         Ok(())

@@ -198,17 +198,25 @@ pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachEr
 pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
     // Always needed, because a write does not show when a connection is opened or closed.
     let mut links = attach_tracepoints(ebpf, &[CONNECTION_STATES])?;
-    if !every_call {
-        match attach_tracepoints(ebpf, &[SOCKET_WRITES]) {
-            Ok(writes) => {
-                links.extend(writes);
-                return Ok(links);
-            }
-            Err(error) => tracing::debug!("writes are observed through all system calls: {error}"),
+    let on_socket_writes = if every_call { None } else { attach_socket_writes(ebpf) };
+    let on_writes = match on_socket_writes {
+        Some(attached) => attached,
+        None => attach_tracepoints(ebpf, &[ALL_CALLS])?,
+    };
+    links.extend(on_writes);
+    Ok(links)
+}
+
+/// Attaches the program for writes to its tracepoint on socket writes. `None` if the kernel refuses it, as one without this tracepoint
+/// does.
+fn attach_socket_writes(ebpf: &mut Ebpf) -> Option<Vec<Link>> {
+    match attach_tracepoints(ebpf, &[SOCKET_WRITES]) {
+        Ok(links) => Some(links),
+        Err(error) => {
+            tracing::debug!("writes are observed through all system calls: {error}");
+            None
         }
     }
-    links.extend(attach_tracepoints(ebpf, &[ALL_CALLS])?);
-    Ok(links)
 }
 
 /// Loads the program, unless it is loaded.

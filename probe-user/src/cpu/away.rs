@@ -22,7 +22,7 @@ pub struct Away {
 }
 
 impl Away {
-    /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
+    /// Finds out why a thread does not run, from its files in `/proc`. `None` if it runs, if it waits for a CPU, or if it has exited.
     pub fn read(pid: u32, tid: u32) -> Option<Self> {
         let state_letter = read_state_letter(pid, tid)?;
         match state_letter {
@@ -33,12 +33,14 @@ impl Away {
             _ => return None,
         }
         let process = ProcDir::open(pid).ok()?;
+        // The kernel function in which the thread sleeps.
         let wait_function = read_wait_function(&process, tid);
+        // A frozen thread sleeps in the kernel as well, so its state letter does not show it.
         if is_frozen(pid, state_letter, &wait_function) {
             return Some(Self { state: AwayState::Frozen, waits_in: String::new() });
         }
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
-        // Without a known system call, only the kernel function is reported.
+        // If the system call may not be read, or cannot be, only the kernel function is reported.
         let Some(call) = system_call.and_then(|line| parse_call_name(&line)) else {
             return Some(Self { state: AwayState::Asleep, waits_in: wait_function });
         };

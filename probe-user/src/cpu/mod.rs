@@ -120,9 +120,10 @@ struct SampledThread {
 }
 
 impl SampledThread {
-    /// State letter of a thread whose times have not changed since the last sample. `None` if they have, or if the thread has exited.
+    /// State letter of the thread if its times have not changed since the last sample, to show what it did instead of running. `None` if
+    /// they have changed, or if the thread has exited.
     fn state_if_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
-        // A thread that ran or waited needs no state to explain its times.
+        // The times of a thread that ran or waited say enough, which saves reading its state.
         if *times != self.last {
             return None;
         }
@@ -132,11 +133,11 @@ impl SampledThread {
         self.state_file.as_ref()?.read()
     }
 
-    /// Time in the interval that the thread waited for a CPU. `None` if the kernel does not count it. The kernel adds a wait to `times`
-    /// only once it is over, so a wait that lasts is reported early, and subtracted from what the kernel adds. `unchanged_state` is the
-    /// state letter of a thread whose times have not changed.
+    /// Nanoseconds of the interval since the last sample in which the thread waited for a CPU. `None` if the kernel does not count waits.
+    /// The kernel adds a wait to `times` only once it is over. So a wait that lasts is reported early, interval by interval, and later
+    /// subtracted from what the kernel adds. `unchanged_state` is the state letter if `times` have not changed since the last sample.
     fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, unchanged_state: Option<char>) -> Option<u64> {
-        // Runnable without a change of the times means waiting for the whole interval.
+        // A thread that could run, but did not, has waited for the whole interval.
         let waits_all_along = unchanged_state == Some('R');
         if times.wait_ns.is_some() && waits_all_along {
             self.reported_early_ns += interval_ns;
@@ -144,8 +145,9 @@ impl SampledThread {
         }
         let added_ns = times.wait_ns?.saturating_sub(self.last.wait_ns?);
         let already_reported_ns = added_ns.min(self.reported_early_ns);
-        // After the thread has run, the kernel has added its whole wait.
-        if added_ns > 0 || times.on_ns > self.last.on_ns {
+        let has_run = times.on_ns > self.last.on_ns;
+        // The wait is over, and the kernel has added all of it.
+        if added_ns > 0 || has_run {
             self.reported_early_ns = 0;
         }
         // A wait that began before the interval may be longer than it.

@@ -42,15 +42,16 @@ pub(crate) fn assemble_engines(
         }
         // A process that had a role in the last scan keeps it while its peers are gone.
         let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
-        if is_engine(&engine, has_lost_peers) {
-            engine.is_confirmed = is_confirmed(&engine, pids_with_unread_sockets);
-            engines.push(engine);
-        } else {
-            // The group is another program with ZMQ, so its processes have no roles.
+        let is_other_program = !is_engine(&engine, has_lost_peers);
+        if is_other_program {
+            // It only uses ZMQ as well, so its processes have no roles.
             for &index in group {
                 roles[index] = None;
             }
+            continue;
         }
+        engine.is_confirmed = is_confirmed(&engine, pids_with_unread_sockets);
+        engines.push(engine);
     }
     sort_by_certainty(&mut engines);
     Assembly { engines, roles }
@@ -76,8 +77,9 @@ fn nodes_of_candidates(candidates: &[&Candidate]) -> Vec<Node> {
     nodes.collect()
 }
 
-/// Interprets the links. Leaves out those between two engines that carry no output. Adds the omitted links to `blind_spots`, and the
-/// processes that several engines share.
+/// Interprets the links between processes: what each carries, and in which direction. Leaves out the links between two engines, unless they
+/// carry output. Adds the omitted links to `blind_spots`, and the processes that several engines share. `nodes` and `roles` are parallel to
+/// `candidates`.
 fn separate_engines(
     engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
@@ -206,8 +208,8 @@ fn assemble_engine(
     engine
 }
 
-/// The hops whose accepting process is in the group, each with the direction of its messages. They are sorted, because the topology of two
-/// searches is compared.
+/// The hops whose accepting process is in the group, each with the direction of its messages. A hop is a link that carries requests or
+/// output between two processes. They are sorted, because the topology of two searches is compared.
 fn hops_of_group(
     group: &[usize],
     candidates: &[&Candidate],
@@ -216,7 +218,11 @@ fn hops_of_group(
 ) -> Vec<HopSeen> {
     let mut hops: Vec<HopSeen> = Vec::new();
     // The reading of a link is its meaning: what it carries, and in which direction.
-    for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
+    for (link, reading) in links.hops() {
+        let is_of_group = group.contains(&link.acceptor.candidate);
+        if !is_of_group {
+            continue;
+        }
         // An end stays unknown if its process is not visible or has no role.
         let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
         let acceptor = end_of_socket(link.acceptor, candidates, roles);

@@ -152,13 +152,13 @@ impl StatedRole {
     /// Role that the user or the command line states. The role given by the user comes first, then the role of the title, then the role of
     /// the command.
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
-        // Role and rank in the title.
+        // Role and rank in the title, which replaces the first argument.
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
         let role_by_hand = by_hand.and_then(|spec| spec.role);
         let role = if let Some(role) = role_by_hand {
             Some((role, RoleSource::Hand))
-        } else if let Some((role, _)) = titled {
+        } else if let Some((role, _rank)) = titled {
             Some((role, RoleSource::Title))
         } else {
             launcher.map(|launcher| (launcher.role, RoleSource::CommandLine))
@@ -308,7 +308,8 @@ fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, S
     Some(kept)
 }
 
-/// Name for display. It is the title if `argv` consists of one (`is_titled`), otherwise the program. Never contains arguments.
+/// Name of a process for display. If `is_titled`, the process has replaced its arguments by a title, which is its name. Otherwise its name
+/// is the program, without the arguments, which may be secret.
 fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher: Option<Launcher>) -> String {
     const MAX_LENGTH: usize = 60;
     let text = if is_titled {

@@ -6,8 +6,9 @@ use adapter::discover::{EngineKind, Reading, RoleWithSource, Wire};
 
 use super::links::Link;
 
-/// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
-/// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
+/// Removes the links by which clients reach an engine, of which there may be thousands. An engine binds all its sockets with one transport.
+/// If processes with a role in `stated` reach it over socket files, others that connect over TCP are clients. `stated` has the roles that
+/// titles and commands state, by process.
 pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
     let engine_transports = transports_of_engines(links, stated);
     let mut engine_links = links.to_vec();
@@ -19,7 +20,8 @@ pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSourc
     engine_links
 }
 
-/// For each accepting process, the transports by which processes with known roles reach it.
+/// For each process that accepts links, the transports by which processes with a role in `stated` reach it, such as `ipc` and `tcp`. A link
+/// is a connection between two processes, which are given by their indices.
 fn transports_of_engines<'l>(
     links: &'l [Link],
     stated: &[Option<RoleWithSource>],

@@ -63,7 +63,8 @@ pub(crate) type DiagSockets = HashMap<u64, DiagSocket>;
 
 pub(crate) type ProcessSockets = Result<Listing<SocketDescriptor>, ReadError>;
 
-/// Finds all connections between candidates. `processes` and `sockets` are parallel to `candidates`.
+/// Finds the links, which are the connections between candidates, the processes that may belong to an engine. `processes` and `sockets` are
+/// parallel to `candidates`. Adds to the result which links may be missing.
 pub(crate) fn find_links(
     candidates: &[&Candidate],
     processes: &[&ProcDir],
@@ -71,7 +72,7 @@ pub(crate) fn find_links(
     diag_sockets: &mut DiagSockets,
 ) -> FoundLinks {
     let mut found = FoundLinks::default();
-    // The holder of each socket, and the candidates in each network namespace.
+    // The candidate that holds each socket, and the candidates in each network namespace, whose sockets the kernel lists together.
     let HeldSockets { holders, namespaces } = collect_sockets(candidates, sockets, &mut found);
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
     // Closes the netlink sockets of namespaces in which there is no candidate any more.
@@ -79,14 +80,14 @@ pub(crate) fn find_links(
     for (namespace, members) in &namespaces {
         let process = first_running(members, processes);
         let mut connections = find_tcp_connections(process, &mut found);
-        match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
-            Ok(with_both_ends) => connections.extend(with_both_ends),
-            Err(error) => {
+        let unix_connections =
+            find_unix_connections(*namespace, process, diag_sockets, &mut found).unwrap_or_else(|error| {
+                // Only the accepted ends are known then, so the links lack the connecting processes.
                 let pids = members.iter().map(|&member| candidates[member].id.pid).collect();
                 found.blind_spots.push(BlindSpot::Peers { pids, error });
-                connections.extend(find_accepted_unix_connections(process));
-            }
-        }
+                find_accepted_unix_connections(process)
+            });
+        connections.extend(unix_connections);
         // Connections of other programs are left out.
         let links =
             connections.into_iter().filter_map(|connection| resolve_ends(connection, &holders, has_hidden_sockets));

@@ -110,6 +110,7 @@ impl Owners {
             if ends.iter().any(|&end| has_control_role(roles[end])) {
                 continue;
             }
+            // An engine goes by its owner, which is the main process that started an end of the link.
             let mut engines_at_ends: BTreeSet<usize> = ends.iter().filter_map(|&end| self.by_process[end]).collect();
             engines_at_ends.retain(|owner| engine_owners.contains(owner));
             // Each end exchanges messages with its own engine and with that of the other end.

@@ -114,8 +114,8 @@ impl ProcessCache {
         }
     }
 
-    /// Updates the cache for the listed pids, with the roles that the user gave `by_hand`. Returns whether the set of candidates or the
-    /// information about one has changed.
+    /// Updates the cache for the listed pids, with the roles that the user gave `by_hand`. Returns whether the candidates, which are the
+    /// processes that may belong to an engine, or the information about one of them have changed.
     pub(crate) fn update_for_pids(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
         let previous_state = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
@@ -234,6 +234,7 @@ impl ProcessCache {
             checked_at: now,
             examined_at: now,
             parent_since: None,
+            // Without an interval, it is not examined again.
             examine_after: (!is_complete).then_some(examine_after),
             state,
         }))
@@ -381,7 +382,7 @@ impl CachedProcess {
         self.parent_since.get_or_insert_with(Instant::now);
     }
 
-    /// Whether this parent of an engine's process is due for an examination.
+    /// Whether this process must be examined again because it is the parent of an engine's process, and so may belong to the engine itself.
     fn is_due_as_parent(&self) -> bool {
         // It is not the parent of an engine's process.
         let Some(since) = self.parent_since else { return false };
@@ -390,7 +391,7 @@ impl CachedProcess {
             Examination::Candidate(..) => false,
             // Examined before it was known as a parent. Parents are kept beyond the limit, and even if some files cannot be read.
             Examination::Refused | Examination::LeftOut => true,
-            // It may become recognisable later.
+            // It may become recognisable later, but the longer it has not, the less likely that is.
             Examination::Other | Examination::TooLarge | Examination::Frontend => {
                 let interval = (since.elapsed() / AGE_DIVISOR).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);
                 self.examined_at.elapsed() >= interval

@@ -45,6 +45,7 @@ impl Engine {
                     endpoint: &hop.endpoint,
                     // The index tells several receivers with this role apart.
                     worker: hop.to.and_then(|end| self.index_among_role(end.role, end.pid)),
+                    // A source generates tokens, and a receiver responds to clients.
                     origin: hop.starts_at_source(),
                     last: hop.ends_at_receiver(),
                     lanes: vec![hop],

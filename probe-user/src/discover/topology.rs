@@ -191,15 +191,19 @@ impl Topology {
             return Ok(choice);
         }
         if named.is_empty() {
-            // Any program may have the title of an engine, so the user must choose among several unconfirmed ones.
             let is_any_confirmed = choice.iter().any(|engine| engine.is_confirmed);
-            return if is_any_confirmed { Ok(choice) } else { Err(PickError::Unconfirmed(self.candidate_pids())) };
-        }
-        // Engines that the user named must not be parts of one whose connections are not visible.
-        if are_separate(&choice) && !are_described_as_one(&choice, named) {
+            // Any program may have the title of an engine, so the user must choose among several unconfirmed ones.
+            if !is_any_confirmed {
+                return Err(PickError::Unconfirmed(self.candidate_pids()));
+            }
             return Ok(choice);
         }
-        Err(PickError::Unconnected(choice.len()))
+        // The processes that the user named may be parts of one engine whose connections are not visible. Then a result would be wrong.
+        let may_be_one_engine = !are_separate(&choice) || are_described_as_one(&choice, named);
+        if may_be_one_engine {
+            return Err(PickError::Unconnected(choice.len()));
+        }
+        Ok(choice)
     }
 
     /// Error that says why no engine can be chosen: the user named a process of another program, or there is no engine.

@@ -10,7 +10,7 @@ use super::DiscoverOptions;
 use super::assemble::{Assembly, assemble_engines};
 use super::blind_spot::{BlindSpot, ProcPart, is_out_of_descriptors};
 use super::candidate::{self, Candidate};
-use super::links::{DiagSockets, MAX_DESCRIPTORS, ProcessSockets, find_links};
+use super::links::{DiagSockets, FoundLinks, MAX_DESCRIPTORS, ProcessSockets, find_links};
 use super::own_process::OwnProcess;
 use super::process_cache::ProcessCache;
 use super::topology::{ProcessId, Topology};
@@ -118,14 +118,15 @@ impl Watcher {
         Ok(topology_changed)
     }
 
-    /// Lists the sockets of the candidates again. Returns whether they are the same as before.
+    /// Lists the sockets of the candidates again, which are the processes that may belong to an engine. Returns whether they are the same
+    /// as before.
     fn update_sockets(&mut self) -> bool {
         let mut sockets = Vec::new();
         let mut owners = Vec::new();
         for (candidate, process) in self.cache.candidates() {
             let mut found = process.list_sockets(MAX_DESCRIPTORS);
-            // If the process that opens files for this one has ended, the last known sockets are kept, so that an engine does not seem to
-            // lose its connections. `socket_owners` is parallel to `sockets`.
+            // The opener is a helper process that opens files for this one. Once it has ended, the last known sockets are kept, so that an
+            // engine does not seem to lose its connections. `socket_owners` is parallel to `sockets`.
             if found == Err(ReadError::OpenerEnded)
                 && let Some(index) = self.socket_owners.iter().position(|id| *id == candidate.id)
             {
@@ -153,7 +154,8 @@ impl Watcher {
         Ok(pids)
     }
 
-    /// Finds the links between the candidates, and infers roles and engines.
+    /// Finds the links between the candidates, and infers roles and engines. A candidate is a process that may belong to an engine, a link
+    /// is a connection between two of them.
     fn infer_topology(&mut self) -> Topology {
         let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.cache.candidates().into_iter().unzip();
         let mut found = find_links(&candidates, &processes, &self.sockets, &mut self.diag_sockets);
@@ -171,17 +173,25 @@ impl Watcher {
             }
             found.blind_spots.extend(self.blind_spot_of_candidate(candidate, role.is_some(), &role_names));
         }
+        let has_engine = !engines.is_empty();
+        let blind_spots = self.complete_blind_spots(found, has_engine);
+        // For the next scan, in which the peers may be gone that show these roles.
+        let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
+        self.cache.keep_roles(&roles);
+        Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
+    }
+
+    /// All blind spots of this scan: those found on the way, refused files, reached limits, and the limits of this process itself.
+    /// `has_engine`: the scan has found an engine.
+    fn complete_blind_spots(&self, found: FoundLinks, has_engine: bool) -> Vec<BlindSpot> {
         let mut blind_spots = found.blind_spots;
         blind_spots.extend(self.unreadable_parts(found.refused));
         blind_spots.extend(self.reached_limits());
         if self.has_opener_ended {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
-        blind_spots.extend(self.own.blind_spots(self.cache.refused_count(), !engines.is_empty()));
-        // For the next scan, in which the peers may be gone that show these roles.
-        let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
-        self.cache.keep_roles(&roles);
-        Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
+        blind_spots.extend(self.own.blind_spots(self.cache.refused_count(), has_engine));
+        blind_spots
     }
 
     /// Limits of this search that were reached, as blind spots.
@@ -212,6 +222,7 @@ impl Watcher {
     fn unreadable_parts(&self, refused: BTreeMap<ProcPart, Vec<u32>>) -> impl Iterator<Item = BlindSpot> {
         let mut by_pids: BTreeMap<Vec<u32>, Vec<ProcPart>> = BTreeMap::new();
         for (part, mut pids) in refused {
+            // Sorted and without repetition, so that the same pids are the same key.
             pids.sort_unstable();
             pids.dedup();
             by_pids.entry(pids).or_default().push(part);
@@ -219,6 +230,7 @@ impl Watcher {
         by_pids.into_iter().map(|(pids, parts)| {
             let mut missing: Vec<_> =
                 parts.iter().flat_map(|part| part.missing_capabilities(self.own.permissions)).collect();
+            // Several parts may need the same capability.
             missing.sort_unstable();
             missing.dedup();
             BlindSpot::Unreadable { parts, pids, missing }

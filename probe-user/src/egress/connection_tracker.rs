@@ -38,9 +38,11 @@ pub struct ConnectionTracker {
 }
 
 impl ConnectionTracker {
-    /// Interprets the next record of the connection as up to three steps, in their order.
+    /// Interprets the kernel side's next record about the connection. Returns up to three steps, in their order.
     pub fn interpret_record<'a>(&mut self, record: &Record<'a>) -> impl Iterator<Item = ConnectionStep<'a>> + use<'a> {
+        // A fixed array, because records are frequent. `None` is no step.
         let steps = match record.kind {
+            // OpenSSL has freed the connection, which does not show who closed it.
             Kind::TlsClosed => {
                 [Some(ConnectionStep::Closed { end: AnswerEnd::Unknown, unacknowledged: None }), None, None]
             }
@@ -51,7 +53,7 @@ impl ConnectionTracker {
         steps.into_iter().flatten()
     }
 
-    /// Interprets a change of the connection's TCP state. `None` if the connection was neither opened nor closed by it.
+    /// Interprets a change of the connection's TCP state, from `before` to `state`. `None` if it neither opens nor closes the connection.
     fn interpret_state_change<'a>(&mut self, record: &Record<'a>) -> Option<ConnectionStep<'a>> {
         let head = &record.head;
         // A new connection: the kernel has reused the address of the earlier socket.
@@ -59,10 +61,10 @@ impl ConnectionTracker {
             *self = Self::default();
             return Some(ConnectionStep::Opened);
         }
-        let previous_state = head.before;
-        let has_client_left = previous_state == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
+        // An open connection gets these states when the client closes or resets it. When the server closes it, it gets another one.
+        let has_client_left = head.before == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
         let end_if_first = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
-        // The first change of state shows who closed first; later ones follow from it.
+        // Only the first change shows who closed first, so later ones do not replace it.
         let end = *self.end.get_or_insert(end_if_first);
         if head.state != CLOSE {
             return None;
@@ -71,7 +73,8 @@ impl ConnectionTracker {
     }
 
     /// Interprets the record of a write or a read. Its steps are, in this order: the socket did not accept all bytes, earlier bytes were
-    /// missed, and the bytes of this record.
+    /// missed, and the bytes of this record. `asked` is the length of the whole write, and `accepted` the number of bytes that the socket
+    /// accepted.
     fn interpret_bytes<'a>(&mut self, record: &Record<'a>) -> [Option<ConnectionStep<'a>>; 3] {
         let head = &record.head;
         // A negative number is an error: the socket accepted nothing.
@@ -81,7 +84,7 @@ impl ConnectionTracker {
         // A long write comes in several records. `from` is the offset of a record's bytes in the write.
         let is_first_of_write = head.from == 0;
         let is_held_up = is_first_of_write && head.asked > u64::from(accepted);
-        // The kernel's count of written bytes has 32 bits and includes this write.
+        // `written` is the kernel's count of all bytes of the connection. It has 32 bits, may wrap around, and includes this write.
         let position_in_stream = head.written.wrapping_sub(accepted).wrapping_add(head.from);
         let missed_bytes = self.observe_bytes_at(position_in_stream, record.payload.len() as u32);
         let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: is_first_of_write };

@@ -67,6 +67,7 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::W
 /// [`Sought`], which says what to find, and `command_for` returns the command for it. The process receives the library through its standard
 /// input ([`receive_library`]), and writes the answer to its standard output.
 pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
+    // Processes that took too long. A killed process is kept until it has ended, because somebody must wait for it.
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
     loop {
@@ -231,6 +232,7 @@ fn receive_answer(mut pipe: io::PipeReader, peer: BorrowedFd<'_>) -> io::Result<
             return Ok(Err(format!("the analysis of its code took more than {} s", TIME_LIMIT.as_secs())));
         }
         match pipe.read(&mut bytes[filled..])? {
+            // The process has ended.
             0 => break,
             count => filled += count,
         }

@@ -28,21 +28,23 @@ pub(super) enum Agreement {
 }
 
 impl Fingerprint {
-    /// Fingerprint of a frame of `length_bytes` bytes. `payload` is the whole frame, or equally many first and last bytes of it.
+    /// Fingerprint of a frame of `length_bytes` bytes. `payload` is the whole frame, or equally many first and last bytes of it. The ends
+    /// are the first and the last [`END_BYTES`] bytes. They are hashed apart, because the other side may have copied no more.
     pub(super) fn of_frame(length_bytes: u64, payload: &[u8]) -> Self {
         let is_whole = payload.len() as u64 == length_bytes;
-        if is_whole && payload.len() <= 2 * END_BYTES {
+        let is_covered_by_ends = payload.len() <= 2 * END_BYTES;
+        if is_whole && is_covered_by_ends {
             let whole = Some(hash_bytes(payload));
-            // Both ends cover the whole frame.
             return Self { length_bytes, ends: whole, whole };
         }
         let whole = is_whole.then(|| hash_bytes(payload));
-        // Fewer bytes cannot be compared with the ends of another observation.
+        // Fewer bytes cannot be compared with the ends that the other side has hashed.
         let ends = (payload.len() >= 2 * END_BYTES).then(|| hash_ends(payload));
         Self { length_bytes, ends, whole }
     }
 
-    /// How far two observations of a message agree: in its whole content, its ends, or its length alone.
+    /// How far the observations of a sent and a received frame agree: in the whole content, in the ends, or in the length alone. A hash is
+    /// compared only if both sides copied enough bytes for it.
     pub(super) fn agreement_with(&self, other: &Self) -> Agreement {
         if self.length_bytes != other.length_bytes {
             return Agreement::No;

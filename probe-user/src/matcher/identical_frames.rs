@@ -32,19 +32,23 @@ impl IdenticalFrames {
         self.ambiguous.push_back(AmbiguousMatch { lane, frame });
     }
 
-    /// Returns whether the `skipped` frames of `lane` were received, but matched to twins, which are identical frames of other lanes. If
-    /// so, the twins are still to be received, and are expected from now on. Otherwise nothing changes.
+    /// Explains why the `skipped` frames of `lane` seem not to be received: each receipt was matched to a twin, which is an identical frame
+    /// of another lane. Returns whether that explains all of them. If so, the receipts of the twins are still to come, and are expected
+    /// from now on. Otherwise nothing changes.
     pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.
         let mut remaining = self.ambiguous.clone();
         let mut twins = Vec::new();
         for frame in skipped {
-            let index = remaining.iter().position(|other| other.lane != lane && are_identical(&other.frame, frame));
+            let is_twin = |other: &AmbiguousMatch| other.lane != lane && are_identical(&other.frame, frame);
+            let index = remaining.iter().position(is_twin);
+            // Each twin explains one skipped frame only.
             let Some(twin) = index.and_then(|index| remaining.remove(index)) else { return false };
             twins.push(twin.frame);
         }
         self.ambiguous = remaining;
         self.expected.extend(twins);
+        // A twin whose receipt is not observed would stay for ever.
         while self.expected.len() > MAX_REMEMBERED {
             self.expected.pop_front();
         }

@@ -152,7 +152,8 @@ impl Matcher {
         Self { limits, ..Self::default() }
     }
 
-    /// Records a send and numbers its frame.
+    /// Records a sent frame. Appends it to the lane of its socket, which has the frames in flight from there. Returns its number in the
+    /// lane, and how many sends right before it were not observed.
     pub fn record_send(&mut self, message: &Message<'_>) -> NumberedSend {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.max_in_flight;
@@ -161,6 +162,7 @@ impl Matcher {
         let AddedFrame { lost_before, dropped } = lane.add_frame(seq, ObservedSend { sent_at: at, fingerprint }, limit);
         let frame = FrameRef { lane: lane.lane, seq };
         self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost_before);
+        // The lane was full, so its oldest frames are no longer tracked.
         self.misses.shed += dropped;
         NumberedSend { frame, lost_before }
     }
@@ -186,16 +188,10 @@ impl Matcher {
         Some(FrameRef { lane: lane.lane, seq: call.seq })
     }
 
-    /// Records a receipt and returns its frame, or why no send belongs to it.
+    /// Records a receipt. Returns the sent frame that was received, or why no send belongs to the receipt.
     pub fn match_receipt(&mut self, message: &Message<'_>) -> Result<Match, Unmatched> {
         let Call { socket, seq, .. } = message.call;
-        let receiver = self.receivers.entry(socket).or_default();
-        // A decreasing number means a new socket at the same address.
-        let lost_before = receiver.next_seq.map_or(0, |next| seq.saturating_sub(next));
-        receiver.next_seq = Some(seq.wrapping_add(1));
-        receiver.unassigned = receiver.unassigned.saturating_add(lost_before);
-        self.misses.lost_received = self.misses.lost_received.saturating_add(lost_before);
-
+        let lost_before = self.count_receipt(socket, seq);
         let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
         let Some(FoundFrame { lane, position, method }) = self.find_frame(socket, &fingerprint) else {
             return Err(self.count_unmatched(socket, &fingerprint));
@@ -203,14 +199,28 @@ impl Matcher {
         let Some(RemovedFrame { frame: received, removed_before }) = self.lanes[lane].remove_received(position) else {
             return Err(self.count_unmatched(socket, &fingerprint));
         };
+        let frame = FrameRef { lane: self.lanes[lane].lane, seq: received.seq };
         let receiver = self.receivers.entry(socket).or_default();
-        // Receipts that were missed explain as many of the frames before this one.
+        receiver.last = Some(LastReceipt { seq, frame });
+        // The earlier frames of the lane were received as well. Unobserved receipts explain as many of them; the others were skipped.
         let skipped = removed_before.saturating_sub(receiver.unassigned);
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
         receiver.unassigned = receiver.unassigned.saturating_sub(removed_before);
-        let frame = FrameRef { lane: self.lanes[lane].lane, seq: received.seq };
-        receiver.last = Some(LastReceipt { seq, frame });
         Ok(Match { frame, sent_at: received.observed.map(|send| send.sent_at), method, lost_before })
+    }
+
+    /// Counts the receipt with number `seq` of a socket. Returns how many receipts right before it were not observed: the kernel side
+    /// numbers them without gaps.
+    #[inline]
+    fn count_receipt(&mut self, socket: SocketId, seq: u64) -> u64 {
+        let receiver = self.receivers.entry(socket).or_default();
+        // A decreasing number means a new socket at the same address.
+        let lost_before = receiver.next_seq.map_or(0, |next| seq.saturating_sub(next));
+        receiver.next_seq = Some(seq.wrapping_add(1));
+        // The next matches show from which lanes these frames came.
+        receiver.unassigned = receiver.unassigned.saturating_add(lost_before);
+        self.misses.lost_received = self.misses.lost_received.saturating_add(lost_before);
+        lost_before
     }
 
     /// Counts a received frame without send, and returns why it has none.
@@ -251,45 +261,66 @@ impl Matcher {
         self.misses
     }
 
-    /// Finds a received frame. By content first: at the head of a lane that leads here, deeper in such a lane, then in a lane without a
-    /// known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost record. A lane
-    /// found by its content becomes one that leads here, and an ambiguous match is remembered.
+    /// Finds the sent frame that a socket received. A lane is one sending socket, with its frames in flight in their order. The content
+    /// decides first: that of the oldest frame (head) of each lane that leads to this receiver, then that of later frames there, then that
+    /// of other lanes. If too little was copied to compare, the order decides.
     fn find_frame(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<FoundFrame> {
         let receiver = self.receivers.entry(socket).or_default();
         // A copy, because a match may add a lane.
         let own_lanes = receiver.lanes.clone();
         let unassigned = receiver.unassigned as usize;
         let head = self.best_head(&own_lanes, fingerprint);
-        if let Some(head) = head.filter(|head| head.agreement >= Agreement::Ends) {
-            if self.is_ambiguous(&own_lanes, head.agreement, fingerprint) {
-                let receiver = self.receivers.entry(socket).or_default();
-                receiver.identical.record_ambiguous(head.lane, *fingerprint);
-            }
-            return Some(FoundFrame { lane: head.lane, position: 0, method: MatchMethod::Content });
+        if let Some(head) = head
+            && head.agreement >= Agreement::Ends
+        {
+            return Some(self.match_head(socket, &own_lanes, head, fingerprint));
         }
-        let deeper: Vec<FoundFrame> =
+        let later_frames: Vec<FoundFrame> =
             own_lanes.iter().filter_map(|lane| self.find_in_lane(*lane, fingerprint, Agreement::Ends)).collect();
-        for found in &deeper {
-            if self.may_skip(socket, found.lane, found.position.saturating_sub(unassigned)) {
+        for found in &later_frames {
+            // Unobserved receipts explain as many of the frames before it.
+            let unexplained = found.position.saturating_sub(unassigned);
+            if self.may_skip(socket, found.lane, unexplained) {
                 return Some(*found);
             }
         }
-        if self.receivers.entry(socket).or_default().identical.is_expected(fingerprint) {
+        // An identical frame, received earlier, was matched to the send of this one, so no send is left.
+        let has_lost_its_send = self.receivers.entry(socket).or_default().identical.is_expected(fingerprint);
+        if has_lost_its_send {
             return None;
         }
         if let Some(found) = self.find_in_other_lanes(&own_lanes, fingerprint) {
+            // From now on, this lane leads to the receiver as well.
             self.lanes[found.lane].receivers.push(socket);
             self.receivers.entry(socket).or_default().lanes.push(found.lane);
             return Some(found);
         }
-        match deeper.first() {
+        // Equal content decides before the order does, although it is not known why earlier frames were skipped.
+        match later_frames.first() {
             Some(found) => Some(*found),
             None => self.find_by_order(&own_lanes, unassigned, head, fingerprint),
         }
     }
 
-    /// Finds a received frame by its position, after this number of unobserved receipts. `head` is the best of the lanes' first frames.
-    /// `None` if the order does not decide.
+    /// Matches a received frame to the first frame of a lane, which has the same content. Remembers the match if another of these lanes
+    /// has an identical frame first, because later frames then show whether the choice was right.
+    #[inline]
+    fn match_head(
+        &mut self,
+        socket: SocketId,
+        own_lanes: &[usize],
+        head: AgreeingHead,
+        fingerprint: &Fingerprint,
+    ) -> FoundFrame {
+        if self.is_ambiguous(own_lanes, head.agreement, fingerprint) {
+            let receiver = self.receivers.entry(socket).or_default();
+            receiver.identical.record_ambiguous(head.lane, *fingerprint);
+        }
+        FoundFrame { lane: head.lane, position: 0, method: MatchMethod::Content }
+    }
+
+    /// Finds a received frame by the order of the lanes that lead to its receiver. `unassigned` is the number of its unobserved receipts
+    /// that belong to unknown lanes. `head` is the best of the lanes' first frames. `None` if the order does not decide.
     fn find_by_order(
         &self,
         own_lanes: &[usize],
@@ -297,21 +328,29 @@ impl Matcher {
         head: Option<AgreeingHead>,
         fingerprint: &Fingerprint,
     ) -> Option<FoundFrame> {
-        if let [lane] = *own_lanes {
-            // Only one lane leads here, so its order decides. However, a position that was counted but not compared must not skip frames
-            // that can still be compared.
-            let next = self.lanes[lane].frame_at(unassigned).copied()?;
-            let is_acceptable = match next.observed {
-                Some(send) => send.fingerprint.agreement_with(fingerprint) == Agreement::Length,
-                // Without missed receipts, the lane's next frame is this one.
-                None => unassigned == 0,
-            };
-            return is_acceptable.then_some(FoundFrame { lane, position: unassigned, method: MatchMethod::Order });
+        // Only one lane leads here, so the unobserved receipts have received its first frames.
+        if let [only_lane] = *own_lanes {
+            return self.find_at_position(only_lane, unassigned, fingerprint);
         }
+        // It is not known from which of several lanes the unobserved receipts came.
         if unassigned > 0 {
             return None;
         }
         Some(FoundFrame { lane: head?.lane, position: 0, method: MatchMethod::Order })
+    }
+
+    /// The frame at a position of a lane, unless its content or its lost record speaks against it.
+    #[inline]
+    fn find_at_position(&self, lane: usize, position: usize, fingerprint: &Fingerprint) -> Option<FoundFrame> {
+        let next = self.lanes[lane].frame_at(position)?;
+        let is_acceptable = match next.observed {
+            // Too little was copied to compare more than the length. Equal content was found before, and other content is another frame.
+            Some(send) => send.fingerprint.agreement_with(fingerprint) == Agreement::Length,
+            // The record of the send was lost, so nothing can be compared. A position that was only counted must then not skip frames that
+            // can still be compared.
+            None => position == 0,
+        };
+        is_acceptable.then_some(FoundFrame { lane, position, method: MatchMethod::Order })
     }
 
     /// Finds the first frame of a lane that agrees at least this well.
@@ -341,29 +380,36 @@ impl Matcher {
         Some(send.fingerprint.agreement_with(fingerprint))
     }
 
-    /// Whether a frame of `lane` may skip its first `count` frames. Receipts are numbered, so it may skip only frames that were received
-    /// under a twin's identity, or by another receiver. Those twins are expected from now on.
+    /// Whether a received frame of `lane` may leave the first `count` frames of the lane behind. A lane keeps its order, so each of them
+    /// must have been received before: by another receiver, or as a twin, which is an identical frame of another lane. The receipts of
+    /// those twins are expected from now on.
     fn may_skip(&mut self, socket: SocketId, lane: usize, count: usize) -> bool {
+        // Another receiver may have received the skipped frames, or may still do so.
         if self.lanes[lane].receivers.len() > 1 {
             return true;
         }
-        let fingerprint_at = |position| Some(self.lanes[lane].frame_at(position)?.observed?.fingerprint);
-        let skipped: Option<Vec<Fingerprint>> = (0..count).map(fingerprint_at).collect();
-        // A frame whose send was not observed cannot be compared.
-        let Some(skipped) = skipped else { return false };
+        let mut skipped = Vec::new();
+        for position in 0..count {
+            let frame = self.lanes[lane].frame_at(position);
+            // A frame whose send was not observed cannot be compared.
+            let Some(send) = frame.and_then(|frame| frame.observed) else { return false };
+            skipped.push(send.fingerprint);
+        }
         self.receivers.entry(socket).or_default().identical.explain_skipped(lane, &skipped)
     }
 
-    /// Searches lanes without a receiver, then lanes with another receiver, whose frames ZMQ may distribute to several.
+    /// Finds a received frame by its content in lanes that do not lead to its receiver yet. Searches lanes without a receiver, then lanes
+    /// with another receiver, whose frames ZMQ may distribute to several.
     fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<FoundFrame> {
         let has_receiver = |lane: &usize| !self.lanes[*lane].receivers.is_empty();
-        let other_lanes = || (0..self.lanes.len()).filter(|lane| !own_lanes.contains(lane));
-        let mut free_lanes = other_lanes().filter(|lane| !has_receiver(lane));
+        let mut free_lanes = (0..self.lanes.len()).filter(|lane| !has_receiver(lane));
         if let Some(found) = free_lanes.find_map(|lane| self.find_in_lane(lane, fingerprint, Agreement::Ends)) {
             return Some(found);
         }
-        // A lane that already has a receiver needs more proof.
-        other_lanes().filter(has_receiver).find_map(|lane| self.find_in_lane(lane, fingerprint, Agreement::Whole))
+        // The ends may be equal by chance, so a lane that already has a receiver needs more proof.
+        let is_of_other_receiver = |lane: &usize| has_receiver(lane) && !own_lanes.contains(lane);
+        let mut lanes_of_others = (0..self.lanes.len()).filter(is_of_other_receiver);
+        lanes_of_others.find_map(|lane| self.find_in_lane(lane, fingerprint, Agreement::Whole))
     }
 }
 

@@ -66,7 +66,8 @@ impl SendingLane {
         seq >= self.next_seq && seq - self.next_seq <= limit as u64
     }
 
-    /// Adds a frame, with a placeholder for each frame before it whose record was lost. Keeps at most `limit` frames.
+    /// Adds the frame with number `seq` as the last one in flight, with a placeholder for each frame before it whose record was lost. Drops
+    /// the oldest frames beyond `limit`. `seq` must not be less than the number of the next frame.
     pub(super) fn add_frame(&mut self, seq: u64, send: ObservedSend, limit: usize) -> AddedFrame {
         // Frames are numbered without gaps, so the skipped numbers are those of lost records.
         let lost_before = seq - self.next_seq;
@@ -108,6 +109,7 @@ impl SendingLane {
     pub(super) fn remove_received(&mut self, position: usize) -> Option<RemovedFrame> {
         // With several receivers, an earlier frame may be another one's, still to be received.
         let has_several_receivers = self.receivers.len() > 1;
+        // The position may be behind the last frame. Then all frames are removed, and there is none to return.
         let earlier_frames = if has_several_receivers { 0 } else { position.min(self.in_flight.len()) };
         self.in_flight.drain(..earlier_frames);
         self.received += earlier_frames as u64;

@@ -7,6 +7,7 @@
 mod rights;
 mod rules;
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -30,6 +31,7 @@ use crate::opener_client::request::{
 use crate::proc::maps::{self, AddressRange};
 use crate::proc::{FileStatus, ProcDir};
 
+use rights::ProcessAccount;
 use rules::{ExaminedProcesses, is_metadata_file, is_package_name, is_probed_library};
 
 /// Maximum number of connections. Each has a thread, since a file may not answer for ever.
@@ -56,7 +58,8 @@ pub struct Permitted {
     pub files: Vec<PathBuf>,
 }
 
-/// Serves the connections that are passed through `socket`, each on a thread of its own, until the other end of `socket` is closed.
+/// Runs the opener, the process that opens files of processes for another one that may not. Serves the connections that are passed through
+/// `socket`, each on a thread of its own, until the other end of `socket` is closed.
 pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let server = Arc::new(OpenerServer {
         examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
@@ -226,53 +229,76 @@ impl OpenerServer {
         })
     }
 
-    /// Answers a request about files that the process chose.
+    /// Answers a request about files that the process chose. They are opened with the rights of its user, so that the process gains access
+    /// to no others. The process that asks is not trusted either. It gets only files that discovery and the probe need.
     fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
         let account = rights::parse_account(&process.read("status", kernel::MAX_STATUS_BYTES)?)?;
         match request {
             ProcessRequest::Library { start, end } => {
-                let files = maps::parse_mapped_files(&process.mappings(MAX_MAPPINGS_BYTES)?);
-                let file = files
-                    .iter()
-                    .find(|file| file.range == AddressRange { start: *start, end: *end })
-                    .ok_or(ReadError::Gone)?;
-                // The process that asks is not trusted, so it may open only what the probe needs.
-                if !is_probed_library(file, self.engines) {
-                    return Err(ReadError::Denied);
-                }
-                let library = rights::with_rights_of(&account, || process.open_library(file))??;
+                let range = AddressRange { start: *start, end: *end };
+                let library = self.open_probed_library(process, range, &account)?;
                 Ok(OpenerAnswer::with_file(library.into_file()))
             }
             ProcessRequest::MetadataFile(path) => {
                 if !is_metadata_file(path, self.engines) {
                     return Err(ReadError::Denied);
                 }
-                let metadata = rights::with_rights_of(&account, || process.root()?.open_metadata(path))??;
+                let metadata = open_with_rights_of(&account, || process.root()?.open_metadata(path))?;
                 Ok(OpenerAnswer::with_file(metadata.into_file()))
             }
             ProcessRequest::PackageNames(folder) => {
-                let names = rights::with_rights_of(&account, || process.root()?.package_names(folder, MAX_NAMES))??;
-                let mut content = Vec::new();
-                for name in names.iter().map(|name| name.as_bytes()) {
-                    if is_package_name(name, self.engines) && content.len() + name.len() < MAX_NAME_BYTES {
-                        content.extend_from_slice(name);
-                        content.push(0);
-                    }
-                }
-                Ok(OpenerAnswer::with_content(content))
+                let names = open_with_rights_of(&account, || process.root()?.package_names(folder, MAX_NAMES))?;
+                Ok(OpenerAnswer::with_content(self.join_package_names(&names)))
             }
             ProcessRequest::Output { descriptor } => {
-                let output = rights::with_rights_of(&account, || process.open_output(*descriptor))??;
+                let output = open_with_rights_of(&account, || process.open_output(*descriptor))?;
                 Ok(OpenerAnswer::with_file(output.into_file()))
             }
             ProcessRequest::OutputStatus { descriptor } => {
-                let status = rights::with_rights_of(&account, || process.output_status(*descriptor))??;
+                let status = open_with_rights_of(&account, || process.output_status(*descriptor))?;
                 Ok(OpenerAnswer::with_numbers(status.to_numbers()))
             }
             // The kernel's own files: see `answer_process_request`.
             _ => Err(ReadError::Denied),
         }
     }
+
+    /// Opens the library that the process has mapped at these addresses, if probes may need it.
+    fn open_probed_library(
+        &self,
+        process: &ProcDir,
+        range: AddressRange,
+        account: &ProcessAccount,
+    ) -> Result<RegularFile, ReadError> {
+        let files = maps::parse_mapped_files(&process.mappings(MAX_MAPPINGS_BYTES)?);
+        let file = files.iter().find(|file| file.range == range).ok_or(ReadError::Gone)?;
+        if !is_probed_library(file, self.engines) {
+            return Err(ReadError::Denied);
+        }
+        open_with_rights_of(account, || process.open_library(file))
+    }
+
+    /// Joins the names of packages, each with a NUL behind it, and leaves out all others. The names that exceed [`MAX_NAME_BYTES`] in total
+    /// are left out as well.
+    fn join_package_names(&self, names: &[OsString]) -> Vec<u8> {
+        let mut joined = Vec::new();
+        for name in names {
+            let name = name.as_bytes();
+            if is_package_name(name, self.engines) && joined.len() + name.len() < MAX_NAME_BYTES {
+                joined.extend_from_slice(name);
+                joined.push(0);
+            }
+        }
+        joined
+    }
+}
+
+/// Calls `open` with the rights of an account. Fails if `open` does, or if the rights cannot be taken.
+fn open_with_rights_of<T>(
+    account: &ProcessAccount,
+    open: impl FnOnce() -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    rights::with_rights_of(account, open)?
 }
 
 /// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `limit` descriptors. The number in the answer is 1 if the

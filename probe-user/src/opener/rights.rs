@@ -29,11 +29,12 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
     Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
 }
 
-/// Calls `open` with the rights of an account on files, and without capabilities for files. Afterwards restores the rights of this process,
-/// or ends it if that fails. Without the capability to take other ids, `open` is called with the ids of this process.
+/// Calls `open` with the access to files that an account has: with its user and groups, and without capabilities that open files of all
+/// users. Then restores the rights of this process, or ends the process if that fails. If this process may not take other ids, it keeps its
+/// own ones.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
-    // Without the groups of this process, which it does not take again.
+    // This process does not restore its own groups, so they are left out.
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
     let may_take_ids = own_capabilities.effective.contains(CHANGE_IDS);
     // The process that asks has stayed root as well, so it gains nothing from the capabilities that are kept here.
@@ -41,10 +42,11 @@ pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() ->
         return Ok(open());
     }
     let must_take_ids = may_take_ids && *account != own_account;
-    let (ids_to_take, ids_to_restore) = if must_take_ids { (Some(account), Some(&own_account)) } else { (None, None) };
+    let ids_to_take = must_take_ids.then_some(account);
+    let ids_to_restore = must_take_ids.then_some(&own_account);
     let reduced = CapabilitySets { effective: own_capabilities.permitted.difference(FILE_ACCESS), ..own_capabilities };
     let opened = take_rights(ids_to_take, reduced).map(|()| open());
-    // Also if that failed, because a part of the changes may have been made before.
+    // Also if the rights of the account could not be taken, because a part of the changes may have been made before.
     if let Err(error) = take_rights(ids_to_restore, own_capabilities) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);

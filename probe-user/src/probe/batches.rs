@@ -19,60 +19,106 @@ pub(crate) fn batches_of_set(set: PointSet, found: &ProbePoints, target: u32) ->
     }
 }
 
-/// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
+/// Batches of the probe points in libzmq that show sends and receives. A batch is a program with its points. Entries come before returns,
+/// so that no return lacks its entry.
 pub(crate) fn message_batches(
     probe_points: &ProbePoints,
     target: u32,
     wanted: MessagePoints,
 ) -> Result<Vec<Batch>, ProbePointsError> {
-    let mut entries = Points::new();
-    let mut returns = Points::new();
-    let recv = probe_points.entry_of("zmq_msg_recv")?;
-    let send = probe_points.entry_of("zmq_msg_send")?;
-    if let Some(done) = probe_points.received {
-        let received = Cookie::received(target, done.socket, done.message);
-        let waits = if wanted.processed { probe_points.waits } else { None };
-        if let Some(waits) = waits {
-            // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
-            entries.push((done.at, received.and_processed()));
-            entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
-        } else {
-            entries.push((done.at, received));
-            if wanted.processed {
-                // A receive marks the previous message as processed when it begins.
-                entries.push((recv, Cookie::new(ProbePoint::Recv, target)));
-            }
-        }
-    } else {
-        // Code that was not understood: both ends of the call are probed.
-        entries.push((recv, Cookie::new(ProbePoint::Recv, target).and_return()));
-        returns.push((recv, Cookie::new(ProbePoint::RecvReturn, target)));
-    }
-    if let Some(refused) = probe_points.refused {
-        entries.push((send, Cookie::new(ProbePoint::Send, target)));
-        entries.push((refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket)));
-    } else {
-        entries.push((send, Cookie::new(ProbePoint::Send, target).and_return()));
-        returns.push((send, Cookie::new(ProbePoint::SendReturn, target)));
-    }
+    let mut probes = MessageProbes { found: probe_points, target, entries: Points::new(), returns: Points::new() };
+    probes.add_receives(wanted.processed)?;
+    probes.add_sends()?;
     if wanted.processed {
-        entries.push(match probe_points.option_request {
-            Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, target, request.socket)),
-            None => (probe_points.entry_of("zmq_getsockopt")?, Cookie::new(ProbePoint::Option, target)),
-        });
+        probes.add_option_requests()?;
     }
     if wanted.buffers {
+        probes.add_buffer_calls()?;
+    }
+    let MessageProbes { entries, returns, .. } = probes;
+    Ok(non_empty([Batch::at_entries(ZMQ_ENTERED, entries), Batch::at_returns(ZMQ_RETURNED, returns)]))
+}
+
+/// Probe points in libzmq for one target. The cookie of each tells the program which point it runs at, and for which target.
+struct MessageProbes<'p> {
+    found: &'p ProbePoints,
+    target: u32,
+    /// Points at entries, or inside functions.
+    entries: Points,
+    /// Functions whose returns are probed.
+    returns: Points,
+}
+
+impl MessageProbes<'_> {
+    /// Adds the probes of receives. One point inside `zmq_msg_recv` has the result. In code that is not understood, entry and return of the
+    /// function replace it. `with_processed`: also observe when a message is processed, which is when the next one is requested.
+    fn add_receives(&mut self, with_processed: bool) -> Result<(), ProbePointsError> {
+        let target = self.target;
+        let recv = self.found.entry_of("zmq_msg_recv")?;
+        let Some(done) = self.found.received else {
+            self.add_entry_and_return(recv, ProbePoint::Recv, ProbePoint::RecvReturn);
+            return Ok(());
+        };
+        let received = Cookie::received(target, done.socket, done.message);
+        if !with_processed {
+            self.entries.push((done.at, received));
+            return Ok(());
+        }
+        if let Some(waits) = self.found.waits {
+            // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
+            self.entries.push((done.at, received.and_processed()));
+            self.entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
+        } else {
+            self.entries.push((done.at, received));
+            // A receive marks the previous message as processed when it begins.
+            self.entries.push((recv, Cookie::new(ProbePoint::Recv, target)));
+        }
+        Ok(())
+    }
+
+    /// Adds the probes of sends. Only refused sends reach the second point. In code that is not understood, the return of the function
+    /// replaces it.
+    fn add_sends(&mut self) -> Result<(), ProbePointsError> {
+        let send = self.found.entry_of("zmq_msg_send")?;
+        let Some(refused) = self.found.refused else {
+            self.add_entry_and_return(send, ProbePoint::Send, ProbePoint::SendReturn);
+            return Ok(());
+        };
+        self.entries.push((send, Cookie::new(ProbePoint::Send, self.target)));
+        self.entries.push((refused.at, Cookie::within(ProbePoint::Refused, self.target, refused.socket)));
+        Ok(())
+    }
+
+    /// Adds the probe of the option that pyzmq reads before it requests the next message.
+    fn add_option_requests(&mut self) -> Result<(), ProbePointsError> {
+        let point = match self.found.option_request {
+            Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, self.target, request.socket)),
+            // In code that is not understood, the reads of all options are probed.
+            None => (self.found.entry_of("zmq_getsockopt")?, Cookie::new(ProbePoint::Option, self.target)),
+        };
+        self.entries.push(point);
+        Ok(())
+    }
+
+    /// Adds the probes of the functions that send and receive plain buffers instead of messages.
+    fn add_buffer_calls(&mut self) -> Result<(), ProbePointsError> {
         for (symbol, entered, returned) in [
             ("zmq_recv", ProbePoint::BufferRecv, ProbePoint::BufferRecvReturn),
             ("zmq_send", ProbePoint::BufferSend, ProbePoint::SendReturn),
             ("zmq_send_const", ProbePoint::BufferSend, ProbePoint::SendReturn),
         ] {
-            let entry = probe_points.entry_of(symbol)?;
-            entries.push((entry, Cookie::new(entered, target).and_return()));
-            returns.push((entry, Cookie::new(returned, target)));
+            let function = self.found.entry_of(symbol)?;
+            self.add_entry_and_return(function, entered, returned);
         }
+        Ok(())
     }
-    Ok(non_empty([Batch::at_entries(ZMQ_ENTERED, entries), Batch::at_returns(ZMQ_RETURNED, returns)]))
+
+    /// Adds probes at the entry and at the return of a function.
+    fn add_entry_and_return(&mut self, function: u64, entered: ProbePoint, returned: ProbePoint) {
+        // `and_return` tells the program at the entry that the return has a probe, too.
+        self.entries.push((function, Cookie::new(entered, self.target).and_return()));
+        self.returns.push((function, Cookie::new(returned, self.target)));
+    }
 }
 
 /// Probe points of the method that passes messages to a server in the same process.
@@ -83,8 +129,9 @@ fn method_batches(entry: u64, target: u32) -> Vec<Batch> {
     vec![Batch::at_entries(ZMQ_ENTERED, called), Batch::at_returns(ZMQ_RETURNED, returned)]
 }
 
-/// Probe points in libc. `with_returns`: also at the returns of polls, which is needed if no scheduler program measures the time in a poll.
-/// Return probes are attached first, because the return of a poll whose entry was not observed is ignored.
+/// Batches of the probe points in libc that show when a process polls. A batch is a program with its points. `with_returns`: also at the
+/// returns of polls, which is needed if no scheduler program measures the time in a poll. Return probes are attached first, because the
+/// return of a poll whose entry was not observed is ignored.
 pub(crate) fn poll_batches(
     probe_points: &ProbePoints,
     target: u32,
@@ -111,8 +158,8 @@ fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>,
     Ok(vec![Batch::at_returns(ACCEPT_RETURNED, returns.to_vec())])
 }
 
-/// Entries of OpenSSL's functions that write: the inner one that both `SSL_write` and `SSL_write_ex` call, if it was found, otherwise these
-/// two.
+/// Entries of OpenSSL's functions that write, each with a cookie, which tells the program where it runs, and for which target. One entry is
+/// enough if the inner function was found that both `SSL_write` and `SSL_write_ex` call. Otherwise both are probed.
 fn tls_write_points(probe_points: &ProbePoints, target: u32) -> Result<Points, ProbePointsError> {
     let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target);
     if let Some(inner) = probe_points.tls_write {

@@ -232,10 +232,12 @@ impl Probe {
         Ok(observations)
     }
 
-    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number.
+    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number. Every 100 ms, it also looks
+    /// for losses and exits of processes, which the ring does not show, and reports them as observations.
     pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + limit;
         let mut observations = self.read_records(deadline, &mut emit)?;
+        // Earlier changes are reported before further ones are looked for.
         if self.unreported_changes.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
             self.unreported_changes = Some(self.notice_changes()?);
             // Records that were written before the changes may have come since the first read.
@@ -375,7 +377,8 @@ impl Probe {
         }
     }
 
-    /// Attaches the uprobes for `feature` to the process's libraries. Returns whether any was attached.
+    /// Attaches the uprobes for `feature` to a target's `libraries`, or records why these could not be found. Returns whether any was
+    /// attached. The target is given by the index of its entry.
     fn attach_uprobes(&mut self, feature: Feature, index: usize, libraries: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
         let libraries = match libraries {

@@ -7,7 +7,10 @@ use probe_ebpf::{Header, Kind, Loss, Record, egress};
 use rustix::event::{PollFd, PollFlags};
 use trace::MonoNs;
 
-use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, REST_INTERVAL, TargetSlot, exited_pids, tables_error};
+use super::kernel_access::KernelAccess;
+use super::{
+    HOUSEKEEPING_INTERVAL, Probe, ProbeError, REST_INTERVAL, ReportedLosses, TargetSlot, exited_pids, tables_error,
+};
 use crate::observation::{Call, Message, Observation, SocketId};
 use crate::programs::{LossCounts, TableChange};
 
@@ -36,8 +39,8 @@ pub(super) struct NoticedChanges {
 }
 
 impl Probe {
-    /// Passes records to `emit` until there are none, or until the `deadline`. Drops records of unknown targets. Returns the number of
-    /// observations. At the end of a time without records, losses in that time are reported before the first record.
+    /// Reads records from the ring and passes them to `emit` as observations, until there are none, or until the `deadline`. Drops records
+    /// of unknown targets. Returns the number of observations.
     pub(super) fn read_records(
         &mut self,
         deadline: Instant,
@@ -60,11 +63,10 @@ impl Probe {
             self.ring_progress.bytes += item.len() as u64;
             if !self.has_read_since_loss_count {
                 self.has_read_since_loss_count = true;
-                // Without records, losses are counted rarely. Those that are found now happened before this record.
-                let had_no_records = self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2;
-                if had_no_records {
-                    let totals = self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
-                    emitted += self.losses.report_new(&totals, &UNRECORDED, emit);
+                // At each housekeeping losses are counted, but only rarely while there are no records.
+                let was_pause = self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2;
+                if was_pause {
+                    emitted += report_losses_of_pause(&mut self.kernel, &mut self.losses, emit)?;
                 }
             }
             if let Some(observation) = parse_observation(&item, &self.targets) {
@@ -163,6 +165,17 @@ impl Probe {
         // Removed, because another target may reuse the entry. An error means that the prober has ended.
         let _ = self.change_table(TableChange::RemoveThreads { target: index as u32 });
     }
+}
+
+/// Reports the losses in a time without records. Called before the first record after it, so that they are reported before that record.
+/// Returns the number of causes with losses.
+fn report_losses_of_pause(
+    kernel: &mut KernelAccess,
+    losses: &mut ReportedLosses,
+    emit: &mut impl FnMut(Observation<'_>),
+) -> Result<usize, ProbeError> {
+    let totals = kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
+    Ok(losses.report_new(&totals, &UNRECORDED, emit))
 }
 
 /// Parses a record of the ring. `None` if it is malformed or of an unknown target.

@@ -45,8 +45,9 @@ const BLOCKING: i32 = 0;
 /// The first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
 const MESSAGE_AND_SOCKET: [TrackedValue; 2] = [TrackedValue::Message, TrackedValue::Socket];
 
-/// Instruction to probe for a function's entry and return. It is the first one that the kernel can emulate, if arguments and stack pointer
-/// still have their values from the call there. Otherwise it is the first instruction of the function.
+/// Address of the instruction to probe for a function's entry and return. A probe costs less at an instruction that the kernel can emulate,
+/// so it is the first such one at which arguments and stack pointer still have their values from the call. If none is near, it is the first
+/// instruction of the function.
 pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
     // The registers of the first four arguments, and the stack pointer.
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
@@ -66,8 +67,8 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
     function
 }
 
-/// Inner function that both `SSL_write` and `SSL_write_ex` call, in some releases of OpenSSL. It must have the parameters of
-/// `SSL_write_ex`. `None` if there is none.
+/// Address of the inner function that both `SSL_write` and `SSL_write_ex` call, in some releases of OpenSSL. One probe there replaces two.
+/// It must have the parameters of `SSL_write_ex`. `None` if there is none.
 pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: u64) -> Option<u64> {
     // The registers of the four arguments of `SSL_write_ex`.
     const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
@@ -80,8 +81,8 @@ pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: 
     is_common.then_some(inner)
 }
 
-/// Target of a function's first call. `None` if an instruction before it writes one of the `unchanged` registers, or if there is no call
-/// nearby.
+/// Address of the function that `function` calls first, which receives the `unchanged` registers as they were at the entry. `None` if an
+/// instruction before the call writes one of them, or if there is no call nearby.
 fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) -> Option<u64> {
     let mut ip = function;
     for _ in 0..MAX_BEFORE_CALL {
@@ -100,14 +101,16 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
     None
 }
 
-/// Finds an instruction at which `zmq_msg_recv` has its result. It is in the straight-line code after the call that takes the message as an
-/// argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the former is inlined. `None` if the code has no such instruction.
+/// Finds an instruction at which `zmq_msg_recv` has its result, so that one probe there replaces those at its entry and return. It is in
+/// the straight-line code after the call that has the message as an argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the
+/// former is inlined. `None` if the code has no such instruction.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
     let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let mut ip = call.next_ip();
     let mut state = state.after_call();
     for _ in 0..MAX_NEARBY {
         let instruction = code.decode_at(ip)?;
+        // A probe at an instruction that the kernel emulates costs one trap instead of two.
         if is_emulated(&instruction) {
             let socket = state.preserved_location(TrackedValue::Socket)?;
             let message = state.preserved_location(TrackedValue::Message)?;
@@ -136,8 +139,9 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
     find_error_return_after(code, &inner.call, inner.state)
 }
 
-/// Finds the call by which `zmq_getsockopt` passes on `ZMQ_RCVTIMEO`, which pyzmq reads once before each receive, but not `ZMQ_EVENTS`. The
-/// call is in the socket's own function, which handles a few options itself. `None` if the code has another form.
+/// Finds the call by which `zmq_getsockopt` passes on `ZMQ_RCVTIMEO`. pyzmq reads this option once before each receive, so a probe there
+/// shows that the next message is requested. The call is in the socket's own function, and `ZMQ_EVENTS`, which pyzmq reads more often, must
+/// not reach it. `None` if the code has another form.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
@@ -172,7 +176,8 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
-/// Finds where a blocking receive finds no message and repeatedly processes the socket's commands. `None` if the code has another form.
+/// Finds an instruction that only a receive which must wait reaches: it has found no message, and processes the socket's commands until one
+/// comes. `function` is `zmq_msg_recv`. `None` if the code has another form.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let callee = outer.call.near_branch_target();
@@ -201,8 +206,8 @@ fn calls_socket_method(instruction: &Instruction, state: &MachineState) -> bool 
     is_call_or_tail_jump(instruction) && state.register(Reg::RDI) == TrackedValue::Socket
 }
 
-/// First matching instruction of `function` that is reached from its entry with `state` but not with `other_state`. Returns it with the
-/// location of the socket there. `None` if there is none.
+/// First instruction that `matches`, of those that `function` executes if it is entered with `state`, and never if with `other_state`.
+/// Returns it with the location of the socket there. `None` if there is none.
 fn find_point_only_first_state_reaches(
     code: MachineCode<'_>,
     function: u64,
@@ -224,8 +229,9 @@ fn is_call_or_tail_jump(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
-/// First point after a call where the function's result becomes -1, which libzmq compiles to `mov eax, -1`. `None` if there is none.
-/// `state` is the state before the call.
+/// First instruction after a call that only a failed function reaches: the one that sets its result to -1, `mov eax, -1` in libzmq, or the
+/// jump after that. `state` is the state before the call. Returns the instruction with the location of the socket there. `None` if there is
+/// none.
 fn find_error_return_after(code: MachineCode<'_>, call: &Instruction, state: MachineState) -> Option<SocketPoint> {
     code.find_on_paths(call.next_ip(), state.after_call(), |instruction, state| {
         let sets_result_to_minus_one = instruction.code() == Code::Mov_r32_imm32

@@ -126,8 +126,8 @@ impl MachineCode<'_> {
         let mut pending = vec![(start, state)];
         let mut visited = BTreeSet::new();
         while let Some((ip, mut state)) = pending.pop() {
-            // Where two paths meet, the instruction is visited with the state of the first.
-            // At the limit, the search ends without the instructions that are left.
+            // Where two paths meet, the instruction is visited with the state of the first only. At the limit, the pending ones are
+            // dropped, which bounds the work on hostile code.
             if visited.len() == MAX_INSTRUCTIONS || !visited.insert(ip) {
                 continue;
             }
@@ -194,7 +194,7 @@ impl MachineState {
         self.preserved_register(value).map(Kept::In).or_else(|| self.reachable_frame_word(value))
     }
 
-    /// A register with `value` that a callee preserves. `None` if there is none.
+    /// A register that holds `value` and still does after a call, because callees preserve it. `None` if there is none.
     fn preserved_register(&self, value: TrackedValue) -> Option<Register> {
         // The registers that a callee restores in the System V ABI.
         const REGISTERS: [(Reg, Register); 7] = [
@@ -210,7 +210,7 @@ impl MachineState {
         stored.map(|(_, register)| *register)
     }
 
-    /// A word of the frame with `value`, at a distance from the frame pointer or the stack pointer. `None` if there is none.
+    /// Where in the stack frame a word with `value` is: its distance from the frame pointer or the stack pointer. `None` if no word has it.
     fn reachable_frame_word(&self, value: TrackedValue) -> Option<Kept> {
         for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
             // Only a register that points into the frame reaches its words.
@@ -229,7 +229,7 @@ impl MachineState {
         self.registers[register.full_register().number()] = value;
     }
 
-    /// Offset in the frame that a memory operand addresses; `None` if it is not known to be in the frame.
+    /// Offset in the stack frame of the memory that an instruction addresses. `None` if it is not known to be in the frame.
     fn memory_frame_offset(&self, instruction: &Instruction) -> Option<i64> {
         // An index or a segment would add an unknown distance.
         let has_only_base = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
@@ -277,7 +277,7 @@ impl MachineState {
         self
     }
 
-    /// Whether a conditional branch is taken; `None` if no comparison of known numbers decides it.
+    /// Whether a conditional branch is taken, which the last comparison decides. `None` if that was no comparison of known numbers.
     fn branch_condition(&self, branch: &Instruction) -> Option<bool> {
         let ComparedOperands { left, right } = self.last_comparison?;
         // Below and above compare the numbers without their signs, unlike less and greater.
@@ -311,7 +311,8 @@ impl MachineState {
         if let TrackedValue::Number(number) = value { Some(number) } else { None }
     }
 
-    /// The comparison that sets the flags of a 32-bit instruction. `None` if it is no comparison, or if a number is unknown.
+    /// The two numbers that a 32-bit instruction compares to set the flags, on which later branches depend. `None` if it compares none, or
+    /// if a number is unknown.
     fn comparison(&self, instruction: &Instruction) -> Option<ComparedOperands> {
         let is_compare = matches!(instruction.code(), Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32);
         let is_test = matches!(instruction.code(), Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32);
@@ -337,7 +338,8 @@ impl MachineState {
         self.registers[8..12].fill(TrackedValue::Unknown);
     }
 
-    /// Applies the effect of an instruction. What an instruction of another kind writes becomes unknown.
+    /// Updates the known values of registers, of the stack frame and of the last comparison as the instruction does. After an instruction
+    /// of a kind that is not modelled here, all that it writes is unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
         // The flags then no longer show the last comparison.
         if instruction.rflags_modified() != 0 {
@@ -394,7 +396,7 @@ impl MachineState {
         }
     }
 
-    /// Forgets the registers and the memory that an instruction of unknown effect writes.
+    /// Makes the registers and the words of the stack frame unknown that an instruction writes whose effect is not modelled.
     fn forget_written(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(instruction);

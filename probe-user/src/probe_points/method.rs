@@ -16,8 +16,9 @@ const FLAGS_DISTANCE: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the function that implements a method with one of these names, from the method tables of a Python extension. `None` if
-/// there is no such function, or more than one.
+/// File offset of the function that implements a method with one of these names in a Python extension. Such a library has a table entry for
+/// each method, with a pointer to its name and one to its function. Relocations say which addresses the loader writes into these pointers.
+/// `None` if there is no such function, or more than one.
 pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
@@ -25,9 +26,11 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
     let relocations = image.relocations()?;
     let function_fields = find_function_fields(segments, &relocations, &lengths_by_address);
     let mut function_offsets = HashSet::new();
-    for relocation in relocations.iter().filter(|relocation| function_fields.contains(&relocation.address)) {
+    for DynamicRelocation { address, addend } in &relocations {
         // The addend is the address of the function, which the loader writes into the field.
-        function_offsets.extend(file_offset_of_code(segments, relocation.addend));
+        if function_fields.contains(address) {
+            function_offsets.extend(file_offset_of_code(segments, *addend));
+        }
     }
     // With two different functions, it is unknown which one is called.
     if function_offsets.len() > 1 {
@@ -45,8 +48,8 @@ fn find_names(segments: &[LoadedSegment<'_>], methods: &[&str]) -> Result<HashMa
     Ok(lengths_by_address)
 }
 
-/// Finds the fields for the functions in the table entries of these names, and returns the addresses of the fields. The names are given by
-/// their addresses and lengths. A relocation whose addend is the address of a name is the field for the name in its entry.
+/// Finds the entries of methods in the tables of an extension, by the names at these addresses, with their lengths. Returns the address of
+/// each entry's pointer to its function.
 fn find_function_fields(
     segments: &[LoadedSegment<'_>],
     relocations: &[DynamicRelocation],
@@ -54,6 +57,7 @@ fn find_function_fields(
 ) -> HashSet<u64> {
     let mut function_fields = HashSet::new();
     for DynamicRelocation { address, addend } in relocations {
+        // The loader writes the address of a name there, so it is the pointer to the name in an entry.
         if let Some(length_bytes) = lengths_by_address.get(addend)
             && is_name_field(segments, *address, *length_bytes)
             && let Some(function_field) = address.checked_sub(FUNCTION_DISTANCE)

@@ -103,7 +103,8 @@ impl ProbePoints {
         }
     }
 
-    /// Finds the probe points in the exported functions of a library.
+    /// Finds the probe points in the functions that a library exports: the entry of each function that is probed, and in some of them a
+    /// point inside.
     fn find_in_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
         let image = Image::parse(image)?;
         let exports = image.exports(&FUNCTIONS)?;
@@ -120,36 +121,46 @@ impl ProbePoints {
                 *function = Some(segment.file_offset_of(address));
                 continue;
             }
-            let code = segment.code;
-            *function = Some(segment.file_offset_of(find::find_entry_point(code, address)));
+            *function = Some(segment.file_offset_of(find::find_entry_point(segment.code, address)));
+            probe_points.find_inside_function(name, address, &segment);
             match name {
-                "zmq_msg_recv" => {
-                    let received = find::find_received_point(code, address);
-                    probe_points.received =
-                        received.map(|found| ReceivedPoint { at: segment.file_offset_of(found.at), ..found });
-                    probe_points.waits = find::find_wait_point(code, address).map(|found| segment.in_file(found));
-                }
-                "zmq_msg_send" => {
-                    probe_points.refused = find::find_refused_point(code, address).map(|found| segment.in_file(found));
-                }
-                "zmq_getsockopt" => {
-                    let request = find::find_option_request_point(code, address);
-                    probe_points.option_request = request.map(|found| segment.in_file(found));
-                }
                 "SSL_write" => tls_write = Some(address),
                 "SSL_write_ex" => tls_write_ex = Some(address),
                 _ => {}
             }
         }
-        if let (Some(write), Some(write_ex)) = (tls_write, tls_write_ex)
-            && let Some(segment) = find_code_segment(&image, write_ex)
-        {
-            let inner = find::find_inner_tls_write(segment.code, write, write_ex);
-            probe_points.tls_write =
-                inner.map(|inner| segment.file_offset_of(find::find_entry_point(segment.code, inner)));
+        if let (Some(write), Some(write_ex)) = (tls_write, tls_write_ex) {
+            probe_points.tls_write = find_common_tls_write(&image, write, write_ex);
         }
         Ok(probe_points)
     }
+
+    /// Finds the probe points inside the function of libzmq at `address`, which is in `segment`. Other functions have none.
+    fn find_inside_function(&mut self, function: &str, address: u64, segment: &CodeSegment<'_>) {
+        let code = segment.code;
+        match function {
+            "zmq_msg_recv" => {
+                let received = find::find_received_point(code, address);
+                self.received = received.map(|found| ReceivedPoint { at: segment.file_offset_of(found.at), ..found });
+                self.waits = find::find_wait_point(code, address).map(|found| segment.in_file(found));
+            }
+            "zmq_msg_send" => {
+                self.refused = find::find_refused_point(code, address).map(|found| segment.in_file(found));
+            }
+            "zmq_getsockopt" => {
+                let request = find::find_option_request_point(code, address);
+                self.option_request = request.map(|found| segment.in_file(found));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// File offset of the entry of the function that both writes of OpenSSL call, which are at these addresses. `None` if there is none.
+fn find_common_tls_write(image: &Image<'_>, write: u64, write_ex: u64) -> Option<u64> {
+    let segment = find_code_segment(image, write_ex)?;
+    let inner = find::find_inner_tls_write(segment.code, write, write_ex)?;
+    Some(segment.file_offset_of(find::find_entry_point(segment.code, inner)))
 }
 
 /// A loaded segment of a library with code.

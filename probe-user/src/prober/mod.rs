@@ -40,12 +40,13 @@ pub struct ProberSettings {
     pub locator: OwnedFd,
 }
 
-/// Serves requests on `socket` until its other end is closed. Calls `drop_rights` once all programs are loaded, unless uprobes need perf
-/// events.
+/// Runs the prober, the process that loads and attaches eBPF programs for its peer, another process of tokengap. Serves requests on
+/// `socket` until its other end is closed. Calls `drop_rights` once all programs are loaded, unless the right to load is needed later.
 pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl FnOnce()) -> io::Result<()> {
     let mut kernel = KernelSide::load(settings.options);
     // Answered before the further programs are loaded, so that the peer need not wait for them.
     let slow_connection = answer_first_request(socket, &kernel)?;
+    // Those that later requests may need, because then the right to load is gone.
     if let Ok(kernel) = &mut kernel {
         kernel.load_further_programs();
     }

@@ -186,19 +186,25 @@ enum OpenAttempt {
 }
 
 impl SampledProcess {
-    /// Tries to open a reader of the process. Adds a limitation of the reader, or the reason of a final refusal, to `shared`.
+    /// Tries to open a reader of the process. Returns whether that has succeeded, or may succeed later. Adds a limitation of the reader, or
+    /// the reason of a final refusal, to `shared`.
     fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
-        let why = match StackReader::open(self.pid) {
+        match StackReader::open(self.pid) {
             Ok(reader) => {
                 let mut locked = lock(shared);
                 locked.cost.processes += 1;
                 locked.notes.extend(reader.describe_limitation());
                 self.reader = Some(reader);
-                return OpenAttempt::Opened;
+                OpenAttempt::Opened
             }
-            Err(StackReaderError::Gone) => return OpenAttempt::Hopeless,
-            Err(StackReaderError::Refused(why)) => why,
-        };
+            Err(StackReaderError::Gone) => OpenAttempt::Hopeless,
+            Err(StackReaderError::Refused(reason)) => self.plan_next_try(reason, now, shared),
+        }
+    }
+
+    /// Plans to open the reader again after a failed try. If there were too many, or if another cannot help, adds the reason of the refusal
+    /// to `shared`.
+    fn plan_next_try(&mut self, reason: String, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         self.failed_tries += 1;
         self.next_try = now + RETRY_INTERVAL;
         // Retrying does not help against a missing capability.
@@ -207,7 +213,7 @@ impl SampledProcess {
         if may_help_to_retry {
             return OpenAttempt::TryAgain;
         }
-        lock(shared).refused.push(UnreadableProcess { pid: self.pid, reason: why });
+        lock(shared).refused.push(UnreadableProcess { pid: self.pid, reason });
         OpenAttempt::Hopeless
     }
 }

@@ -174,9 +174,9 @@ impl ThreadIds {
         if self.shares_pid_namespace {
             return Some(tid_in_namespace);
         }
-        if !self.current_ids.contains_key(&tid_in_namespace)
-            && self.listed_at.is_none_or(|time| time.elapsed() > LIST_INTERVAL)
-        {
+        let is_unknown = !self.current_ids.contains_key(&tid_in_namespace);
+        // The thread may be new. One whose id stays unknown must not cause a listing at every sample.
+        if is_unknown && self.listed_at.is_none_or(|time| time.elapsed() > LIST_INTERVAL) {
             self.listed_at = Some(Instant::now());
             self.current_ids = self.list_ids();
         }

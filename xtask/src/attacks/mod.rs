@@ -187,9 +187,8 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
         fs::set_permissions(searched, Permissions::from_mode(0o755))?;
     }
     let output = ScriptOutput { stdout: folder.path().join("stdout"), stderr: folder.path().join("stderr") };
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "bash"]);
-    command.arg(script).arg(program).arg(&work).env("ATTACKS_VENV", venv).current_dir(&work).stdin(Stdio::null());
+    let mut command = script_command(script, program, &work);
+    command.env("ATTACKS_VENV", venv);
     command.stdout(File::create(&output.stdout)?).stderr(File::create(&output.stderr)?);
     let mut child = command.spawn().context("cannot start unshare: install util-linux")?;
     let outcome = match wait_within(&mut child, TIME_LIMIT)? {
@@ -200,6 +199,15 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
     // One call, so that the lines of scripts that run at the same time are not mixed.
     println!("{name:<24} {:>5.1} s  {outcome}\n{shown_output}", started.elapsed().as_secs_f64());
     Ok(outcome)
+}
+
+/// Command that runs a script against `program` in the folder `work`, in mount and PID namespaces of its own, so that all of its processes
+/// end with it.
+fn script_command(script: &Path, program: &Path, work: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "bash"]);
+    command.arg(script).arg(program).arg(work).current_dir(work).stdin(Stdio::null());
+    command
 }
 
 /// Waits for the end of a process. Kills it after the limit, and then returns `None`.

@@ -27,27 +27,15 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
         println!("SKIPPED: counting instructions needs valgrind: apt-get install valgrind");
         return Ok(());
     }
-    let counted = count_instructions()?;
-    let baseline = Baseline::read()?;
-    let current_compiler = compiler_here()?;
-    let mut new_baseline = format!("# {current_compiler}\n");
-    let mut differing = Vec::new();
-    println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
-    for (name, count) in &counted {
-        // Without a baseline, the expected count is 0 and the change infinite, so the benchmark differs.
-        let expected = baseline.counts.get(name).copied().unwrap_or(0);
-        let change_percent = (*count as f64 / expected as f64 - 1.0) * 100.0;
-        println!("{name:32} {expected:>12} {count:>12} {change_percent:+8.1} %");
-        writeln!(new_baseline, "{name} {count}")?;
-        if change_percent.abs() > TOLERANCE {
-            differing.push(name.as_str());
-        }
-    }
-    // Benchmarks of the baseline that do not exist any more.
-    differing.extend(baseline.counts.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
+    let counts = count_instructions()?;
+    let baseline = InstructionCounts::read_baseline()?;
+    let counted = InstructionCounts { compiler: compiler_here()?, counts };
+    let current_compiler = &counted.compiler;
+    let differing = print_changes(&baseline, &counted);
     if bless {
-        std::fs::write(BASELINE, new_baseline).with_context(|| BASELINE.to_string())?;
-    } else if baseline.compiler != current_compiler {
+        counted.write_baseline()?;
+    } else if baseline.compiler != *current_compiler {
+        // Another compiler makes other instructions of the same code.
         println!("SKIPPED: the baseline was recorded with {:?}, and this is {current_compiler:?}", baseline.compiler);
     } else if !differing.is_empty() {
         bail!(
@@ -56,6 +44,26 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Prints the instructions of each benchmark beside those of the baseline. Returns the benchmarks that differ by more than [`TOLERANCE`],
+/// or that one of the two lacks.
+fn print_changes<'c>(baseline: &'c InstructionCounts, counted: &'c InstructionCounts) -> Vec<&'c str> {
+    let mut differing = Vec::new();
+    println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
+    for (name, count) in &counted.counts {
+        // Without a baseline, the expected count is 0 and the change infinite, so the benchmark differs.
+        let expected = baseline.counts.get(name).copied().unwrap_or(0);
+        let change_percent = (*count as f64 / expected as f64 - 1.0) * 100.0;
+        println!("{name:32} {expected:>12} {count:>12} {change_percent:+8.1} %");
+        if change_percent.abs() > TOLERANCE {
+            differing.push(name.as_str());
+        }
+    }
+    // Benchmarks of the baseline that do not exist any more.
+    let is_gone = |name: &&String| !counted.counts.contains_key(*name);
+    differing.extend(baseline.counts.keys().filter(is_gone).map(String::as_str));
+    differing
 }
 
 /// Runs the bench targets under callgrind, and returns the instructions per frame of each benchmark by its name. Uses a target folder of
@@ -95,17 +103,17 @@ fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     Ok((format!("{}/{id}", function.trim_start_matches("count_")), instructions / FRAMES))
 }
 
-/// Recorded counts.
-struct Baseline {
-    /// Compiler that they were recorded with.
+/// Counts of one run of the benchmarks.
+struct InstructionCounts {
+    /// Compiler that made the benchmarks.
     compiler: String,
     /// Instructions a frame of each benchmark.
     counts: BTreeMap<String, u64>,
 }
 
-impl Baseline {
+impl InstructionCounts {
     /// Reads the baseline; an empty one if there is none.
-    fn read() -> anyhow::Result<Self> {
+    fn read_baseline() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(BASELINE).unwrap_or_default();
         let compiler = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let mut counts = BTreeMap::new();
@@ -114,6 +122,15 @@ impl Baseline {
             counts.insert(name.into(), count.parse()?);
         }
         Ok(Self { compiler: compiler.unwrap_or_default().into(), counts })
+    }
+
+    /// Replaces the file of the baseline by these counts.
+    fn write_baseline(&self) -> anyhow::Result<()> {
+        let mut text = format!("# {}\n", self.compiler);
+        for (name, count) in &self.counts {
+            writeln!(text, "{name} {count}")?;
+        }
+        std::fs::write(BASELINE, text).with_context(|| BASELINE.to_string())
     }
 }
 

@@ -65,8 +65,9 @@ fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
     loop {
         let (sender, _) = listener.accept()?;
         let receiver = Socket::new(upstream.domain(), Type::STREAM, None)?;
+        // The upstream may not listen yet. The sender's libzmq sees its connection closed, and tries again.
         if receiver.connect(upstream).is_err() {
-            continue; // libzmq tries again
+            continue;
         }
         // A thread for each direction.
         for (from, to) in [(sender.try_clone()?, receiver.try_clone()?), (receiver, sender)] {

@@ -82,6 +82,7 @@ fn pip_command(command: &str) -> Command {
 
 /// Downloads a release's wheels and unpacks them into one folder, unless that exists.
 fn unpack_wheels(packages: &[&str], release: &str, target: &Path) -> Result<()> {
+    // The release becomes a part of pip's arguments and of a path.
     let is_release_number = release.starts_with(|c: char| c.is_ascii_digit())
         && release.chars().all(|character| character.is_ascii_alphanumeric() || character == '.');
     ensure!(is_release_number, "`{release}` is not a release number such as 0.5.9 or 0.4.6.post4");
@@ -90,15 +91,7 @@ fn unpack_wheels(packages: &[&str], release: &str, target: &Path) -> Result<()> 
     }
     eprintln!("engine: unpacking {} {release}", packages.join(" and "));
     let wheels = tempfile::tempdir_in(unpacked_folder())?;
-    let arch = std::env::consts::ARCH;
-    let mut download = pip_command("download");
-    download.args(["--no-deps", "--only-binary=:all:"]);
-    download.args(["--implementation", "cp", "--python-version", "3.11"]);
-    for platform in [format!("manylinux_2_34_{arch}"), format!("manylinux_2_28_{arch}"), "any".into()] {
-        download.args(["--platform", &platform]);
-    }
-    download.arg("--dest").arg(wheels.path());
-    run_to_success(download.args(packages.iter().map(|package| format!("{package}=={release}"))))?;
+    download_wheels(packages, release, wheels.path())?;
     let unpacked = tempfile::tempdir_in(unpacked_folder())?;
     for wheel in fs::read_dir(wheels.path())? {
         run_to_success(harness_module("zipfile").arg("-e").arg(wheel?.path()).arg(unpacked.path()))?;
@@ -106,6 +99,19 @@ fn unpack_wheels(packages: &[&str], release: &str, target: &Path) -> Result<()> 
     // Rename at the end, so that an interrupted run leaves no partial release.
     fs::rename(unpacked.keep(), target)?;
     Ok(())
+}
+
+/// Downloads the wheels of a release for Python 3.11 on Linux into a folder, whatever Python is installed here.
+fn download_wheels(packages: &[&str], release: &str, folder: &Path) -> Result<()> {
+    let arch = std::env::consts::ARCH;
+    let mut download = pip_command("download");
+    download.args(["--no-deps", "--only-binary=:all:"]);
+    download.args(["--implementation", "cp", "--python-version", "3.11"]);
+    for platform in [format!("manylinux_2_34_{arch}"), format!("manylinux_2_28_{arch}"), "any".into()] {
+        download.args(["--platform", &platform]);
+    }
+    download.arg("--dest").arg(folder);
+    run_to_success(download.args(packages.iter().map(|package| format!("{package}=={release}"))))
 }
 
 /// Installs the packages of a server unless they are there. Returns their Python.

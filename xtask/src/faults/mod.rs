@@ -163,13 +163,14 @@ impl FaultTable {
     /// Prints a finished row, and adds it to the table and its sums.
     fn add_row(&mut self, row: &FaultRow) {
         let FaultRow { name, what, seconds, checks } = row;
+        // `made` is the number of comparisons, and `failed` describes those that failed.
         let FaultChecks { made, failed, messages, outcome } = checks;
         let verdict = if failed.is_empty() { "ok" } else { "FAIL" };
         println!("{name:<20} {seconds:>5.1}s {made:>4} {verdict:<4} {outcome}");
         for line in failed {
             println!("    {line}");
         }
-        // Writing to a string cannot fail.
+        // A row of the table in the documentation. Writing to a string cannot fail.
         let _ = writeln!(self.rows, "| {name} | {what} | {outcome} |");
         self.failed += u32::from(!failed.is_empty());
         self.made += made;

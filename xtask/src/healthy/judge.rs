@@ -398,6 +398,7 @@ impl ReadAnswer {
         {
             return self.verdict_on_calls(calls, response);
         }
+        // The reader counts the tokens of a text only if it equals that of the frames.
         if self.tokens.is_some() {
             return ResponseVerdict::Equal;
         }

@@ -59,15 +59,26 @@ pub(crate) fn judge_healthy_responses(options: &HealthyOptions) -> Result<()> {
     } else {
         let wanted = RELEASES.iter().filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
         for (engine, version) in wanted {
-            let mut served = response_server(engine, version, options)?.spawn().context("starting testbed.healthy")?;
-            let lines = BufReader::new(served.stdout.take().context("no output of testbed.healthy")?);
-            rows.push(judge_responses(engine, version, lines, &mut accused)?);
-            ensure!(served.wait()?.success(), "cannot serve the responses of {engine} {version}");
+            rows.push(judge_release(engine, version, options, &mut accused)?);
         }
     }
     print_tables(&rows);
     ensure!(rows.iter().all(|row| row.accused.is_empty()), "healthy responses were accused");
     Ok(())
+}
+
+/// Starts the server of a release and judges the responses that it prints. Fails if the server fails.
+fn judge_release(
+    engine: &str,
+    version: &str,
+    options: &HealthyOptions,
+    accused: &mut Option<File>,
+) -> Result<ReleaseResults> {
+    let mut served = response_server(engine, version, options)?.spawn().context("starting testbed.healthy")?;
+    let lines = BufReader::new(served.stdout.take().context("no output of testbed.healthy")?);
+    let row = judge_responses(engine, version, lines, accused)?;
+    ensure!(served.wait()?.success(), "cannot serve the responses of {engine} {version}");
+    Ok(row)
 }
 
 /// The command that prints the responses of a release.
@@ -90,8 +101,8 @@ fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Res
     Ok(serve)
 }
 
-/// Judges each response of a release, one a line. Writes each response with a finding to the file `accused`, if one is given. That includes
-/// findings that a response deserves.
+/// Judges the responses of a release, of which each line of `lines` has one in JSON. Writes each response with a finding to the file
+/// `accused`, if one is given: also one that its server's parser has changed, which deserves the finding.
 fn judge_responses(
     engine: &str,
     version: &str,

@@ -37,6 +37,7 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
         let counts = observe_for_a_cycle(&pair, &mut objects)?;
         cycles_without_observations += u32::from(counts.sent == 0 || counts.received == 0);
         records_lost += counts.lost + counts.overflowed;
+        // Growth counts from here, because the first cycles make allocations that stay.
         if cycle == LAST_WARM_UP_CYCLE {
             let [receiver, sender] = pair.pids();
             for (name, pid) in [("tokengap", own_pid), ("receiver", receiver), ("sender", sender)] {

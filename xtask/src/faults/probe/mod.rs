@@ -140,19 +140,9 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = PeerPair::start(load, &setup.endpoint)?;
     let mut probe = attach_probe(&pair.pids(), options)?;
     pair.sender.start_sending()?;
-    let mut counts = Counts::default();
     // A record for the send and one for the receive of each message.
     let records = 2 * wanted;
-    // Read rarely, so that the ring buffer often alternates between full and empty. Give up after about a minute.
-    for _ in 0..MAX_READS {
-        thread::sleep(Duration::from_millis(20));
-        counts.read_for(&mut probe, Duration::from_millis(1))?;
-        if counts.known_messages() >= records {
-            break;
-        }
-    }
-    // Loss counters are read every 100 ms.
-    counts.read_for(&mut probe, Duration::from_millis(300))?;
+    let counts = read_rarely(&mut probe, records)?;
     checks.expect_equal(
         "records received or counted as dropped, one per sent and per received message",
         &records,
@@ -167,4 +157,20 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let dropped = counts.overflowed;
     checks.outcome = format!("{received} received and {dropped} counted as dropped, of {records} in total");
     Ok(())
+}
+
+/// Reads with pauses, in which the ring buffer becomes full, until `records` are received or counted as dropped. Gives up after about a
+/// minute. Returns the counts.
+fn read_rarely(probe: &mut Probe, records: u64) -> Result<Counts> {
+    let mut counts = Counts::default();
+    for _ in 0..MAX_READS {
+        thread::sleep(Duration::from_millis(20));
+        counts.read_for(probe, Duration::from_millis(1))?;
+        if counts.known_messages() >= records {
+            break;
+        }
+    }
+    // The probe reads its counters of losses every 100 ms, so the last losses may not be counted yet.
+    counts.read_for(probe, Duration::from_millis(300))?;
+    Ok(counts)
 }

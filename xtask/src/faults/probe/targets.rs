@@ -19,7 +19,8 @@ const LATEST_KILL_MS: u64 = 80;
 /// Time in which the probe reports the exit of a killed process.
 const EXIT_REPORT_TIME: Duration = Duration::from_millis(150);
 
-/// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
+/// Kills senders while a probe attaches to them, each at another time, and observes the receiver throughout. Each attach must be refused,
+/// or the exit be reported.
 pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let rounds = if setup.is_long { 100 } else { 10 };
     let endless = PeerLoad { count: 0, ..COUNTED };
@@ -35,15 +36,10 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
         let first_connection = 100 + round * 10;
         let mut victim = Peer::start_sender(&setup.endpoint, PeerLoad { first: first_connection, ..endless })?;
         victim.start_sending()?;
-        let pid = victim.pid();
         // The later the round, the later the attach is interrupted.
-        let killer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(u64::from(round) * LATEST_KILL_MS / u64::from(rounds)));
-            drop(victim);
-        });
+        let kill_after = Duration::from_millis(u64::from(round) * LATEST_KILL_MS / u64::from(rounds));
         // Whether killed before, during or after attach, the result is an error or a reported exit.
-        refused += u32::from(probe.add_targets(&[Target { pid, capture: CAPTURE }]).is_err());
-        killer.join().expect("the killer thread does not panic");
+        refused += u32::from(!is_attached_while_killed(&mut probe, victim, kill_after));
         counts.read_for(&mut probe, EXIT_REPORT_TIME)?;
         objects.add_held_by(own)?;
     }
@@ -58,6 +54,20 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
     let arrived = pair.finish(checks)?;
     checks.outcome = format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited);
     Ok(())
+}
+
+/// Adds a sender to the targets of the probe, and kills it after this time, whether it is attached by then or not. Returns whether the
+/// probe accepted it.
+fn is_attached_while_killed(probe: &mut Probe, victim: Peer, kill_after: Duration) -> bool {
+    let pid = victim.pid();
+    let killer = thread::spawn(move || {
+        thread::sleep(kill_after);
+        // Dropping a peer kills it.
+        drop(victim);
+    });
+    let attached = probe.add_targets(&[Target { pid, capture: CAPTURE }]);
+    killer.join().expect("the killer thread does not panic");
+    attached.is_ok()
 }
 
 /// Makes a process exec another program, by which it loses its probes. After a second attach, all its messages must be observed.
