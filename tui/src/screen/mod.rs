@@ -242,6 +242,7 @@ impl Screen {
         self.needs_draw = true;
         let tab_before = self.ui.tab;
         let was_paused = self.ui.paused_at_second.is_some();
+        // The rest of the work, which the user interface cannot do itself.
         let effect = self.ui.apply_action(action, &self.runs[self.shown_run].model);
         let is_paused = self.ui.paused_at_second.is_some();
         if is_paused && !was_paused {
@@ -252,24 +253,30 @@ impl Screen {
             // The values for the view that now goes on, or for the new tab, may be old.
             self.force_refresh();
         }
+        if let Some(effect) = effect {
+            self.perform_effect(effect, run);
+        }
+    }
+
+    /// Does the work that an action requires outside of the user interface, or queues it for the run loop.
+    fn perform_effect(&mut self, effect: Effect, run: &Run<'_>) {
         match effect {
-            None => {}
-            Some(Effect::Command(command)) => self.commands.push_back(command),
-            Some(Effect::ShowRun(run_index)) => self.show_run(run_index),
-            Some(Effect::CopyToClipboard(rid)) => {
-                self.terminal.write_sequence(&terminal::clipboard_sequence(&rid));
-                // The sequence has no answer. By default tmux drops it.
-                let through_tmux = match std::env::var_os("TMUX") {
-                    Some(_) => "; tmux needs set-clipboard on",
-                    None => "",
-                };
-                self.ui.show_message(format!("rid sent to the terminal (OSC 52), unconfirmed{through_tmux}"));
-            }
-            Some(Effect::Export(format)) => {
+            Effect::Command(command) => self.commands.push_back(command),
+            Effect::ShowRun(run_index) => self.show_run(run_index),
+            Effect::CopyToClipboard(rid) => self.copy_rid(&rid),
+            Effect::Export(format) => {
                 let message = self.exporter.start_export(format, run);
                 self.ui.show_message(message);
             }
         }
+    }
+
+    /// Sends the rid to the clipboard of the user's terminal, and says so. No terminal confirms it.
+    fn copy_rid(&mut self, rid: &str) {
+        self.terminal.write_sequence(&terminal::clipboard_sequence(rid));
+        // By default, tmux drops the sequence.
+        let hint_on_tmux = if std::env::var_os("TMUX").is_some() { "; tmux needs set-clipboard on" } else { "" };
+        self.ui.show_message(format!("rid sent to the terminal (OSC 52), unconfirmed{hint_on_tmux}"));
     }
 
     /// Copies the histories of requests of interest, those of the findings and of the user, because the ledger soon overwrites the chunks
@@ -321,13 +328,7 @@ impl Screen {
             ..RunValues::default()
         };
         let model = &mut self.runs[self.shown_run].model;
-        // Stays unknown before the first event, and without a wall clock.
-        model.wall_start_ns = None;
-        if let Some(clocks) = run.about.wall()
-            && let Some(start) = run.analysis.ledger().started()
-        {
-            model.wall_start_ns = Some(clocks.wall_ns_at(start));
-        }
+        model.wall_start_ns = wall_ns_at_start(run);
         model.refresh(run.analysis, values);
         if needs_rows {
             // A filter searches all requests that the ledger holds.
@@ -519,6 +520,12 @@ fn stage_word(run: &Run<'_>) -> &'static str {
         RunStage::Running => "live",
         RunStage::Ended => "ended",
     }
+}
+
+/// Wall-clock time at which the run started; `None` before its first event, and without a wall clock.
+fn wall_ns_at_start(run: &Run<'_>) -> Option<u64> {
+    let started = run.analysis.ledger().started()?;
+    Some(run.about.wall()?.wall_ns_at(started))
 }
 
 /// Degradations of the run, and the newest line of tokengap's log, which the screen hides.
