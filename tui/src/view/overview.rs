@@ -15,6 +15,7 @@ use super::{ItlQuantiles, draw_advice, draw_itl, hops};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
+use crate::state::threads::TimeShares;
 use crate::state::ui::Ui;
 use crate::state::waiting::WaitingRequests;
 use crate::theme::Ink;
@@ -171,25 +172,14 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 4
 }
 
-/// Requests whose first token was sent and waits, and those that have no token yet.
+/// Requests whose first token was sent and waits, and those that have no token yet. Then those that may wait without being observed.
 fn describe_waiting_requests(waiting: WaitingRequests, model: &Model) -> String {
     let mut parts = Vec::new();
-    let wait = format_duration(waiting.longest_wait_ns);
-    match waiting.requests {
-        0 => {}
-        // Sent at this instant, so it has not waited yet.
-        1 if waiting.longest_wait_ns == 0 => parts.push("1 first token is waiting".to_owned()),
-        1 => parts.push(format!("1 first token is waiting, for {wait}")),
-        more if waiting.longest_wait_ns == 0 => parts.push(format!("{} first tokens are waiting", format_count(more))),
-        more => parts.push(format!("{} first tokens are waiting, the longest for {wait}", format_count(more))),
+    if waiting.requests > 0 {
+        parts.push(describe_waiting_tokens(waiting));
     }
-    if let Some(WaitingRequests { requests, longest_wait_ns }) = model.gap.without_token {
-        let wait = format_duration(longest_wait_ns);
-        parts.push(match requests {
-            1 if longest_wait_ns == 0 => "1 dispatched request has no token yet".to_owned(),
-            1 => format!("1 dispatched request has no token yet, for {wait}"),
-            more => format!("{} dispatched requests have no token yet, the longest for {wait}", format_count(more)),
-        });
+    if let Some(without_token) = model.gap.without_token {
+        parts.push(describe_requests_without_token(without_token));
     }
     if parts.is_empty() {
         let moment = if model.is_at_end() { "at the end" } else { "now" };
@@ -197,6 +187,30 @@ fn describe_waiting_requests(waiting: WaitingRequests, model: &Model) -> String 
     }
     parts.push(model.unseen_requests().to_owned());
     parts.join("; ")
+}
+
+/// Number of first tokens that were sent and not received, and the longest wait. A token that was sent at this instant has not waited yet.
+fn describe_waiting_tokens(waiting: WaitingRequests) -> String {
+    let tokens = match waiting.requests {
+        1 => "1 first token is waiting".to_owned(),
+        more => format!("{} first tokens are waiting", format_count(more)),
+    };
+    if waiting.longest_wait_ns == 0 {
+        return tokens;
+    }
+    let which = if waiting.requests == 1 { "for" } else { "the longest for" };
+    format!("{tokens}, {which} {}", format_duration(waiting.longest_wait_ns))
+}
+
+/// Number of requests that were dispatched and have no token yet, and the time since the first dispatch among them.
+fn describe_requests_without_token(waiting: WaitingRequests) -> String {
+    let wait = format_duration(waiting.longest_wait_ns);
+    match waiting.requests {
+        // Dispatched at this instant, so it has not waited yet.
+        1 if waiting.longest_wait_ns == 0 => "1 dispatched request has no token yet".to_owned(),
+        1 => format!("1 dispatched request has no token yet, for {wait}"),
+        more => format!("{} dispatched requests have no token yet, the longest for {wait}", format_count(more)),
+    }
 }
 
 /// Draws the time to first token in one row, if it is known. Returns the next free row.
@@ -238,15 +252,8 @@ fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
     pad.draw_text(1, y, "flow", Ink::Head);
-    let live = format_count(requests.live);
-    let now = if let Some(end) = model.sends_end {
-        // Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that moment.
-        format!("{}, then {live} live", model.describe_observation_end(end))
-    } else {
-        let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
-        format!("{}  {live} live", describe_rates(model, has_room_for_frames))
-    };
-    let mut x = pad.draw_text(TOTALS_X, y, &now, Ink::Strong);
+    let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
+    let mut x = pad.draw_text(TOTALS_X, y, &describe_flow_now(model, has_room_for_frames), Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         // Most runs have none.
         if count > 0 {
@@ -265,6 +272,16 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     if model.error_responses > 0 {
         let errors = plural(model.error_responses, "error response");
         pad.draw_text(x, y, &format!("; {errors}"), Ink::Dim);
+    }
+}
+
+/// Rates and live requests. Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that
+/// moment.
+fn describe_flow_now(model: &Model, has_room_for_frames: bool) -> String {
+    let live = format_count(model.requests.live);
+    match model.sends_end {
+        Some(end) => format!("{}, then {live} live", model.describe_observation_end(end)),
+        None => format!("{}  {live} live", describe_rates(model, has_room_for_frames)),
     }
 }
 
@@ -336,6 +353,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     }
 }
 
+/// Role of the thread that receives the tokens last, at the end of the last hop, and how it spent the last seconds. Of several such threads,
+/// the first one that was sampled in that time; `None` without one.
+fn last_receiver_shares(model: &Model) -> Option<(&str, TimeShares)> {
+    let last_role = &*model.hops.last()?.ends.to;
+    let mut receivers =
+        model.threads.iter().flatten().filter(|thread| thread.is_receiver && *thread.role == *last_role);
+    let sampled = receivers.find(|thread| thread.recent.is_some())?;
+    Some((sampled.role.as_str(), sampled.recent?))
+}
+
 /// Share of a thread's time in one state; `None` if it is unknown, for this reason.
 struct StateShare {
     share: Option<f64>,
@@ -346,15 +373,8 @@ struct StateShare {
 /// Draws how the thread that receives the tokens last spends its time. Draws nothing if no such thread was sampled. Returns the next free
 /// row.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    // The tokens leave the engine at the end of the last hop.
-    let last_role = model.hops.last().map(|hop| &*hop.ends.to);
-    let mut receivers =
-        model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
-    // The first one with recent samples.
-    let Some((thread, shares)) = receivers.find_map(|thread| Some((thread, thread.recent?))) else {
-        return y;
-    };
-    let x = pad.draw_text(1, y, &thread.role, Ink::Head);
+    let Some((role, shares)) = last_receiver_shares(model) else { return y };
+    let x = pad.draw_text(1, y, role, Ink::Head);
     let states = [
         // Every sample has the time on a CPU, so no reason is needed.
         StateShare { share: Some(shares.running), state: "running", reason_unknown: "" },
@@ -402,9 +422,9 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let first_chart_y = y + 1;
     // One row for the axis.
     let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
-    if usize::from(free_rows) < charts.len()
-        && let Some(index) = model.findings.first().and_then(|worst| chart_of_finding(worst.kind))
-    {
+    let has_room_for_all = usize::from(free_rows) >= charts.len();
+    let chart_of_worst = model.findings.first().and_then(|worst| chart_of_finding(worst.kind));
+    if !has_room_for_all && let Some(index) = chart_of_worst {
         // The curve of the headline comes second, so that it is not one of those left out.
         charts[1..=index].rotate_right(1);
     }
