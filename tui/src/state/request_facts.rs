@@ -123,7 +123,10 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
             format_loss_times(facts.confirmed_losses.as_ref(), row.first_at),
             name_losses(facts.confirmed_losses.as_ref())
         ),
-        Flag::ToolCall => facts.tool_calls.as_ref().map_or_else(|| flag.explanation().to_owned(), explain_tool_calls),
+        Flag::ToolCall => match &facts.tool_calls {
+            Some(calls) => explain_tool_calls(calls),
+            None => flag.explanation().to_owned(),
+        },
         Flag::DropPredicted => format!(
             "several of its chunks were received in one wakeup, and {} keeps only the last{}",
             engine.title(),

@@ -66,51 +66,76 @@ const GAP_CHART: usize = 2;
 const LOST_CHUNKS_CHART: usize = 3;
 const MERGED_CHUNKS_CHART: usize = 4;
 
+/// What a screen has rows for.
+#[derive(Clone, Copy)]
+struct ScreenRoom {
+    /// Empty rows between the parts, and a list of findings.
+    is_tall: bool,
+    /// Rows that say little.
+    has_spare_rows: bool,
+    /// Only what is most important, because the other rows are for the charts.
+    is_low: bool,
+}
+
+impl ScreenRoom {
+    fn for_height(height: u16) -> Self {
+        Self { is_tall: height >= TALL_ROWS, has_spare_rows: height >= SMALL_ROWS, is_low: height < LOW_ROWS }
+    }
+}
+
 /// Draws the state of the engine from top to bottom: gaps, totals, path, breakdowns, curves, findings.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let is_tall = pad.height() >= TALL_ROWS;
-    // Rows saved on a low screen are for the charts.
-    let is_low = pad.height() < LOW_ROWS;
-    let has_spare_rows = pad.height() >= SMALL_ROWS;
+    let room = ScreenRoom::for_height(pad.height());
     // Only a tall screen has an empty row between two parts.
-    let empty_rows = u16::from(is_tall);
-    let mut y = if is_low { 0 } else { draw_advice(pad, 0, model) };
-    y += empty_rows;
-    y = draw_gap(pad, y, model);
-    y = draw_ttft(pad, y, model);
-    // On a smaller screen, only a filter on `ttft` and the report show what is not observed.
-    if has_spare_rows {
-        y = draw_ttft_absences(pad, y, model);
-    }
-    y += empty_rows;
-    y = draw_totals(pad, y, model);
-    // A small screen shows inter-token latencies only if that at the client is known.
-    if has_spare_rows || (!is_low && model.itl.delivered_by_token.is_some()) {
-        let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
-        y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
-    }
-    y = draw_receiving_thread(pad, y, model);
-    y += empty_rows;
-    y = path::draw_path(pad, y, model, is_low);
-    let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
-    // On a small screen, a third row would take the place of a curve.
-    let max_rows = if has_spare_rows { MAX_LEGEND_ROWS } else { SMALL_LEGEND_ROWS };
-    let legend_room = LegendRoom { max_rows, more: "enlarge" };
-    // The output's part of the time to first token has its own bar if there is room.
-    if is_tall || ttft.is_none() {
-        y = path::draw_breakdown(pad, y, &first_tokens_title(model, pad.width()), &model.first_token_path, legend_room);
-    }
-    y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default(), legend_room);
-    if !is_tall {
+    let empty_rows = u16::from(room.is_tall);
+    let mut y = if room.is_low { 0 } else { draw_advice(pad, 0, model) };
+    y = draw_first_tokens(pad, y + empty_rows, model, room);
+    y = draw_traffic(pad, y + empty_rows, model, room);
+    y = path::draw_path(pad, y + empty_rows, model, room.is_low);
+    y = draw_breakdowns(pad, y, model, room);
+    if !room.is_tall {
         y = draw_worst_finding(pad, y, model);
     }
-    y += u16::from(is_tall || pad.height().saturating_sub(y) > ROWS_WITHOUT_SPACE);
+    y += u16::from(room.is_tall || pad.height().saturating_sub(y) > ROWS_WITHOUT_SPACE);
     // An empty row and the heading precede the findings.
-    let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
+    let rows_for_findings = if room.is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
-    if is_tall && !model.findings.is_empty() {
+    if room.is_tall && !model.findings.is_empty() {
         draw_findings(pad, y + 1, model);
     }
+}
+
+/// Draws the gap between send and receive of first tokens, and the time to first token. Returns the next free row.
+fn draw_first_tokens(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> u16 {
+    let y = draw_gap(pad, y, model);
+    let y = draw_ttft(pad, y, model);
+    // On a smaller screen, only a filter on `ttft` and the report show what is not observed.
+    if room.has_spare_rows { draw_ttft_absences(pad, y, model) } else { y }
+}
+
+/// Draws the totals, the inter-token latency, and the thread that receives the tokens last. Returns the next free row.
+fn draw_traffic(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> u16 {
+    let mut y = draw_totals(pad, y, model);
+    let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
+    // A small screen shows inter-token latencies only if that at the client is known.
+    if room.has_spare_rows || (!room.is_low && client.is_some()) {
+        y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
+    }
+    draw_receiving_thread(pad, y, model)
+}
+
+/// Draws what the time to first token consists of, as far as that is known. Returns the next free row.
+fn draw_breakdowns(pad: &mut Pad<'_>, mut y: u16, model: &Model, room: ScreenRoom) -> u16 {
+    let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
+    // On a small screen, a third row would take the place of a curve.
+    let max_rows = if room.has_spare_rows { MAX_LEGEND_ROWS } else { SMALL_LEGEND_ROWS };
+    let legend_room = LegendRoom { max_rows, more: "enlarge" };
+    // The output's part of the time to first token has its own bar if there is room.
+    if room.is_tall || ttft.is_none() {
+        let title = first_tokens_title(model, pad.width());
+        y = path::draw_breakdown(pad, y, &title, &model.first_token_path, legend_room);
+    }
+    path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default(), legend_room)
 }
 
 /// Title of the bar of first tokens, which does not cover the time inside the last process.

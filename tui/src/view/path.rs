@@ -189,20 +189,28 @@ fn draw_arrow(pad: &mut Pad<'_>, x: u16, y: u16, arrow: &Arrow, arrow_width: u16
     let shaft = pad.theme.rich_or_ascii("─", "-").repeat(shaft_width);
     let head = pad.theme.rich_or_ascii("▶", ">");
     pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
-    let [first_line, other_lines @ ..] = &arrow.lines;
     let [first_form, other_forms @ ..] = forms;
-    let sign = arrow.sign(pad.theme);
-    let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
-    let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
-    // A space before the sign, and another behind it.
-    let free_width = arrow_width - 2 - text_width(&sign);
-    let fitting = shorten_to_number(&with_oldest, free_width);
-    pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
-    for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-        let text = shorten_to_number(form.shorten_line(text), arrow_width - CELLS_BESIDE_TEXT);
+    // A space comes before the text.
+    let line_width = arrow_width - 1;
+    let first_text = text_of_first_line(arrow, first_form, line_width, pad.theme);
+    pad.draw_clipped(x + 1, y + 1, line_width, &first_text, health_ink);
+    let other_lines = arrow.lines[1..].iter().zip(other_forms);
+    for (line_y, (line, form)) in (y + 2..).zip(other_lines) {
+        let text = shorten_to_number(form.shorten_line(line), arrow_width - CELLS_BESIDE_TEXT);
         // Indented by the cells of the sign.
-        pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
+        pad.draw_clipped(x + 1, line_y, line_width, &format!("  {text}"), Ink::Plain);
     }
+}
+
+/// Text of an arrow's first line in at most `width` cells: the sign of its health, the line in this form, and the age of the oldest frame if
+/// there is room.
+fn text_of_first_line(arrow: &Arrow, form: LineForm, width: u16, theme: Theme) -> String {
+    let sign = arrow.sign(theme);
+    let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
+    let with_oldest = format!("{}{oldest}", form.shorten_line(&arrow.lines[0]));
+    // A space follows the sign.
+    let free_width = width - 1 - text_width(&sign);
+    format!("{sign} {}", shorten_to_number(&with_oldest, free_width))
 }
 
 /// Draws one arrow per row, with its numbers beside it. Returns the next free row.
