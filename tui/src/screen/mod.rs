@@ -436,7 +436,7 @@ impl Screen {
         Ok(self.commands.pop_front().unwrap_or(ScreenCommand::Stay))
     }
 
-    /// Sleeps for at most `time`, until a key is pressed.
+    /// Sleeps for at most `time`, until a key is pressed. Does not sleep if a command waits for the run loop.
     fn sleep_until_input(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
         let time = if self.needs_draw { time.min(session::SHORT_SLEEP) } else { time };

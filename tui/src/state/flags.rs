@@ -50,7 +50,7 @@ pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
     // The larger one: some findings count the late requests without those that still wait, others list fewer than they count.
     let requests = late.unwrap_or(0).max(verdict.requests.counted());
     let is_about_silence = evidence_count(verdict, "silence_ns").is_some();
-    // In other findings, `streams` are not those that paused.
+    // Only a finding about a silence counts the streams that paused.
     let paused_streams = if is_about_silence { evidence_count(verdict, "streams").unwrap_or(0) } else { 0 };
     let mut hit = Vec::new();
     if requests > 0 {

@@ -63,8 +63,8 @@ fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFinding
     }
 }
 
-/// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path. A receiver is one of several
-/// workers or, if there is only one, its address.
+/// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path. A receiver is a worker by its
+/// number or, if it has none, its endpoint.
 pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let mut ends = Vec::new();
     for hop in ledger.hops().iter().filter(|hop| !hop.carries_requests) {
@@ -158,7 +158,8 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
     })
 }
 
-/// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if neither of its ends is observed any more, or if the run has just begun.
+/// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if neither of its ends is observed any
+/// more, or if the run has just begun.
 pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group)?;
     let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
@@ -211,8 +212,8 @@ fn run_ns(ledger: &Ledger) -> u64 {
     ledger.started().map_or(0, |started| ledger.now().since(started))
 }
 
-/// Health by the oldest waiting frame, judged by the first-token thresholds. A large backlog alone is a warning. Without an observed queue
-/// or without frames, the health is unknown.
+/// Health by the oldest waiting frame, judged by the thresholds for first tokens. A large backlog alone is a warning. The health is unknown
+/// without frames, or if what waits now is not observed.
 fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
     let wait_ns = oldest_wait_ns.unwrap_or(0);
     if wait_ns >= GAP_CRITICAL_NS {
@@ -226,7 +227,8 @@ fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Optio
     }
 }
 
-/// Frames in each class of [`QUEUE_WAIT_BOUNDS_NS`], and above the last bound.
+/// Number of frames in each class of queue waits. A class has the waits up to one of [`QUEUE_WAIT_BOUNDS_NS`] and above the bound before;
+/// the last has those above all bounds.
 fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
     let mut above_last_bound = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);

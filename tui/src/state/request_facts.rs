@@ -26,8 +26,8 @@ pub(crate) struct RequestFacts {
 }
 
 impl RequestFacts {
-    /// Reads the record of a live `request`, or else of one that has finished, of which the ledger keeps the `summary` and, in another list,
-    /// the losses.
+    /// Reads the record of a live `request`, or else of one that has finished. Of that, the ledger keeps the `summary` and, in a list of
+    /// their own, the losses.
     pub(super) fn from_ledger(
         ledger: &Ledger,
         request: Option<&Request>,

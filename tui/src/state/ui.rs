@@ -354,14 +354,15 @@ impl Ui {
         self.choose_request(model.table.visible_row(new_position).map(|row| row.rid.clone()));
     }
 
-    /// Selects the next (positive) or previous chunk that was or may have been lost or merged.
+    /// Selects the next (positive direction) or previous chunk that was or may have been lost or merged, which is then the first one shown.
     fn seek_harmed_chunk(&mut self, direction: isize, model: &Model) {
         let Some(detail) = &model.detail else { return };
         let mut harmed = detail.harmed_chunks();
         let current = self.selected_index(Tab::Request);
         let found = if direction > 0 {
             // The first search includes the current line.
-            harmed.find(|&index| index > current || (index == current && !self.has_sought_chunk))
+            let first_index = if self.has_sought_chunk { current + 1 } else { current };
+            harmed.find(|&index| index >= first_index)
         } else {
             harmed.take_while(|&index| index < current).last()
         };
@@ -459,7 +460,7 @@ impl Ui {
         }
     }
 
-    /// Scrolls to later (positive) or earlier times.
+    /// Scrolls to later (positive steps) or earlier times. `seconds_back` is the distance of the last shown second from the newest one.
     fn scroll_time(&mut self, steps: isize, model: &Model) {
         let distance_s = steps.unsigned_abs() as u64 * SCROLL_COLUMNS * SECONDS_PER_COLUMN[self.zoom_level];
         let back_before = self.seconds_back(model);

@@ -93,10 +93,12 @@ impl Model {
         if lists_some {
             return None;
         }
-        let without_token = self.gap.without_token.map_or(0, |waiting| waiting.requests);
-        let unlisted = match without_token {
-            0 => String::new(),
-            count => format!("{} have none yet and are not listed, ", plural(count, "dispatched request")),
+        // A dispatched request has no row before its first token was sent.
+        let unlisted = match self.gap.without_token {
+            Some(waiting) if waiting.requests > 0 => {
+                format!("{} have none yet and are not listed, ", plural(waiting.requests, "dispatched request"))
+            }
+            _ => String::new(),
         };
         Some(format!("state:waiting has requests with a first token: {unlisted}{}", self.unseen_requests()))
     }

@@ -253,8 +253,8 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     draw_degraded_or(pad, x, "", model);
 }
 
-/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, the text `otherwise`. The engine follows at the right edge if it fits: with
-/// its release, a reader can judge an advice that names one.
+/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, the text `otherwise`. The engine follows
+/// at the right edge if it fits: with its release, a reader can judge an advice that names one.
 fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
     let label = degraded_label(model);
     // A degradation can be shortened to this label.

@@ -378,8 +378,8 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     }
 }
 
-/// Role of the thread that receives the tokens last, at the end of the last hop, and how it spent the last seconds. Of several such threads,
-/// the first one that was sampled in that time; `None` without one.
+/// Role of the thread that receives the tokens last, at the end of the last hop, and how it spent the last seconds. Of several threads, it
+/// is the first one that was sampled in that time; `None` without one.
 fn last_receiver_shares(model: &Model) -> Option<(&str, TimeShares)> {
     let last_role = &*model.hops.last()?.ends.to;
     let mut receivers =

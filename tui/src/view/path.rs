@@ -202,8 +202,8 @@ fn draw_arrow(pad: &mut Pad<'_>, x: u16, y: u16, arrow: &Arrow, arrow_width: u16
     }
 }
 
-/// Text of an arrow's first line in at most `width` cells: the sign of its health, the line in this form, and the age of the oldest frame if
-/// there is room.
+/// Text of an arrow's first line in at most `width` cells: the sign of its health, the line in this form, and the age of the oldest frame
+/// if there is room.
 fn text_of_first_line(arrow: &Arrow, form: LineForm, width: u16, theme: Theme) -> String {
     let sign = arrow.sign(theme);
     let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));

@@ -74,8 +74,10 @@ fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Pos
     }
     // Drawn from last to first, because the first one is the most important and must stay visible in its cell.
     for finding in model.findings.iter().rev() {
-        let cell = bar_cell(model.finding_start_ns(finding), whole_ns, width).min(width.saturating_sub(1));
+        let last_cell = width.saturating_sub(1);
+        let cell = bar_cell(model.finding_start_ns(finding), whole_ns, width).min(last_cell);
         let health = Health::from(finding.verdict.severity);
+        // The sign of the current time stays visible.
         if cell != current {
             pad.draw_text(x + cell, 0, pad.theme.health_symbol(health), Ink::Health(health));
         }
