@@ -420,20 +420,26 @@ impl Screen {
         self.ui.is_watching = !self.pods.is_empty();
         self.show_new_messages(run);
         self.read_keys(run)?;
-        // A key may have made a refresh due, at a later time than the `now` above.
-        let now = Instant::now();
-        let is_due = now >= self.next_refresh;
-        if is_due {
-            self.next_refresh = now + REFRESH_INTERVAL;
-        }
-        let is_refreshed = is_due && self.changes.needs_refresh(run, now);
-        if is_refreshed {
-            self.refresh_due_parts(run, now);
-        }
+        let is_refreshed = self.refresh_if_due(run);
         if self.needs_draw {
             self.draw_frame(run, is_refreshed)?;
         }
         Ok(self.commands.pop_front().unwrap_or(ScreenCommand::Stay))
+    }
+
+    /// Refreshes the model if that is due and something new is to be shown. Returns whether it did.
+    fn refresh_if_due(&mut self, run: &Run<'_>) -> bool {
+        // Read here, because a key may have made a refresh due just now.
+        let now = Instant::now();
+        if now < self.next_refresh {
+            return false;
+        }
+        self.next_refresh = now + REFRESH_INTERVAL;
+        if !self.changes.needs_refresh(run, now) {
+            return false;
+        }
+        self.refresh_due_parts(run, now);
+        true
     }
 
     /// Sleeps for at most `time`, until a key is pressed. Does not sleep if a command waits for the run loop.
@@ -554,13 +560,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
     let theme = Theme::detect();
     loop {
-        // Each search finds all sources, so only the latest one counts.
-        if let Some(latest) = searches.try_iter().last() {
-            picker.has_searched = true;
-            // The places that could not be searched, which the screen names.
-            picker.blind = latest.blind;
-            picker.replace_offers(latest.offers);
-        }
+        update_offers(&mut picker, searches);
         let mut click_areas = ClickAreas::default();
         if terminal.is_ready() {
             terminal
@@ -575,4 +575,14 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
             return Ok(chosen);
         }
     }
+}
+
+/// Shows the sources that the searches have found since the last call, if any.
+fn update_offers(picker: &mut SourcePicker, searches: &Receiver<FoundSources>) {
+    // Each search finds all sources, so only the latest one counts.
+    let Some(latest) = searches.try_iter().last() else { return };
+    picker.has_searched = true;
+    // The places that could not be searched, which the screen names.
+    picker.blind = latest.blind;
+    picker.replace_offers(latest.offers);
 }

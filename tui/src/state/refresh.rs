@@ -174,14 +174,14 @@ impl Model {
         kept: &PinnedHistories,
         finding_index: usize,
     ) {
+        self.receiver_changes = None;
         let selected = self.findings.get(finding_index);
         // The only kind of finding that is about receivers.
-        let finding = selected.filter(|finding| finding.kind == "rid-changed-worker");
-        self.receiver_changes = finding.and_then(|finding| {
-            let ledger = analysis.ledger();
-            let history = kept.longest_history(ledger, &finding.verdict.rid);
-            describe_receiver_changes(&receiver_changes(&history, &hops::hop_ends(ledger)))
-        });
+        let Some(finding) = selected.filter(|finding| finding.kind == "rid-changed-worker") else { return };
+        let ledger = analysis.ledger();
+        let history = kept.longest_history(ledger, &finding.verdict.rid);
+        let changes = receiver_changes(&history, &hops::hop_ends(ledger));
+        self.receiver_changes = describe_receiver_changes(&changes);
     }
 
     /// Verdict on the run: the most severe finding or, without a warning, what the run shows.
@@ -197,9 +197,8 @@ impl Model {
     fn verdict_of_finding(&self, worst: &Finding, ledger: &Ledger) -> RunVerdict {
         let now = ledger.now();
         let all = self.findings.iter().map(|finding| FindingSpan::at(finding, now));
-        let text = headline_of_finding(FindingSpan::at(worst, now), all, &worst.verdict.summary, |at_ns| {
-            self.format_moment(MonoNs(at_ns).since(self.started_at))
-        });
+        let format_at = |at_ns| self.format_moment(MonoNs(at_ns).since(self.started_at));
+        let text = headline_of_finding(FindingSpan::at(worst, now), all, &worst.verdict.summary, format_at);
         RunVerdict {
             health: worst.verdict.severity.into(),
             text,
@@ -212,6 +211,7 @@ impl Model {
     /// Verdict on a run without a warning. The health is good only if every check had what it needs.
     fn verdict_without_warning(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         let answers = &ledger.totals().answers;
+        // The checks, each with whether the run shows what it needs.
         let judged = judgements(ledger);
         let traffic = SeenTraffic {
             requests: &self.requests,
@@ -306,25 +306,29 @@ fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
     ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
+/// Requests whose first token was sent and has not been received.
+fn waiting_first_tokens(ledger: &Ledger) -> WaitingRequests {
+    let mut waiting = WaitingRequests::default();
+    for sent_at in ledger.requests().filter_map(Request::waiting_since) {
+        waiting.requests += 1;
+        waiting.longest_wait_ns = waiting.longest_wait_ns.max(ledger.now().since(sent_at));
+    }
+    waiting
+}
+
 /// Reads the gaps between send and receive of first tokens from the ledger. Also counts the requests whose first token was sent and waits
 /// now, and those whose first token was not sent yet.
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
-    let now = ledger.now();
-    let mut token_sent = WaitingRequests::default();
-    for sent_at in ledger.requests().filter_map(Request::waiting_since) {
-        token_sent.requests += 1;
-        token_sent.longest_wait_ns = token_sent.longest_wait_ns.max(now.since(sent_at));
-    }
     let without_token = ledger.oldest_dispatched().map(|(_, oldest)| WaitingRequests {
         requests: ledger.dispatched_count() as u64,
-        longest_wait_ns: now.since(oldest.sent),
+        longest_wait_ns: ledger.now().since(oldest.sent),
     });
     FirstTokenGap {
         window: ledger.recent_gap(),
         whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
         // Where gaps are not observed, a wait that has ended may look open.
-        waiting: ledger.observes_gaps().then_some(token_sent),
+        waiting: if ledger.observes_gaps() { Some(waiting_first_tokens(ledger)) } else { None },
         without_token,
     }
 }

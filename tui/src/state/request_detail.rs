@@ -163,8 +163,8 @@ fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Fac
     merge_small_segments(segments.into_iter())
 }
 
-/// Describes where the first token spends a part of its time: on a leg of the time to first token, or on a part of the way from scheduler to
-/// tokenizer.
+/// Describes where the first token spends a part of its time: on a leg of the time to first token, or on a part of the way from scheduler
+/// to tokenizer.
 fn describe_place(place: FirstTokenPlace, legs: &[LifeLeg], engine: &dyn Facts) -> String {
     match place {
         FirstTokenPlace::Ttft(ttft_leg) => ttft_leg.describe(engine),

@@ -107,9 +107,10 @@ impl RequestTable {
         self.order = order;
         let rows = self.rows[..self.row_count].iter().enumerate();
         let mut matching_pinned = 0;
+        // Most users pin none, and the search reads all rows.
         if !pins.is_empty() {
-            // Pinned rows are shown even if they do not match, but only those that match are counted.
             let pinned = rows.clone().filter(|(_, row)| pins.contains(&row.rid));
+            // Pinned rows are shown even if they do not match, but only those that match are counted.
             matching_pinned = pinned.clone().filter(|(_, row)| filter.matches(row, self.clock)).count();
             shown.extend(pinned.map(|(index, row)| ShownRow::new(index, row, order.column)));
             shown.sort_unstable_by(|a, b| self.compare_rows(a, b));

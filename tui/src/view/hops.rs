@@ -382,6 +382,7 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
 /// Draws a time series from column `x` on: its title with the last value and the maximum, its bars, and the time axis.
 fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeWindow, model: &Model) {
     let columns = pad.width().saturating_sub(x + 1);
+    // `Err` with the reason if there is nothing to draw.
     let values = series.column_values(&model.curves, window, columns);
     let numbers = match &values {
         Ok(values) => {

@@ -418,6 +418,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     if x + 2 + text_width(&time) <= pad.width() {
         x = pad.draw_text(x + 2, y, &time, Ink::Dim);
     }
+    // Behind the known shares, why the others are not.
     for StateShare { state, reason_unknown, .. } in states.iter().filter(|state| state.share.is_none()) {
         let text = format!("{state}: {reason_unknown}");
         // The CPU tab has the reasons, too.
@@ -443,16 +444,10 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", model);
-    let mut charts = chart_series(model);
     let first_chart_y = y + 1;
     // One row for the axis.
     let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
-    let has_room_for_all = usize::from(free_rows) >= charts.len();
-    let chart_of_worst = model.findings.first().and_then(|worst| chart_of_finding(worst.kind));
-    if !has_room_for_all && let Some(index) = chart_of_worst {
-        // The curve of the headline comes second, so that it is not one of those left out.
-        charts[1..=index].rotate_right(1);
-    }
+    let charts = charts_in_order(model, usize::from(free_rows));
     let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
     let mut y = first_chart_y;
     let mut hidden = charts.len();
@@ -472,6 +467,19 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
         pad.draw_at_right_edge(y, &format!("{hidden} more: enlarge "), Ink::Dim);
     }
     y + 1
+}
+
+/// Time series in the order in which they are drawn. If not each of them gets a row, the curve of the worst finding comes second, so that
+/// it is not one of those left out.
+fn charts_in_order(model: &Model, free_rows: usize) -> [ChartSeries<'_>; 6] {
+    let mut charts = chart_series(model);
+    let chart_of_worst = model.findings.first().and_then(|worst| chart_of_finding(worst.kind));
+    if free_rows < charts.len()
+        && let Some(index) = chart_of_worst
+    {
+        charts[1..=index].rotate_right(1);
+    }
+    charts
 }
 
 /// Time series of the run, the most important first: a low screen shows only those that fit. Each reads its value from the slot, which has

@@ -375,8 +375,8 @@ fn drop_least_important(words: &mut Vec<Cow<'_, str>>) -> bool {
     shorten_around_number(words, number)
 }
 
-/// Shortens a text with one number, which is the word with this index, in the order of [`drop_least_important`]. Words before the number are
-/// dropped only if a unit behind it says what it is. Returns whether anything was dropped.
+/// Shortens a text with one number, which is the word with this index, in the order of [`drop_least_important`]. Words before the number
+/// are dropped only if a unit behind it says what it is. Returns whether anything was dropped.
 fn shorten_around_number(words: &mut Vec<Cow<'_, str>>, number: usize) -> bool {
     let has_unit = number + 1 < words.len();
     let has_several_words_before = number > 1 && has_unit;

@@ -340,7 +340,8 @@ fn worst_tick_of_each_cell(ticks: &[Tick], span: TimeSpan, cell_count: u16) -> V
     for tick in ticks {
         let cell = scaled_cell(tick.at.since(span.first), span.length_ns(), last_cell);
         if let Some(worst_tick) = worst_ticks.get_mut(cell) {
-            *worst_tick = Some(more_severe_tick(worst_tick.unwrap_or(tick.symbol), tick.symbol));
+            let worst_so_far = worst_tick.unwrap_or(tick.symbol);
+            *worst_tick = Some(more_severe_tick(worst_so_far, tick.symbol));
         }
     }
     worst_ticks

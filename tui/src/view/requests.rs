@@ -176,18 +176,22 @@ fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
             fitting.push(ShownColumn { column, width });
         }
     }
-    // Rids grow to their whole width, the flags take the rest.
-    if let Some(rid) = fitting.iter_mut().find(|shown| shown.column == RequestColumn::Rid) {
+    distribute_spare_width(&mut fitting, spare_width);
+    // Columns are ordered as they stand on the screen.
+    fitting.sort_unstable();
+    fitting
+}
+
+/// Widens columns by the cells that are left: rids grow to their whole width, the flags take the rest.
+fn distribute_spare_width(columns: &mut [ShownColumn], mut spare_width: u16) {
+    if let Some(rid) = columns.iter_mut().find(|shown| shown.column == RequestColumn::Rid) {
         let more = spare_width.min(WHOLE_RID_WIDTH - rid.width);
         rid.width += more;
         spare_width -= more;
     }
-    if let Some(flags) = fitting.iter_mut().find(|shown| shown.column == RequestColumn::Flags) {
+    if let Some(flags) = columns.iter_mut().find(|shown| shown.column == RequestColumn::Flags) {
         flags.width += spare_width;
     }
-    // Columns are ordered as they stand on the screen.
-    fitting.sort_unstable();
-    fitting
 }
 
 /// First visible row such that the selected one is visible, in the middle if possible.

@@ -471,10 +471,11 @@ fn explain_misused_word(word: &str) -> Option<String> {
         let example = if number.column.is_duration { "1s" } else { "0" };
         return Some(format!("{word} needs a comparison, for example {word}>{example}; {as_text}"));
     }
-    let states = RequestState::ALL.map(|state| ("state", state.label()));
-    let flags = Flag::ALL.map(|flag| ("flag", flag.label()));
-    if let Some((kind, label)) = states.into_iter().chain(flags).find(|(_, label)| label.eq_ignore_ascii_case(word)) {
-        return Some(format!("did you mean {kind}:{label}? {as_text}"));
+    if let Some(state) = RequestState::ALL.iter().find(|state| state.label().eq_ignore_ascii_case(word)) {
+        return Some(format!("did you mean state:{}? {as_text}", state.label()));
+    }
+    if let Some(flag) = Flag::ALL.iter().find(|flag| flag.label().eq_ignore_ascii_case(word)) {
+        return Some(format!("did you mean flag:{}? {as_text}", flag.label()));
     }
     if word.contains(['*', '?']) {
         return Some(format!("no wildcards: a rid contains the text; use rid:{}", word.replace(['*', '?'], "")));
@@ -482,7 +483,10 @@ fn explain_misused_word(word: &str) -> Option<String> {
     if word.contains('|') {
         return Some(format!("no alternatives: all terms must match; {as_text}"));
     }
-    word.contains('@').then(|| format!("a saved filter stands alone; {as_text}"))
+    if word.contains('@') {
+        return Some(format!("a saved filter stands alone; {as_text}"));
+    }
+    None
 }
 
 /// The one of `all` whose label is `value`, ignoring case. The error lists the labels; `kind` is its word for them, `state` or `flag`.
