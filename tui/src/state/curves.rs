@@ -89,7 +89,7 @@ impl Curves {
         values
     }
 
-    /// Values of the seconds from `first` to `last`, both included, as far as they are kept.
+    /// Slots, the values of one second each, from second `first` of the run to `last`, both included, as far as they are kept.
     fn slots(&self, first: u64, last: u64) -> impl Iterator<Item = &SlotValues> {
         (first..=last).filter_map(|second| {
             let second_of_analysis = second.checked_sub(self.offset_s)?;

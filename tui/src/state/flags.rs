@@ -44,7 +44,8 @@ pub(crate) struct RunVerdict {
     pub(crate) advice: Option<String>,
 }
 
-/// `669 requests`, of a silence with the streams that paused: `34 requests and 21 streams`. `None` if the finding counts none.
+/// Number of requests that the finding is about: `669 requests`. A finding about a silence of the engine adds the streams that paused:
+/// `34 requests and 21 streams`. `None` if the finding counts none.
 pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
     let late = evidence_count(verdict, "requests_late").or_else(|| evidence_count(verdict, "requests_above_warning"));
     // The larger one: some findings count the late requests without those that still wait, others list fewer than they count.

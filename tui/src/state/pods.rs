@@ -210,8 +210,9 @@ impl WorstLeg {
 }
 
 impl KeyFigures {
-    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A request of a pair is on both servers,
-    /// and each sends its first token. It is counted once, on the decode server, if that is among the runs.
+    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A pair is a prefill and a decode server
+    /// that both process a request, and each sends its first token. The request is counted once, on the decode server, if that is among
+    /// the runs.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
         for pod in pods {

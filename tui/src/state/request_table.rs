@@ -92,7 +92,8 @@ impl RequestTable {
         &mut self.rows[self.row_count - 1]
     }
 
-    /// Selects and orders the shown rows: pinned rows, then rows that match the filter. The rid breaks ties, so that rows do not jump.
+    /// Selects and orders the shown rows: pinned rows, then rows that match the filter. The rid breaks ties, so that rows do not jump. Does
+    /// nothing if neither the rows nor the parameters have changed since the last call.
     pub(crate) fn arrange(&mut self, filter: &RequestFilter, order: SortOrder, pins: &BTreeSet<String>) {
         if let Some(last) = &self.arranged_for
             && last.filter == *filter

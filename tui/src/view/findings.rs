@@ -165,7 +165,7 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
     let began = model.format_exact_moment(finding.began);
     let last = model.format_exact_moment(finding.last_at);
     let duration_ns = finding.last_at.since(finding.began);
-    // The detectors ran a last time at the shown moment, and found it again.
+    // True if the detectors ran at the shown moment, and found it again.
     let occurs_now = finding.last_at.since(model.started_at) >= model.running_ns;
     if finding.active && occurs_now {
         let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };

@@ -307,7 +307,8 @@ pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     }
 }
 
-/// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
+/// Kernel queue, the bytes in the receivers' socket buffers, and libzmq inbox, the frames that libzmq has read from there and the receivers
+/// have not. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn describe_queues(hop: &HopSummary, model: &Model) -> String {
     let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
         let current = match queue.ended_at {

@@ -189,8 +189,8 @@ fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) 
 /// A headline that keeps fewer cells is not cut further for its number of requests.
 const MIN_HEADLINE_WIDTH: u16 = 30;
 
-/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free
-/// column.
+/// Draws the headline, which is the text of the verdict, from `x` on. If it is cut before the number of requests that it is about, that
+/// number follows. Returns the next free column.
 fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
     let free_width = pad.width().saturating_sub(x);
     let is_cut = text_width(&verdict.text) > free_width;
@@ -237,7 +237,7 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 1
 }
 
-/// Draws tokengap's resource use and missed observations; always visible.
+/// Draws the outputs that are written, tokengap's own resource use, and how many observations it missed and frames it could not decode.
 fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
     let cpu = known_or_dash(own.cpu_share, decimal_percent);
@@ -295,7 +295,8 @@ fn degraded_label(model: &Model) -> String {
     }
 }
 
-/// Draws the outputs being written, with their dropped records. Returns the next free column.
+/// Draws the outputs that are written, which are the recording, the hindsight ring and the HTTP endpoint, with their dropped records.
+/// Returns the next free column.
 fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     let writing = &model.writing;
     // Two columns separate the outputs.
@@ -330,7 +331,7 @@ fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 
     pad.draw_text(x + 1, 0, &format!("({} {what})", format_count(count)), Ink::Health(Health::Warning))
 }
 
-/// Inter-token latency at both ends, with the title of its quantiles.
+/// Inter-token latency at both ends of the path, with the title of its quantiles.
 struct ItlQuantiles {
     title: &'static str,
     client: Option<Spread>,

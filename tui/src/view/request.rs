@@ -509,8 +509,8 @@ fn ink_of_outcome(state: ChunkState) -> Ink {
     }
 }
 
-/// Draws what happened to the chunk from column `x` on: the next chunk in its wakeup, or the one with which it was sent on. What became of
-/// a tool call in it is drawn over both. Draws nothing if none of these is known.
+/// Draws what happened to the chunk from column `x` on: the next chunk that the same wakeup of the receiver read, or the one with which it
+/// was sent on. What became of a tool call in it is drawn over both. Draws nothing if none of these is known.
 fn draw_chunk_note(pad: &mut Pad<'_>, x: u16, y: u16, chunk: &ChunkLife) {
     if let Some(next) = chunk.next_in_wakeup {
         let delay = format_duration(next.delay_ns);
