@@ -46,7 +46,7 @@ const CUT_NAME_WIDTH: u16 = 11;
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
 
-/// Draws the table of threads, and below it the curves and functions of the selected one.
+/// Draws the table of threads, and below it the curves of the selected one, and the functions of its role in the stacks that were sampled.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());

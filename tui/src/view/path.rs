@@ -213,7 +213,7 @@ fn text_of_first_line(arrow: &Arrow, form: LineForm, width: u16, theme: Theme) -
     format!("{sign} {}", shorten_to_number(&with_oldest, free_width))
 }
 
-/// Draws one arrow per row, with its numbers beside it. Returns the next free row.
+/// Draws one arrow per row, with its three lines beside it, all in the same form. Returns the next free row.
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let name_widths = arrows
         .iter()
@@ -224,25 +224,30 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let form = LineForm::of_list(arrows, pad.width().saturating_sub(texts_x));
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
-        let ink = Ink::Health(arrow.health);
         // A sign in brackets begins one cell further left, so that all signs are below each other.
         let sign_x = u16::from(!arrow.is_over);
-        pad.draw_text(sign_x, y, &arrow.sign(pad.theme), ink);
+        pad.draw_text(sign_x, y, &arrow.sign(pad.theme), Ink::Health(arrow.health));
         let arrow_symbol = pad.theme.rich_or_ascii("─▶", "->");
         let name = format!("{} {arrow_symbol} {}", arrow.start_text(pad.theme), arrow.ends.to);
         pad.draw_text(names_x, y, &name, Ink::Strong);
-        let mut x = texts_x;
-        for (column, text) in arrow.lines.iter().enumerate() {
-            // A text is aligned with those of other arrows, and left out rather than cut.
-            let free_width = pad.width().saturating_sub(x);
-            let text = shorten_to_number(form.shorten_line(text), free_width);
-            if text_width(&text) <= free_width {
-                pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
-            }
-            x += form.line_width(arrows, column) + TEXT_DISTANCE;
-        }
+        draw_lines_of_arrow(pad, texts_x, y, arrow, arrows, form);
     }
     y + arrows.len() as u16
+}
+
+/// Draws the lines of an arrow beside each other in row `y`, from column `x` on. Each is aligned with those of the other `arrows`, and left
+/// out rather than cut.
+fn draw_lines_of_arrow(pad: &mut Pad<'_>, mut x: u16, y: u16, arrow: &Arrow, arrows: &[Arrow], form: LineForm) {
+    for (column, line) in arrow.lines.iter().enumerate() {
+        // The first line has the number that the health is about.
+        let ink = if column == 0 { Ink::Health(arrow.health) } else { Ink::Plain };
+        let free_width = pad.width().saturating_sub(x);
+        let text = shorten_to_number(form.shorten_line(line), free_width);
+        if text_width(&text) <= free_width {
+            pad.draw_text(x, y, &text, ink);
+        }
+        x += form.line_width(arrows, column) + TEXT_DISTANCE;
+    }
 }
 
 /// Width of the three columns of the list, with the spaces between them.

@@ -52,7 +52,7 @@ const MAX_LEGEND_ROWS: u16 = 4;
 /// Below this height, the evidence is cut to leave room for stages and chunks.
 const LOW_ROWS: u16 = 24;
 
-/// Draws everything known of the selected request from top to bottom.
+/// Draws everything known of the selected request from top to bottom: totals, breakdowns, evidence for its flags, stages, and its chunks.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let Some(detail) = &model.detail else {
         pad.draw_text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
