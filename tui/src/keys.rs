@@ -201,21 +201,33 @@ pub(crate) struct PaletteEntry {
     pub(crate) action: Action,
 }
 
+impl PaletteEntry {
+    /// Whether the keys or the description contain each of these words, which must be in lower case.
+    fn contains_all(&self, lowercase_words: &str) -> bool {
+        let text = format!("{} {}", self.shown_keys, self.description).to_lowercase();
+        lowercase_words.split_whitespace().all(|word| text.contains(word))
+    }
+
+    /// Whether one of its keys is exactly this text.
+    fn has_key(&self, typed: &str) -> bool {
+        self.shown_keys.split(' ').any(|key| key == typed)
+    }
+}
+
 /// Entries of the palette that contain all of the typed `words`, whether in the keys or in the description.
 pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
     let mut entries = actions_of_bindings(ui);
     entries.extend(actions_of_saved_filters(ui));
-    let lowercase = words.to_lowercase();
-    entries.retain(|entry| {
-        let text = format!("{} {}", entry.shown_keys, entry.description).to_lowercase();
-        lowercase.split_whitespace().all(|word| text.contains(word))
-    });
-    // After `:q`, Enter runs the action of the key `q`: the entry with the typed key comes first, as `false` sorts before `true`.
-    entries.sort_by_key(|entry| !entry.shown_keys.split(' ').any(|key| key == words));
-    entries
+    let lowercase_words = words.to_lowercase();
+    entries.retain(|entry| entry.contains_all(&lowercase_words));
+    // The first entry is the one that Enter runs: after `:q`, it is that of the key `q`.
+    let (mut sorted, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.has_key(words));
+    sorted.extend(others);
+    sorted
 }
 
-/// Palette entries of the key table. The action of a key that applies only on other tabs first switches to the first of these tabs.
+/// Palette entries of the key table. The action of a key that applies only on other tabs first switches to the first of these tabs. A key
+/// that applies only to another kind of run, such as a replay, has no entry.
 fn actions_of_bindings(ui: &Ui) -> Vec<PaletteEntry> {
     let mut entries = Vec::new();
     // The palette does not list itself.

@@ -74,7 +74,8 @@ impl Write for LogLineWriter {
         if !buffer.is_holding {
             // Unlocked first, so that a slow stderr does not block the other threads that log.
             drop(buffer);
-            return std::io::stderr().write_all(line.as_bytes()).map(|()| bytes.len());
+            std::io::stderr().write_all(line.as_bytes())?;
+            return Ok(bytes.len());
         }
         // The newest lines say most about a failure.
         if buffer.lines.len() == MAX_LINES {

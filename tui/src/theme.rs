@@ -63,8 +63,8 @@ impl Theme {
     pub(crate) fn for_environment(chosen: Option<Palette>, var: impl Fn(&str) -> String) -> Self {
         let term = var("TERM");
         // The first one that is set decides the encoding, as in setlocale(3).
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(&var).into_iter().find(|value| !value.is_empty());
-        let locale = locale.unwrap_or_default().to_lowercase();
+        let locales = ["LC_ALL", "LC_CTYPE", "LANG"].map(&var);
+        let locale = locales.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
         let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
         // The font of the Linux console lacks most symbols.
         let is_ascii_only = !is_utf8 || term == "linux";
@@ -105,13 +105,7 @@ impl Theme {
             (Ink::Health(Health::Warning), _) => self.foreground(221, 130, Color::Yellow).add_modifier(bold),
             (Ink::Health(Health::Critical), _) => self.foreground(203, 160, Color::Red).add_modifier(bold),
             (Ink::Verdict(health), _) => self.style(Ink::Health(health)).add_modifier(bold),
-            (Ink::Flag(flag), _) => self.style(Ink::Health(match flag {
-                Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
-                Flag::Moved | Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated | Flag::Abandoned => {
-                    Health::Warning
-                }
-                Flag::Aborted | Flag::Retracted => Health::Info,
-            })),
+            (Ink::Flag(flag), _) => self.style(Ink::Health(health_of_flag(flag))),
         }
     }
 
@@ -134,6 +128,17 @@ impl Theme {
     }
 }
 
+/// Severity of a flag of a request: critical if the client lacks tokens or gets wrong ones.
+fn health_of_flag(flag: Flag) -> Health {
+    match flag {
+        Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
+        Flag::Moved | Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated | Flag::Abandoned => {
+            Health::Warning
+        }
+        Flag::Aborted | Flag::Retracted => Health::Info,
+    }
+}
+
 /// Indices of the two whites among the 16 colours.
 const WHITES: [u8; 2] = [7, 15];
 
@@ -148,13 +153,8 @@ fn detect_palette(term: &str, var: impl Fn(&str) -> String) -> Palette {
     // rxvt and others set it to `foreground;background`, by indices of the 16 colours.
     let background = var("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
     match background {
-        Some(background) if has_256_colours => {
-            if WHITES.contains(&background) {
-                Palette::Light
-            } else {
-                Palette::Dark
-            }
-        }
+        Some(background) if has_256_colours && WHITES.contains(&background) => Palette::Light,
+        Some(_) if has_256_colours => Palette::Dark,
         _ => Palette::Sixteen,
     }
 }

@@ -36,6 +36,22 @@ struct ShownState {
     position: Option<Position>,
 }
 
+impl ShownState {
+    /// What the run shows now, after this number of `events`.
+    fn of_run(run: &Run<'_>, events: u64) -> Self {
+        let ledger = run.analysis.ledger();
+        let running_ns = ledger.now().since(ledger.started().unwrap_or_default());
+        Self {
+            events,
+            // The clock on the screen shows whole seconds.
+            second: running_ns / NS_PER_SECOND,
+            active_findings: run.analysis.findings().iter().filter(|finding| finding.active).count(),
+            stage: run.stage,
+            position: run.about.position(),
+        }
+    }
+}
+
 impl ChangeTracker {
     /// Counts an event, unless it is a sample.
     pub(super) fn count_event(&mut self, event: &Event<'_>) {
@@ -54,20 +70,11 @@ impl ChangeTracker {
     /// Returns whether a refresh is due: the shown state has changed since the last refresh, or [`MAX_REFRESH_INTERVAL`] has passed. If it
     /// is due, this call also notes it as done at `now`.
     pub(super) fn needs_refresh(&mut self, run: &Run<'_>, now: Instant) -> bool {
-        let ledger = run.analysis.ledger();
-        let running_ns = ledger.now().since(ledger.started().unwrap_or_default());
-        // The clock on the screen shows whole seconds.
-        let second = running_ns / NS_PER_SECOND;
-        let state = ShownState {
-            events: self.events,
-            second,
-            active_findings: run.analysis.findings().iter().filter(|finding| finding.active).count(),
-            stage: run.stage,
-            position: run.about.position(),
-        };
-        let is_current =
-            self.last_refresh.as_ref().is_some_and(|last| last.state == state && now - last.at < MAX_REFRESH_INTERVAL);
-        if is_current {
+        let state = ShownState::of_run(run, self.events);
+        if let Some(last) = &self.last_refresh
+            && last.state == state
+            && now - last.at < MAX_REFRESH_INTERVAL
+        {
             return false;
         }
         self.last_refresh = Some(LastRefresh { state, at: now });

@@ -61,20 +61,16 @@ impl ScreenExporter {
         if self.trace_result.is_some() {
             return Ok("a trace is being written".to_owned());
         }
-        let NewFile { name, file } = create_export_file("trace", "json")?;
-        let path = describe_path(&name);
+        let new_file = create_export_file("trace", "json")?;
+        let path = describe_path(&new_file.name);
         let message = format!("writing the trace for Perfetto to {path}");
         let engines = run.analysis.ledger().engine().known();
         // Written on another thread, because a long recording takes seconds.
         let (sender, receiver) = channel();
         thread::Builder::new().name("export".into()).spawn(move || {
-            let result = match write_trace(&recording, engines, &file) {
+            let result = match write_whole_trace(&recording, engines, &new_file) {
                 Ok(()) => format!("wrote the trace for Perfetto (ui.perfetto.dev) to {path}"),
-                Err(error) => {
-                    // A part of a trace would look like a whole one. If it cannot be removed, the message still says that it failed.
-                    let _ = storage::remove(Path::new(&name));
-                    format!("! cannot write {path}: {error:#}")
-                }
+                Err(error) => format!("! cannot write {path}: {error:#}"),
             };
             // Fails if the screen was closed meanwhile.
             let _ = sender.send(result);
@@ -91,6 +87,16 @@ fn recording_of_run(run: &Run<'_>) -> Option<PathBuf> {
     }
     let written = (run.writing)().recording?;
     Some(PathBuf::from(written.name))
+}
+
+/// Converts the recording into a trace for Perfetto, written to `new_file`. Removes the file and returns the error if that fails.
+fn write_whole_trace(recording: &Path, engines: Engines, new_file: &NewFile) -> anyhow::Result<()> {
+    let result = write_trace(recording, engines, &new_file.file);
+    if result.is_err() {
+        // A part of a trace would look like a whole one. If it cannot be removed, the error still says that it failed.
+        let _ = storage::remove(Path::new(&new_file.name));
+    }
+    result
 }
 
 /// Converts the recording into a trace for Perfetto, written to `file`. Fails if the recording cannot be read or the file not written.

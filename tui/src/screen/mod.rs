@@ -242,6 +242,7 @@ impl Screen {
         self.needs_draw = true;
         let tab_before = self.ui.tab;
         let was_paused = self.ui.paused_at_second.is_some();
+        // The rest of the work, which the user interface cannot do itself.
         let effect = self.ui.apply_action(action, &self.runs[self.shown_run].model);
         let is_paused = self.ui.paused_at_second.is_some();
         if is_paused && !was_paused {
@@ -252,24 +253,30 @@ impl Screen {
             // The values for the view that now goes on, or for the new tab, may be old.
             self.force_refresh();
         }
+        if let Some(effect) = effect {
+            self.perform_effect(effect, run);
+        }
+    }
+
+    /// Does the work that an action requires outside of the user interface, or queues it for the run loop.
+    fn perform_effect(&mut self, effect: Effect, run: &Run<'_>) {
         match effect {
-            None => {}
-            Some(Effect::Command(command)) => self.commands.push_back(command),
-            Some(Effect::ShowRun(run_index)) => self.show_run(run_index),
-            Some(Effect::CopyToClipboard(rid)) => {
-                self.terminal.write_sequence(&terminal::clipboard_sequence(&rid));
-                // The sequence has no answer. By default tmux drops it.
-                let through_tmux = match std::env::var_os("TMUX") {
-                    Some(_) => "; tmux needs set-clipboard on",
-                    None => "",
-                };
-                self.ui.show_message(format!("rid sent to the terminal (OSC 52), unconfirmed{through_tmux}"));
-            }
-            Some(Effect::Export(format)) => {
+            Effect::Command(command) => self.commands.push_back(command),
+            Effect::ShowRun(run_index) => self.show_run(run_index),
+            Effect::CopyToClipboard(rid) => self.copy_rid(&rid),
+            Effect::Export(format) => {
                 let message = self.exporter.start_export(format, run);
                 self.ui.show_message(message);
             }
         }
+    }
+
+    /// Sends the rid to the clipboard of the user's terminal, and says so. No terminal confirms it.
+    fn copy_rid(&mut self, rid: &str) {
+        self.terminal.write_sequence(&terminal::clipboard_sequence(rid));
+        // By default, tmux drops the sequence.
+        let hint_on_tmux = if std::env::var_os("TMUX").is_some() { "; tmux needs set-clipboard on" } else { "" };
+        self.ui.show_message(format!("rid sent to the terminal (OSC 52), unconfirmed{hint_on_tmux}"));
     }
 
     /// Copies the histories of requests of interest, those of the findings and of the user, because the ledger soon overwrites the chunks
@@ -321,13 +328,7 @@ impl Screen {
             ..RunValues::default()
         };
         let model = &mut self.runs[self.shown_run].model;
-        // Stays unknown before the first event, and without a wall clock.
-        model.wall_start_ns = None;
-        if let Some(clocks) = run.about.wall()
-            && let Some(start) = run.analysis.ledger().started()
-        {
-            model.wall_start_ns = Some(clocks.wall_ns_at(start));
-        }
+        model.wall_start_ns = wall_ns_at_start(run);
         model.refresh(run.analysis, values);
         if needs_rows {
             // A filter searches all requests that the ledger holds.
@@ -419,23 +420,29 @@ impl Screen {
         self.ui.is_watching = !self.pods.is_empty();
         self.show_new_messages(run);
         self.read_keys(run)?;
-        // A key may have made a refresh due, at a later time than the `now` above.
-        let now = Instant::now();
-        let is_due = now >= self.next_refresh;
-        if is_due {
-            self.next_refresh = now + REFRESH_INTERVAL;
-        }
-        let is_refreshed = is_due && self.changes.needs_refresh(run, now);
-        if is_refreshed {
-            self.refresh_due_parts(run, now);
-        }
+        let is_refreshed = self.refresh_if_due(run);
         if self.needs_draw {
             self.draw_frame(run, is_refreshed)?;
         }
         Ok(self.commands.pop_front().unwrap_or(ScreenCommand::Stay))
     }
 
-    /// Sleeps for at most `time`, until a key is pressed.
+    /// Refreshes the model if that is due and something new is to be shown. Returns whether it did.
+    fn refresh_if_due(&mut self, run: &Run<'_>) -> bool {
+        // Read here, because a key may have made a refresh due just now.
+        let now = Instant::now();
+        if now < self.next_refresh {
+            return false;
+        }
+        self.next_refresh = now + REFRESH_INTERVAL;
+        if !self.changes.needs_refresh(run, now) {
+            return false;
+        }
+        self.refresh_due_parts(run, now);
+        true
+    }
+
+    /// Sleeps for at most `time`, until a key is pressed. Does not sleep if a command waits for the run loop.
     fn sleep_until_input(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
         let time = if self.needs_draw { time.min(session::SHORT_SLEEP) } else { time };
@@ -521,6 +528,12 @@ fn stage_word(run: &Run<'_>) -> &'static str {
     }
 }
 
+/// Wall-clock time at which the run started; `None` before its first event, and without a wall clock.
+fn wall_ns_at_start(run: &Run<'_>) -> Option<u64> {
+    let started = run.analysis.ledger().started()?;
+    Some(run.about.wall()?.wall_ns_at(started))
+}
+
 /// Degradations of the run, and the newest line of tokengap's log, which the screen hides.
 fn degradations(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
@@ -547,13 +560,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
     let theme = Theme::detect();
     loop {
-        // Each search finds all sources, so only the latest one counts.
-        if let Some(latest) = searches.try_iter().last() {
-            picker.has_searched = true;
-            // The places that could not be searched, which the screen names.
-            picker.blind = latest.blind;
-            picker.replace_offers(latest.offers);
-        }
+        update_offers(&mut picker, searches);
         let mut click_areas = ClickAreas::default();
         if terminal.is_ready() {
             terminal
@@ -568,4 +575,14 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
             return Ok(chosen);
         }
     }
+}
+
+/// Shows the sources that the searches have found since the last call, if any.
+fn update_offers(picker: &mut SourcePicker, searches: &Receiver<FoundSources>) {
+    // Each search finds all sources, so only the latest one counts.
+    let Some(latest) = searches.try_iter().last() else { return };
+    picker.has_searched = true;
+    // The places that could not be searched, which the screen names.
+    picker.blind = latest.blind;
+    picker.replace_offers(latest.offers);
 }

@@ -48,11 +48,7 @@ impl Terminal {
         enable_raw_mode()?;
         // Before the alternate screen, so that any later error or panic restores the terminal.
         IS_TAKEN_OVER.store(true, Ordering::Release);
-        let opened = execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)
-            .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(writer)))
-            // The alternate screen may have old content.
-            .and_then(|mut inner| inner.clear().map(|()| inner));
-        match opened {
+        match open_alternate_screen(writer) {
             Ok(inner) => Ok(Self { inner, frame_slot, has_failed: false }),
             Err(error) => {
                 restore_terminal();
@@ -108,15 +104,28 @@ pub(super) fn wait_for_input(time: Duration) -> bool {
     poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// Waits at most `time` for an input and returns it; `None` if none arrived. Fails if the terminal has been closed, because crossterm would
-/// loop forever at the end of input.
-pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
+/// Switches to the alternate screen, whose frames go through `writer`, and clears it.
+fn open_alternate_screen(writer: TerminalWriter) -> io::Result<ratatui::Terminal<CrosstermBackend<TerminalWriter>>> {
+    execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)?;
+    let mut terminal = ratatui::Terminal::new(CrosstermBackend::new(writer))?;
+    // The alternate screen may have old content.
+    terminal.clear()?;
+    Ok(terminal)
+}
+
+/// Whether the terminal behind stdin has been closed. False if that cannot be found out.
+fn is_terminal_closed() -> bool {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let no_wait = Timespec::default();
-    let is_closed = poll(&mut fds, Some(&no_wait)).is_ok_and(|ready| ready > 0)
-        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
-    ensure!(!is_closed, "the terminal was closed");
+    let has_events = poll(&mut fds, Some(&no_wait)).is_ok_and(|ready| ready > 0);
+    has_events && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+}
+
+/// Waits at most `time` for an input and returns it; `None` if none arrived. Fails if the terminal has been closed, because crossterm would
+/// loop forever at the end of input.
+pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
+    ensure!(!is_terminal_closed(), "the terminal was closed");
     if !event::poll(time).context("cannot read the terminal")? {
         return Ok(None);
     }

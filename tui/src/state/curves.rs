@@ -64,8 +64,8 @@ impl Curves {
         self.seconds.thread_index(thread)
     }
 
-    /// Returns `columns` values ending at second `end`, each the maximum of `second_value` over `step` seconds; `None` where
-    /// nothing was observed.
+    /// Returns `columns` values, of which the last ends at second `end` of the run. Each is the maximum of `second_value` over `step`
+    /// seconds; `None` where nothing was observed.
     pub(crate) fn column_values(
         &self,
         second_value: &SecondValue<'_>,
@@ -73,23 +73,28 @@ impl Curves {
         step: u64,
         columns: usize,
     ) -> Vec<Option<f64>> {
+        // A column has at least one second.
         let step = step.max(1);
         let mut values = Vec::with_capacity(columns);
         for columns_before_end in (0..columns as u64).rev() {
-            let Some(last) = end.checked_sub(columns_before_end * step) else {
+            let Some(last_second) = end.checked_sub(columns_before_end * step) else {
                 // Before the start of the run.
                 values.push(None);
                 continue;
             };
-            let first = last.saturating_sub(step - 1);
-            values.push(self.slots(first, last).filter_map(second_value).reduce(f64::max));
+            let first_second = last_second.saturating_sub(step - 1);
+            let observed = self.slots(first_second, last_second).filter_map(second_value);
+            values.push(observed.reduce(f64::max));
         }
         values
     }
 
-    /// Values of the seconds from `first` to `last`, both included, as far as they are kept.
+    /// Slots, the values of one second each, from second `first` of the run to `last`, both included, as far as they are kept.
     fn slots(&self, first: u64, last: u64) -> impl Iterator<Item = &SlotValues> {
-        (first..=last).filter_map(|second| self.seconds.second(second.checked_sub(self.offset_s)?))
+        (first..=last).filter_map(|second| {
+            let second_of_analysis = second.checked_sub(self.offset_s)?;
+            self.seconds.second(second_of_analysis)
+        })
     }
 
     /// Curves of seconds with these numbers of sent tokens.
@@ -105,8 +110,8 @@ impl Curves {
     }
 }
 
-/// Whether a request was live in the second, a frame passed or waited, or a token was delivered or lost. Samples of threads and of queues
-/// do not count.
+/// Whether a request was live in the second that this slot counts, a frame passed or waited, or a token was delivered or lost. Samples of
+/// threads and of queues do not count.
 fn has_traffic(slot: &SlotValues) -> bool {
     let is_hop_used = slot.hops.iter().any(|hop| {
         let HopSlotCounts { frames_sent, frames_received, .. } = hop.passed;

@@ -42,32 +42,55 @@ pub(super) struct FindingRequests {
 }
 
 impl Model {
-    /// Filter that lists the requests of the finding. The first of these that applies: those whose rows show the problem, those that the
-    /// finding has counted, those with a frame that waited on its hop while it lasted, all that were in flight while it lasted.
+    /// Filter that lists the requests of the finding: those that it is about or, if that is not known, those that its time and place show.
     pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
+        let Some(filter) = filter_of_known_requests(finding) else {
+            return self.requests_at_time_of(finding);
+        };
+        let order = if LATE_FIRST_TOKENS.contains(&finding.kind) {
+            // The latest first tokens come first.
+            Some(SortOrder { column: RequestColumn::with_heading("ttft"), is_descending: true })
+        } else {
+            None
+        };
+        FindingRequests { filter, description: format!("requests of {}", finding.kind), order }
+    }
+
+    /// The requests with a frame that waited on the finding's hop while the finding lasted, if it is about such waits. Otherwise all that
+    /// were in flight in that time.
+    fn requests_at_time_of(&self, finding: &Finding) -> FindingRequests {
         let kind = finding.kind;
-        let description = format!("requests of {kind}");
-        let is_about_late_tokens = LATE_FIRST_TOKENS.contains(&kind);
-        let ttft = RequestColumn::with_heading("ttft");
-        // The latest first tokens come first.
-        let order = is_about_late_tokens.then_some(SortOrder { column: ttft, is_descending: true });
-        if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(known, _)| *known == kind) {
-            return FindingRequests { filter: String::from(*filter), description, order };
-        }
-        // Spaces separate the terms of a filter, so the name of a hop has `_` for them.
-        let hop = finding.verdict.hop.replace(' ', "_");
-        if finding.verdict.requests.counted() > 0 {
-            let hop_suffix = if hop.is_empty() { hop } else { format!("@{hop}") };
-            return FindingRequests { filter: format!("finding:{kind}{hop_suffix}"), description, order };
-        }
+        let hop = typed_hop_name(finding);
         let from = format_milliseconds(finding.began.since(self.started_at));
         let to = format_milliseconds(finding.last_at.since(self.started_at));
-        if is_about_waiting_frames(kind) && !hop.is_empty() {
-            return FindingRequests { filter: format!("waited:{hop}@{from}..{to}"), description, order: None };
-        }
-        let description = format!("{kind} counts no requests: those in flight while it lasted");
-        FindingRequests { filter: format!("at:{from}..{to}"), description, order: None }
+        let (filter, description) = if is_about_waiting_frames(kind) && !hop.is_empty() {
+            (format!("waited:{hop}@{from}..{to}"), format!("requests of {kind}"))
+        } else {
+            (format!("at:{from}..{to}"), format!("{kind} counts no requests: those in flight while it lasted"))
+        };
+        FindingRequests { filter, description, order: None }
     }
+}
+
+/// Filter for the requests that the finding is about: by what their rows show, else those that the finding has counted. `None` if their
+/// rows show nothing of it and it has counted none.
+fn filter_of_known_requests(finding: &Finding) -> Option<String> {
+    let kind = finding.kind;
+    if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(known, _)| *known == kind) {
+        return Some(String::from(*filter));
+    }
+    if finding.verdict.requests.counted() == 0 {
+        return None;
+    }
+    let hop = typed_hop_name(finding);
+    // Several findings may have this kind, each about another hop.
+    let hop_suffix = if hop.is_empty() { hop } else { format!("@{hop}") };
+    Some(format!("finding:{kind}{hop_suffix}"))
+}
+
+/// Name of the finding's hop as a filter has it, with `_` for spaces, because these separate the terms. Empty without a hop.
+fn typed_hop_name(finding: &Finding) -> String {
+    finding.verdict.hop.replace(' ', "_")
 }
 
 /// Seconds as a filter reads them: `1.234s`. Rounded down, since the end of a range is the whole millisecond.

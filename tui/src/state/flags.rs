@@ -44,16 +44,23 @@ pub(crate) struct RunVerdict {
     pub(crate) advice: Option<String>,
 }
 
-/// `669 requests`, of a silence with the streams that paused: `34 requests and 21 streams`. `None` if the finding counts none.
+/// Number of requests that the finding is about: `669 requests`. A finding about a silence of the engine adds the streams that paused:
+/// `34 requests and 21 streams`. `None` if the finding counts none.
 pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
-    // Some findings count the late requests without those that still wait, others list fewer than they count.
-    let late = ["requests_late", "requests_above_warning"].into_iter().find_map(|name| evidence_count(verdict, name));
+    let late = evidence_count(verdict, "requests_late").or_else(|| evidence_count(verdict, "requests_above_warning"));
+    // The larger one: some findings count the late requests without those that still wait, others list fewer than they count.
     let requests = late.unwrap_or(0).max(verdict.requests.counted());
-    let paused_streams = evidence_count(verdict, "silence_ns").and_then(|_| evidence_count(verdict, "streams"));
-    let parts = [(requests, "request"), (paused_streams.unwrap_or(0), "stream")];
-    let hit: Vec<String> =
-        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| plural(*count, what)).collect();
-    (!hit.is_empty()).then(|| hit.join(" and "))
+    let is_about_silence = evidence_count(verdict, "silence_ns").is_some();
+    // Only a finding about a silence counts the streams that paused.
+    let paused_streams = if is_about_silence { evidence_count(verdict, "streams").unwrap_or(0) } else { 0 };
+    let mut hit = Vec::new();
+    if requests > 0 {
+        hit.push(plural(requests, "request"));
+    }
+    if paused_streams > 0 {
+        hit.push(plural(paused_streams, "stream"));
+    }
+    if hit.is_empty() { None } else { Some(hit.join(" and ")) }
 }
 
 /// A count in the finding's evidence. `None` if the finding has no such count.

@@ -52,34 +52,38 @@ struct HealthByFindings {
 /// Health of a hop by the worst findings about it, and whether all of those have ended. A finding that is over keeps its severity, as on
 /// every other screen.
 fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFindings {
-    let of_hop = findings.iter().filter(|finding| finding.verdict.concerns_hop(hop_name));
-    let problems = of_hop.filter(|finding| finding.verdict.severity >= Severity::Warning);
-    let worst_severity = problems.clone().map(|finding| finding.verdict.severity).max();
-    let mut worst_problems = problems.filter(|finding| Some(finding.verdict.severity) == worst_severity);
+    let is_problem_of_hop =
+        |finding: &&Finding| finding.verdict.severity >= Severity::Warning && finding.verdict.concerns_hop(hop_name);
+    let problems: Vec<&Finding> = findings.iter().filter(is_problem_of_hop).collect();
+    let worst_severity = problems.iter().map(|problem| problem.verdict.severity).max();
+    let mut worst_problems = problems.iter().filter(|problem| Some(problem.verdict.severity) == worst_severity);
     HealthByFindings {
         health: worst_severity.map_or(Health::Unknown, Health::from),
-        has_ended: worst_problems.all(|finding| finding.ended_at().is_some()),
+        has_ended: worst_problems.all(|problem| problem.ended_at().is_some()),
     }
 }
 
-/// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path.
+/// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path. A receiver is a worker by its
+/// number or, if it has none, its endpoint.
 pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
-    let outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
-    let ends = outputs.map(|hop| HopEnds {
-        id: hop.id,
-        ends: ledger.groups()[hop.group].ends.clone(),
-        receiver: hop.worker.map_or_else(|| hop.endpoint.to_string(), |worker| format!("worker {worker}")),
-    });
-    let mut ends: Vec<HopEnds> = ends.collect();
+    let mut ends = Vec::new();
+    for hop in ledger.hops().iter().filter(|hop| !hop.carries_requests) {
+        let receiver = match hop.worker {
+            Some(worker) => format!("worker {worker}"),
+            None => hop.endpoint.to_string(),
+        };
+        ends.push(HopEnds { id: hop.id, ends: ledger.groups()[hop.group].ends.clone(), receiver });
+    }
     // None of these hops carries requests.
     sort_in_path_order(&mut ends, |hop| &hop.ends, |_| false);
     ends
 }
 
-/// Sorts hops: those to the scheduler first, then those of the output from the scheduler on. `ends_of` and `carries_requests` read these
-/// from a hop of any type.
+/// Sorts hops in the order of the path: those to the scheduler first, which carry requests, then those of the output from the scheduler on.
+/// `ends_of` and `carries_requests` read these from a hop of any type.
 fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
+    // Copied, because the hops cannot be read while they are moved.
     let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
     hops.sort_by_key(|hop| {
         // `None` sorts first.
@@ -141,7 +145,8 @@ fn sum_of_counts(members: &[&Hop], count_of: fn(&HopCounts) -> u64) -> u64 {
     members.iter().map(|hop| count_of(&hop.counts)).sum()
 }
 
-/// Bytes in the receivers' kernel queues; `None` if they were never read.
+/// Bytes in the receivers' kernel queues, the current ones by the newest sample, with its time if the samples have ended. `None` if the
+/// queues were never read.
 fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBytes> {
     let queue = &group.kernel;
     let last_sample_at = queue.last_sample_at?;
@@ -153,7 +158,8 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
     })
 }
 
-/// Rates of a group of hops. `None` if it has no time series, if neither of its ends is observed any more, or if the run has just begun.
+/// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if neither of its ends is observed any
+/// more, or if the run has just begun.
 pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group)?;
     let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
@@ -206,8 +212,8 @@ fn run_ns(ledger: &Ledger) -> u64 {
     ledger.started().map_or(0, |started| ledger.now().since(started))
 }
 
-/// Health by the oldest waiting frame, judged by the first-token thresholds. A large backlog alone is a warning. Without an observed queue
-/// or without frames, the health is unknown.
+/// Health by the oldest waiting frame, judged by the thresholds for first tokens. A large backlog alone is a warning. The health is unknown
+/// without frames, or if what waits now is not observed.
 fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
     let wait_ns = oldest_wait_ns.unwrap_or(0);
     if wait_ns >= GAP_CRITICAL_NS {
@@ -221,7 +227,8 @@ fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Optio
     }
 }
 
-/// Frames in each class of [`QUEUE_WAIT_BOUNDS_NS`], and above the last bound.
+/// Number of frames in each class of queue waits. A class has the waits up to one of [`QUEUE_WAIT_BOUNDS_NS`] and above the bound before;
+/// the last has those above all bounds.
 fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
     let mut above_last_bound = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);

@@ -21,6 +21,7 @@ pub(crate) mod request_detail;
 pub(crate) mod request_facts;
 pub(crate) mod request_row;
 pub(crate) mod request_table;
+mod row_writer;
 pub(crate) mod run_time;
 pub(crate) mod saved_filter;
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl SourcePicker {
 
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
     pub(crate) fn apply_action(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
-        // The number of rows is 0 until the first draw.
+        // The number of rows is 0 until the first draw. A page has at least two, so that it moves further than a single step.
         let page_rows = self.page_rows.max(2) as isize;
         // Attaching to a running engine needs a second Enter or click. Any other action answers the question with no.
         let is_confirmed = self.asks_to_attach();

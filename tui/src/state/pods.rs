@@ -210,19 +210,17 @@ impl WorstLeg {
 }
 
 impl KeyFigures {
-    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A request of a pair is on both servers,
-    /// and each sends its first token. It is counted once, on the decode server, if that is among the runs.
+    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A pair is a prefill and a decode server
+    /// that both process a request, and each sends its first token. The request is counted once, on the decode server, if that is among
+    /// the runs.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
         for pod in pods {
             let figures = &pod.figures;
+            // A prefill server, with a decode server that counts the same requests.
             let is_counted_by_other = pod.role == "prefill" && pods.iter().any(|other| other.may_decode_for(pod));
             if !is_counted_by_other {
-                if let Some(rate) = figures.tokens_per_s {
-                    *combined.tokens_per_s.get_or_insert(0.0) += rate;
-                }
-                combined.requests_live += figures.requests_live;
-                combined.requests_seen += figures.requests_seen;
+                combined.add_traffic(figures);
             }
             // `None` is less than any known time.
             combined.gap_p99_ns = combined.gap_p99_ns.max(figures.gap_p99_ns);
@@ -234,6 +232,15 @@ impl KeyFigures {
         combined.tokens_lost = sum_or_unknown(with_requests.map(|figures| figures.tokens_lost));
         combined.take_worst_verdict(pods);
         combined
+    }
+
+    /// Adds the requests and the token rate of one run. The sum of the rates stays unknown until one of them is known.
+    fn add_traffic(&mut self, figures: &Self) {
+        self.requests_live += figures.requests_live;
+        self.requests_seen += figures.requests_seen;
+        if let Some(rate) = figures.tokens_per_s {
+            self.tokens_per_s = Some(self.tokens_per_s.unwrap_or(0.0) + rate);
+        }
     }
 
     /// Takes over the verdict of the worst run, with the name of the run before its text. Does nothing without runs.

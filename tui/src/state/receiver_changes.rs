@@ -57,7 +57,8 @@ pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Ve
     changes
 }
 
-/// A change for each chunk on the leg that has another receiver than the chunk before it.
+/// A change for each chunk on the leg that has another receiver than the chunk before it. The leg is all hops with these ends, the sending
+/// and the receiving role.
 fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], ends: &Ends<Box<str>>) -> Vec<ReceiverChange> {
     let mut changes = Vec::new();
     let mut chunks = chunks_on_leg(history, hops, ends).enumerate();
@@ -67,6 +68,7 @@ fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], ends: &Ends<Box<st
         if receiver == last_receiver {
             continue;
         }
+        // Both times are known, or none is used.
         let sent_times = first.chunk.sent.zip(chunk.sent);
         changes.push(ReceiverChange {
             role: ends.to.to_string(),
@@ -74,7 +76,7 @@ fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], ends: &Ends<Box<st
             to: receiver.to_owned(),
             // Without the first chunks, the number of this one is unknown.
             chunk: history.since.is_none().then_some(index + 1),
-            after_ns: sent_times.map(|(first, sent)| sent.since(first)),
+            after_ns: sent_times.map(|(first_sent, sent)| sent.since(first_sent)),
         });
         last_receiver = receiver;
     }

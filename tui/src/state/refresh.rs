@@ -6,24 +6,23 @@ use outputs::report::{
     Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, advise_on_unjudged, bar,
     describe_bottleneck, describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
-use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::detect::{Finding, Severity};
 use trace::engine::{Mode, Waiter};
-use trace::event::Finish;
-use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, UnansweredRequest};
+use trace::ledger::{Ledger, Request, RequestSummary};
 use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
 use trace::{Analysis, MonoNs};
 
 use super::curves::Curves;
-use super::flags::{Flag, FlagSet, Health, RunVerdict, describe_requests_hit, describe_ttft_share};
+use super::flags::{Health, RunVerdict, describe_requests_hit, describe_ttft_share};
 use super::model::{FirstTokenGap, Model, RunValues, SendRates};
 use super::pinned::PinnedHistories;
 use super::pods::{KeyFigures, WorstLeg, sum_known};
 use super::receiver_changes::{describe_receiver_changes, receiver_changes};
 use super::request_detail::RequestDetail;
 use super::request_facts::RequestFacts;
-use super::request_row::{RequestRow, RequestState};
+use super::request_row::RequestRow;
+use super::row_writer::RowWriter;
 use super::run_time::RunClock;
 use super::waiting::WaitingRequests;
 use super::{hops, threads};
@@ -137,29 +136,34 @@ impl Model {
     /// and the ledger has evicted.
     pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, kept: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
-        let writer = RowWriter::new(ledger);
-        let mut row = RequestRow::default();
         let live = ledger.request(rid);
         let unanswered = ledger.unanswered_requests().find(|unanswered| unanswered.rid == rid);
-        let mut finished = None;
+        let is_open = live.is_some() || unanswered.is_some();
+        let finished = if is_open { None } else { self.finished_request(ledger, rid) };
+        let writer = RowWriter::new(ledger);
+        let mut row = RequestRow::default();
+        let mut is_known = true;
         if let Some(live) = live {
             writer.write_live(live, &mut row);
         } else if let Some(unanswered) = unanswered {
             writer.write_unanswered(&unanswered, &mut row);
-        } else {
-            // The newest one if the rid was reused, or the copy that is kept of a pinned one.
-            let in_ledger = ledger.finished().rev().find(|summary| &*summary.rid == rid);
-            finished = in_ledger.or_else(|| self.pinned.get(rid));
-        }
-        if let Some(finished) = finished {
+        } else if let Some(finished) = finished {
             writer.write_finished(finished, &mut row);
+        } else {
+            is_known = false;
         }
-        let is_known = live.is_some() || unanswered.is_some() || finished.is_some();
         let history = kept.longest_history(ledger, rid);
         let mut facts = RequestFacts::from_ledger(ledger, live, finished, rid);
         facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
         let life = ledger.life_of(rid, &history, &row.numbers);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
+    }
+
+    /// The finished request with this rid, the newest one if the rid was reused. If the ledger has evicted it, the copy that is kept of a
+    /// pinned request; `None` without one.
+    fn finished_request<'a>(&'a self, ledger: &'a Ledger, rid: &str) -> Option<&'a RequestSummary> {
+        let in_ledger = ledger.finished().rev().find(|summary| &*summary.rid == rid);
+        in_ledger.or_else(|| self.pinned.get(rid))
     }
 
     /// Describes how the chunks of the worst request of the finding with this index went from one receiver to another. Clears the
@@ -170,14 +174,14 @@ impl Model {
         kept: &PinnedHistories,
         finding_index: usize,
     ) {
+        self.receiver_changes = None;
         let selected = self.findings.get(finding_index);
         // The only kind of finding that is about receivers.
-        let finding = selected.filter(|finding| finding.kind == "rid-changed-worker");
-        self.receiver_changes = finding.and_then(|finding| {
-            let ledger = analysis.ledger();
-            let history = kept.longest_history(ledger, &finding.verdict.rid);
-            describe_receiver_changes(&receiver_changes(&history, &hops::hop_ends(ledger)))
-        });
+        let Some(finding) = selected.filter(|finding| finding.kind == "rid-changed-worker") else { return };
+        let ledger = analysis.ledger();
+        let history = kept.longest_history(ledger, &finding.verdict.rid);
+        let changes = receiver_changes(&history, &hops::hop_ends(ledger));
+        self.receiver_changes = describe_receiver_changes(&changes);
     }
 
     /// Verdict on the run: the most severe finding or, without a warning, what the run shows.
@@ -196,9 +200,8 @@ impl Model {
         let last_frame_at = ledger.output_groups().filter_map(|(_, group)| group.last_frame_at).max();
         let last_frame_ns = last_frame_at.map(|at| at.0);
         let summary = &worst.verdict.summary;
-        let text = headline_of_finding(FindingSpan::at(worst, now), all, last_frame_ns, summary, |at_ns| {
-            self.format_moment(MonoNs(at_ns).since(self.started_at))
-        });
+        let format_at = |at_ns| self.format_moment(MonoNs(at_ns).since(self.started_at));
+        let text = headline_of_finding(FindingSpan::at(worst, now), all, last_frame_ns, summary, format_at);
         RunVerdict {
             health: worst.verdict.severity.into(),
             text,
@@ -211,6 +214,7 @@ impl Model {
     /// Verdict on a run without a warning. The health is good only if every check had what it needs.
     fn verdict_without_warning(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         let answers = &ledger.totals().answers;
+        // The checks, each with whether the run shows what it needs.
         let judged = judgements(ledger);
         let traffic = SeenTraffic {
             requests: &self.requests,
@@ -220,7 +224,8 @@ impl Model {
             bottleneck: &self.bottleneck,
         };
         let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
-        let health = if judged.iter().all(|judgement| judgement.judged) {
+        let had_all_checks = judged.iter().all(|judgement| judgement.judged);
+        let health = if had_all_checks {
             Health::Good
         } else if self.findings.is_empty() {
             Health::Unknown
@@ -241,14 +246,12 @@ impl KeyFigures {
         // The figures need none of the run loop's values.
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
-        // The worst finding of those that last. It is left out below if it is only information.
-        let lasting = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
             worst_leg: WorstLeg::find(ttft, waits_for_first_token_ns(analysis.ledger())),
             waiting: model.gap.waiting_requests(),
-            finding: lasting.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
+            finding: lasting_problem(&model.findings),
             tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,
@@ -261,100 +264,21 @@ impl KeyFigures {
     }
 }
 
+/// Kind of the worst finding that lasts, of findings that are sorted by severity. `None` if no finding lasts, or if that one is only
+/// information.
+fn lasting_problem(findings: &[Finding]) -> Option<&'static str> {
+    let worst = findings.iter().find(|finding| finding.active)?;
+    if worst.verdict.severity > Severity::Info { Some(worst.kind) } else { None }
+}
+
 /// Current rates of the scheduler's sends; `None` if the run has just begun.
 fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> Option<SendRates> {
     let mut output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
     // The origin is the hop on which the scheduler sends. Until it is known, the first hop observed is the best guess.
     let origin = output_hops.clone().find(|hop| hop.origin).or_else(|| output_hops.next());
-    let frames = origin.and_then(|hop| hops::rates_of_group(ledger, hop.group, traffic)).map(|rates| rates.frames);
-    Some(SendRates { tokens: traffic.per_second(traffic.tokens_sent)?, frames })
-}
-
-/// Writes requests into rows of the table.
-struct RowWriter<'a> {
-    ledger: &'a Ledger,
-    observes_gaps: bool,
-    predicts_drops: bool,
-}
-
-impl<'a> RowWriter<'a> {
-    fn new(ledger: &'a Ledger) -> Self {
-        Self { ledger, observes_gaps: ledger.observes_gaps(), predicts_drops: ledger.predicts_drops() }
-    }
-
-    /// Writes a request that the ledger has not closed yet.
-    fn write_live(&self, request: &Request, row: &mut RequestRow) {
-        let now = self.ledger.now();
-        let waiting_since = if self.observes_gaps { request.waiting_since() } else { None };
-        let mut numbers = self.ledger.numbers(request);
-        // The end counts once it was received, as it does for the number of live requests.
-        let has_ended = numbers.finish.is_some() && !request.is_end_in_transit();
-        let state = if numbers.finish == Some(Finish::Abort) {
-            RequestState::Aborted
-        } else if waiting_since.is_some() {
-            // The scheduler can finish a request whose first token has not been received. That wait matters most.
-            RequestState::Waiting
-        } else if has_ended {
-            RequestState::Finished
-        } else {
-            RequestState::Live
-        };
-        if !has_ended || waiting_since.is_some() {
-            // For filters by time, the request is still in flight.
-            numbers.last_at = now;
-        }
-        numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| now.since(at)));
-        let is_stalled = self.ledger.is_stalled(request, now, STALLED_NS);
-        self.write_row(row, &request.rid, state, &numbers, is_stalled);
-    }
-
-    /// Writes a request for which the scheduler sent nothing, although it answered later ones.
-    fn write_unanswered(&self, request: &UnansweredRequest<'_>, row: &mut RequestRow) {
-        let is_stalled = true;
-        self.write_row(row, request.rid, RequestState::Waiting, &request.numbers(self.ledger.now()), is_stalled);
-    }
-
-    /// Writes a request that is over, from what the ledger keeps of it.
-    fn write_finished(&self, summary: &RequestSummary, row: &mut RequestRow) {
-        let state = match summary.finish {
-            Some(Finish::Abort) => RequestState::Aborted,
-            Some(_) => RequestState::Finished,
-            // Its end was not observed.
-            None => RequestState::Orphaned,
-        };
-        let is_stalled = false;
-        self.write_row(row, &summary.rid, state, &summary.numbers, is_stalled);
-    }
-
-    /// Sets every field of the row.
-    fn write_row(
-        &self,
-        row: &mut RequestRow,
-        rid: &str,
-        state: RequestState,
-        numbers: &RequestNumbers,
-        is_stalled: bool,
-    ) {
-        // Rows are reused, so that a refresh allocates nothing: no field may keep its old value.
-        row.rid.clear();
-        row.rid.push_str(rid);
-        row.state = state;
-        row.numbers = *numbers;
-        let mut flags = FlagSet::default();
-        flags.set_if(Flag::Loss, numbers.wire_missing > 0);
-        flags.set_if(Flag::Dropped, numbers.dropped.is_some_and(|chunks| chunks > 0));
-        flags.set_if(Flag::ToolCall, numbers.damaged_call);
-        flags.set_if(Flag::Moved, numbers.changed_receiver);
-        // `bursts`: a wakeup received several of its chunks.
-        flags.set_if(Flag::DropPredicted, self.predicts_drops && numbers.bursts);
-        flags.set_if(Flag::Stall, is_stalled);
-        flags.set_if(Flag::Gap, numbers.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS));
-        flags.set_if(Flag::Inflated, numbers.inflated);
-        flags.set_if(Flag::Abandoned, numbers.is_abandoned);
-        flags.set_if(Flag::Aborted, state == RequestState::Aborted);
-        flags.set_if(Flag::Retracted, numbers.retractions > 0);
-        row.flags = flags;
-    }
+    let origin_rates = origin.and_then(|hop| hops::rates_of_group(ledger, hop.group, traffic));
+    let tokens = traffic.per_second(traffic.tokens_sent)?;
+    Some(SendRates { tokens, frames: origin_rates.map(|rates| rates.frames) })
 }
 
 /// Names the engine with its version, its output mode and its waiter. The mode is whether a chunk has only new tokens or all so far. The
@@ -385,25 +309,29 @@ fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
     ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
+/// Requests whose first token was sent and has not been received.
+fn waiting_first_tokens(ledger: &Ledger) -> WaitingRequests {
+    let mut waiting = WaitingRequests::default();
+    for sent_at in ledger.requests().filter_map(Request::waiting_since) {
+        waiting.requests += 1;
+        waiting.longest_wait_ns = waiting.longest_wait_ns.max(ledger.now().since(sent_at));
+    }
+    waiting
+}
+
 /// Reads the gaps between send and receive of first tokens from the ledger. Also counts the requests whose first token was sent and waits
 /// now, and those whose first token was not sent yet.
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
-    let now = ledger.now();
-    let mut token_sent = WaitingRequests::default();
-    for sent_at in ledger.requests().filter_map(Request::waiting_since) {
-        token_sent.requests += 1;
-        token_sent.longest_wait_ns = token_sent.longest_wait_ns.max(now.since(sent_at));
-    }
     let without_token = ledger.oldest_dispatched().map(|(_, oldest)| WaitingRequests {
         requests: ledger.dispatched_count() as u64,
-        longest_wait_ns: now.since(oldest.sent),
+        longest_wait_ns: ledger.now().since(oldest.sent),
     });
     FirstTokenGap {
         window: ledger.recent_gap(),
         whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
         // Where gaps are not observed, a wait that has ended may look open.
-        waiting: ledger.observes_gaps().then_some(token_sent),
+        waiting: if ledger.observes_gaps() { Some(waiting_first_tokens(ledger)) } else { None },
         without_token,
     }
 }
@@ -415,9 +343,11 @@ mod tests {
     use trace::ReportInput;
 
     use super::super::filter::RequestFilter;
+    use super::super::flags::Flag;
+    use super::super::request_row::RequestState;
     use super::super::request_table::SortOrder;
     use super::*;
-    use trace::event::{Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, Received, What};
+    use trace::event::{Capabilities, Dispatch, DispatchKind, DispatchedRequest, Finish, Hop, Received, What};
     use trace::ledger::Limits;
     use trace::{FrameId, HopId};
 

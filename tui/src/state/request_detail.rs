@@ -28,6 +28,13 @@ pub(crate) struct TickTrack {
     pub(crate) ticks: Vec<Tick>,
 }
 
+impl TickTrack {
+    /// A track of ticks at these times, whose symbols say nothing more.
+    fn plain(label: String, times: impl Iterator<Item = MonoNs>) -> Self {
+        Self { label, ticks: times.map(|at| Tick { at, symbol: PLAIN_TICK }).collect() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tick {
     pub(crate) at: MonoNs,
@@ -131,6 +138,7 @@ impl TimeSpan {
 /// Breakdown of the first token's time between the first and last known moments. Empty if no two moments are known. `legs` are the hops
 /// between two roles each, in the order of the path.
 fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Facts) -> Vec<Segment> {
+    // When the first chunk was sent and received on each hop.
     let crossings = legs.iter().map(|leg| FirstCrossing {
         sent: leg.first_sent,
         received: leg.first_received,
@@ -144,18 +152,24 @@ fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Fac
     if whole_ns == 0 {
         return Vec::new();
     }
-    let segments = timed_parts.iter().map(|part| Segment {
-        name: match part.place {
-            FirstTokenPlace::Ttft(ttft_leg) => ttft_leg.describe(engine),
-            FirstTokenPlace::Way(way) => describe_way(&way.iter().collect::<Vec<_>>(), legs),
-        },
-        share: part.to.since(part.from) as f64 / whole_ns as f64,
-    });
-    let mut segments: Vec<Segment> = segments.collect();
+    let mut segments = Vec::new();
+    for part in &timed_parts {
+        let name = describe_place(part.place, legs, engine);
+        segments.push(Segment { name, share: part.to.since(part.from) as f64 / whole_ns as f64 });
+    }
     // The parts may leave some of the time uncovered.
     let observed: f64 = segments.iter().map(|segment| segment.share).sum();
     segments.push(Segment { name: "not observed".into(), share: (1.0 - observed).max(0.0) });
     merge_small_segments(segments.into_iter())
+}
+
+/// Describes where the first token spends a part of its time: on a leg of the time to first token, or on a part of the way from scheduler
+/// to tokenizer.
+fn describe_place(place: FirstTokenPlace, legs: &[LifeLeg], engine: &dyn Facts) -> String {
+    match place {
+        FirstTokenPlace::Ttft(ttft_leg) => ttft_leg.describe(engine),
+        FirstTokenPlace::Way(way) => describe_way(&way.iter().collect::<Vec<_>>(), legs),
+    }
 }
 
 /// Describes consecutive parts of the way from scheduler to tokenizer with the names of the run's path. A part is the wait on a hop, or the
@@ -171,7 +185,7 @@ fn describe_way(parts: &[WayPart], legs: &[LifeLeg]) -> String {
     }
 }
 
-/// The known moments of the request on its path, in the order of time.
+/// The known moments of the request on its path, in the order of time. A leg is the hop between two roles, from the scheduler on.
 fn list_path_stages(
     legs: &[LifeLeg],
     history: &RequestHistory,
@@ -187,16 +201,17 @@ fn list_path_stages(
         }
     }
     for (index, leg) in legs.iter().enumerate() {
-        let ends = &leg.ends;
+        // The engine's log names only the first send and the last receive of the path.
+        let is_last_leg = index + 1 == legs.len();
+        let sent_log_name = if index == 0 { log_names.first_sent } else { "" };
+        let received_log_name = if is_last_leg { log_names.first_received } else { "" };
         if let Some(at) = leg.first_sent {
-            // The engine has names for the first send and the last receive of the path.
-            let log_name = if index == 0 { in_parentheses(log_names.first_sent) } else { String::new() };
-            stages.push(PathStage { at, text: format!("{} sent its first chunk{log_name}", ends.from) });
+            let log_name = in_parentheses(sent_log_name);
+            stages.push(PathStage { at, text: format!("{} sent its first chunk{log_name}", leg.ends.from) });
         }
         if let Some(at) = leg.first_received {
-            let is_last = index + 1 == legs.len();
-            let log_name = if is_last { in_parentheses(log_names.first_received) } else { String::new() };
-            stages.push(PathStage { at, text: format!("{} received it{log_name}", ends.to) });
+            let log_name = in_parentheses(received_log_name);
+            stages.push(PathStage { at, text: format!("{} received it{log_name}", leg.ends.to) });
         }
     }
     if let Some(at) = numbers.delivered_first {
@@ -217,26 +232,27 @@ fn in_parentheses(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" ({name})") }
 }
 
-/// A row of ticks for the sends and for the receives of each leg, and one for the deliveries.
+/// A row of ticks for the sends and for the receives of each leg, and one for the deliveries. `lives` says what became of the chunks of the
+/// first leg, in their order.
 fn tick_tracks(legs: &[LifeLeg], history: &RequestHistory, lives: &[ChunkLife]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for (leg_index, leg) in legs.iter().enumerate() {
-        let chunks = &leg.chunks;
-        let sent = chunks.iter().enumerate().filter_map(|(chunk_index, chunk)| {
-            let at = chunk.sent?;
+        let mut sent = Vec::new();
+        for (chunk_index, chunk) in leg.chunks.iter().enumerate() {
+            let Some(at) = chunk.sent else { continue };
             // Only the chunks of the first hop have a state.
             let symbol = if leg_index == 0 { tick_symbol(lives[chunk_index].state) } else { PLAIN_TICK };
-            Some(Tick { at, symbol })
-        });
-        tracks.push(TickTrack { label: format!("{} sent", leg.ends.from), ticks: sent.collect() });
+            sent.push(Tick { at, symbol });
+        }
+        tracks.push(TickTrack { label: format!("{} sent", leg.ends.from), ticks: sent });
         if leg.observes_received {
-            let received = chunks.iter().filter_map(|chunk| chunk.received).map(|at| Tick { at, symbol: PLAIN_TICK });
-            tracks.push(TickTrack { label: format!("{} received", leg.ends.to), ticks: received.collect() });
+            let received = leg.chunks.iter().filter_map(|chunk| chunk.received);
+            tracks.push(TickTrack::plain(format!("{} received", leg.ends.to), received));
         }
     }
     if !history.deliveries.is_empty() {
-        let deliveries = history.deliveries.iter().map(|delivery| Tick { at: delivery.at, symbol: PLAIN_TICK });
-        tracks.push(TickTrack { label: "client".into(), ticks: deliveries.collect() });
+        let delivered = history.deliveries.iter().map(|delivery| delivery.at);
+        tracks.push(TickTrack::plain("client".to_owned(), delivered));
     }
     tracks
 }

@@ -26,13 +26,15 @@ pub(crate) struct RequestFacts {
 }
 
 impl RequestFacts {
-    /// Reads the record of a live request, or else of one that has finished.
+    /// Reads the record of a live `request`, or else of one that has finished. Of that, the ledger keeps the `summary` and, in a list of
+    /// their own, the losses.
     pub(super) fn from_ledger(
         ledger: &Ledger,
         request: Option<&Request>,
         summary: Option<&RequestSummary>,
         rid: &str,
     ) -> Self {
+        // These are kept by rid, whether the request is live or not.
         let common = Self {
             tool_calls: ledger.tool_calls().find_response(rid).copied(),
             frontend: ledger.frontend().find_response(rid).cloned(),
@@ -76,6 +78,7 @@ fn name_losses(losses: Option<&Losses>) -> String {
     let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
         return String::new();
     };
+    // A range of tokens may have unknown chunks.
     let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
     let places = losses.ranges.iter().map(|range| range.tokens);
     let ids = losses.ranges.iter().flat_map(|range| &range.ids);
@@ -120,7 +123,10 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
             format_loss_times(facts.confirmed_losses.as_ref(), row.first_at),
             name_losses(facts.confirmed_losses.as_ref())
         ),
-        Flag::ToolCall => facts.tool_calls.as_ref().map_or_else(|| flag.explanation().to_owned(), explain_tool_calls),
+        Flag::ToolCall => match &facts.tool_calls {
+            Some(calls) => explain_tool_calls(calls),
+            None => flag.explanation().to_owned(),
+        },
         Flag::DropPredicted => format!(
             "several of its chunks were received in one wakeup, and {} keeps only the last{}",
             engine.title(),

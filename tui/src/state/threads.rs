@@ -67,6 +67,8 @@ pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
 
 /// Line of a thread; `None` if it was never sampled. Its current figures are those of `window`.
 fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
+    let total = thread.total()?;
+    // `None` without a sample in the window.
     let time_in_window = thread.use_between(window.from, window.to);
     let recent = time_in_window.map(|time| {
         let away = longest_away_state(thread, &time, window);
@@ -79,7 +81,7 @@ fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
         is_receiver: thread.is_receiver(),
         recent,
         last_sample_at: thread.last_sample_at(),
-        total: TimeShares::from_time_use(&thread.total()?),
+        total: TimeShares::from_time_use(&total),
     })
 }
 

@@ -1,5 +1,7 @@
 //! Position of the user: tab, selection, filter, sort order, time. Changed only by actions.
 
+mod findings;
+
 use std::collections::BTreeSet;
 
 use session::ScreenCommand;
@@ -242,31 +244,6 @@ impl Ui {
         }
     }
 
-    /// Selects the finding that the user has sought in the playback (keys `{` and `}`). Does nothing if it was selected before.
-    fn select_sought_finding(&mut self, model: &Model) {
-        let sought = model.position.as_ref().and_then(|position| position.sought.as_ref());
-        // Selected before: the user may have selected another one since.
-        if sought == self.selected_sought.as_ref() {
-            return;
-        }
-        let Some(sought) = sought else {
-            self.selected_sought = None;
-            return;
-        };
-        let mut findings = model.findings.iter();
-        let exact = findings.clone().position(|finding| FindingKey::from(finding) == *sought);
-        // A finding about all hops names the one that is worst now.
-        let Some(index) = exact.or_else(|| findings.position(|finding| finding.kind == sought.kind)) else {
-            // The model is older than the position, so the next draw tries again.
-            return;
-        };
-        self.selected_sought = Some(sought.clone());
-        self.selected_indices[Tab::Findings as usize] = index;
-        // The key of that tab is `5`.
-        let details = if self.tab == Tab::Findings { "" } else { ": 5 has its details" };
-        self.show_message(format!("{} is first seen here{details}", sought.kind));
-    }
-
     /// Index of the selected item on a tab.
     pub(crate) fn selected_index(&self, tab: Tab) -> usize {
         self.selected_indices[tab as usize]
@@ -312,8 +289,8 @@ impl Ui {
         const MIN_IDLE_S: u64 = 20;
         /// Shown after the last traffic, so that its end is visible.
         const IDLE_SHOWN_S: u64 = 2;
-        let is_chosen = self.scrolled_back_s.is_some() || self.paused_at_second.is_some();
-        if is_chosen || !model.is_at_end() {
+        let has_chosen_time = self.scrolled_back_s.is_some() || self.paused_at_second.is_some();
+        if has_chosen_time || !model.is_at_end() {
             return 0;
         }
         let idle_s = model.curves.idle_seconds_at_end();
@@ -328,11 +305,10 @@ impl Ui {
     /// Shows a tab that the user chose. Esc does not return from it. On the hops, selects the worst one if the first is selected.
     fn change_tab(&mut self, tab: Tab, model: &Model) {
         self.visited_tabs.clear();
+        // Another index means that the user has selected a hop before.
         let is_first_hop_selected = self.selected_index(Tab::Hops) == 0;
         if tab == Tab::Hops && self.tab != Tab::Hops && is_first_hop_selected {
-            let worst = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
-            let index = model.hops.iter().position(|hop| hop.health == worst && worst >= Health::Warning);
-            self.selected_indices[Tab::Hops as usize] = index.unwrap_or_default();
+            self.selected_indices[Tab::Hops as usize] = index_of_worst_hop(model).unwrap_or(0);
         }
         self.open_tab(tab);
     }
@@ -359,25 +335,34 @@ impl Ui {
         } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
-            // Otherwise the next refresh would select the worst one again.
-            self.follows_worst = false;
-            let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
-            let last = self.tab.item_count(model).saturating_sub(1);
-            let new_position = position.map_or(0, |position| position.saturating_add_signed(offset).min(last));
-            self.choose_request(model.table.visible_row(new_position).map(|row| row.rid.clone()));
+            self.move_to_request(offset, model);
         } else {
             self.select_item(self.tab, self.selected_index(self.tab).saturating_add_signed(offset), model);
         }
     }
 
-    /// Selects the next (positive) or previous chunk that was or may have been lost or merged.
+    /// Selects the request so many rows below the selected one; the first of the table if that is not shown.
+    fn move_to_request(&mut self, offset: isize, model: &Model) {
+        // Otherwise the next refresh would select the worst one again.
+        self.follows_worst = false;
+        let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
+        let last = model.table.visible_count().saturating_sub(1);
+        let new_position = match position {
+            Some(position) => position.saturating_add_signed(offset).min(last),
+            None => 0,
+        };
+        self.choose_request(model.table.visible_row(new_position).map(|row| row.rid.clone()));
+    }
+
+    /// Selects the next (positive direction) or previous chunk that was or may have been lost or merged, which is then the first one shown.
     fn seek_harmed_chunk(&mut self, direction: isize, model: &Model) {
         let Some(detail) = &model.detail else { return };
         let mut harmed = detail.harmed_chunks();
         let current = self.selected_index(Tab::Request);
         let found = if direction > 0 {
             // The first search includes the current line.
-            harmed.find(|&index| index > current || (index == current && !self.has_sought_chunk))
+            let first_index = if self.has_sought_chunk { current + 1 } else { current };
+            harmed.find(|&index| index >= first_index)
         } else {
             harmed.take_while(|&index| index < current).last()
         };
@@ -433,50 +418,6 @@ impl Ui {
         }
     }
 
-    /// Filters the requests to those that the finding is about, and selects the one that the finding names as its worst.
-    fn list_requests_of_finding(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else {
-            self.show_message("there is no finding");
-            return;
-        };
-        let requests = model.requests_of_finding(finding);
-        // The text was not typed, so it is always valid.
-        let Ok(filter) = RequestFilter::parse(&requests.filter) else { return };
-        self.show_message(requests.description);
-        self.sort = requests.order.unwrap_or(self.sort);
-        self.open_tab(Tab::Requests);
-        self.apply_filter(filter);
-        let worst_rid = &finding.verdict.rid;
-        if !worst_rid.is_empty() {
-            // Otherwise the next refresh would select another request.
-            self.follows_worst = false;
-            self.choose_request(Some(worst_rid.clone()));
-        }
-    }
-
-    /// Opens the finding's request, else its hop, else its time in the overview.
-    fn open_finding(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else {
-            self.show_message("there is no finding");
-            return;
-        };
-        if !finding.verdict.rid.is_empty() {
-            // Otherwise the next refresh would select another request.
-            self.follows_worst = false;
-            self.open_request(Some(finding.verdict.rid.clone()));
-        } else if let Some(index) = model.hops.iter().position(|hop| hop.name == finding.verdict.hop) {
-            self.open_item(Tab::Hops, index);
-        } else {
-            let newest_s = self.paused_at_second.unwrap_or(model.curves.newest_second());
-            let start_s = std::time::Duration::from_nanos(model.finding_start_ns(finding)).as_secs();
-            // The start of the finding is a few columns before the end, so that its effect is visible too.
-            let shown_after_start_s = SECONDS_PER_COLUMN[self.zoom_level] * SCROLL_COLUMNS;
-            let seconds_back = newest_s.saturating_sub(start_s + shown_after_start_s);
-            self.scrolled_back_s = Some(seconds_back.min(model.curves.seconds_before_newest()));
-            self.open_tab(Tab::Overview);
-        }
-    }
-
     /// Does the first of these that applies: closes the dialog, clears the filter, returns to the tab from which details were opened, or
     /// scrolls to the newest second.
     fn go_back(&mut self) {
@@ -519,7 +460,7 @@ impl Ui {
         }
     }
 
-    /// Scrolls to later (positive) or earlier times.
+    /// Scrolls to later (positive steps) or earlier times. `seconds_back` is the distance of the last shown second from the newest one.
     fn scroll_time(&mut self, steps: isize, model: &Model) {
         let distance_s = steps.unsigned_abs() as u64 * SCROLL_COLUMNS * SECONDS_PER_COLUMN[self.zoom_level];
         let back_before = self.seconds_back(model);
@@ -597,4 +538,13 @@ impl Ui {
         }
         None
     }
+}
+
+/// Index of the first of the hops with the worst health; `None` if none needs attention.
+fn index_of_worst_hop(model: &Model) -> Option<usize> {
+    let worst = model.hops.iter().map(|hop| hop.health).max()?;
+    if worst < Health::Warning {
+        return None;
+    }
+    model.hops.iter().position(|hop| hop.health == worst)
 }

@@ -65,18 +65,18 @@ impl Model {
 
     /// Why this run does not show the number in the column with this heading; `None` if it could.
     fn number_absence(&self, heading: &str) -> Option<&'static str> {
-        let (is_unobserved, reason) = match heading {
-            "gap" => (self.gap.waiting.is_none(), self.gap_absence()),
-            "recv" => (self.tokens.received.is_none(), self.receives_absence()),
-            "deliv" if self.chunks.delivered.is_some() => {
-                (self.tokens.delivered.is_none(), "responses carry text only")
+        match heading {
+            "gap" if self.gap.waiting.is_none() => Some(self.gap_absence()),
+            "recv" if self.tokens.received.is_none() => Some(self.receives_absence()),
+            "deliv" | "merged" | "drop" | "lost" if self.chunks.delivered.is_none() => Some(self.deliveries_absence()),
+            // Deliveries are observed, but not their tokens.
+            "deliv" if self.tokens.delivered.is_none() => Some("responses carry text only"),
+            "ttft" if self.ttft.is_none() => {
+                Some("no request was seen from its arrival or dispatch to its first token")
             }
-            "deliv" | "merged" | "drop" | "lost" => (self.chunks.delivered.is_none(), self.deliveries_absence()),
-            "ttft" => (self.ttft.is_none(), "no request was seen from its arrival or dispatch to its first token"),
             // Any run may show the others.
-            _ => return None,
-        };
-        is_unobserved.then_some(reason)
+            _ => None,
+        }
     }
 
     /// Why a filter for this state lists no request: the run does not show which requests have the state. `None` if it shows all of them,
@@ -93,10 +93,12 @@ impl Model {
         if lists_some {
             return None;
         }
-        let without_token = self.gap.without_token.map_or(0, |waiting| waiting.requests);
-        let unlisted = match without_token {
-            0 => String::new(),
-            count => format!("{} have none yet and are not listed, ", plural(count, "dispatched request")),
+        // A dispatched request has no row before its first token was sent.
+        let unlisted = match self.gap.without_token {
+            Some(waiting) if waiting.requests > 0 => {
+                format!("{} have none yet and are not listed, ", plural(waiting.requests, "dispatched request"))
+            }
+            _ => String::new(),
         };
         Some(format!("state:waiting has requests with a first token: {unlisted}{}", self.unseen_requests()))
     }

@@ -89,8 +89,10 @@ impl<'a> ChartSeries<'a> {
         let slots = window.slot_count(curves, columns);
         let values = curves.column_values(&*self.second_value, window.end, window.step, slots.into());
         if values.iter().all(Option::is_none) {
-            let end = self.end.as_ref().filter(|end| end.first_second <= window.end);
-            return Err(end.map_or("nothing to measure in this time", |end| &end.text));
+            return Err(match self.end_before(window) {
+                Some(end) => end.text.as_str(),
+                None => "nothing to measure in this time",
+            });
         }
         // A young run has fewer slots than columns: each then has several columns, so that the run fills the chart.
         let slot_of_column = |column: u16| usize::from(column) * values.len() / usize::from(columns);
@@ -100,14 +102,18 @@ impl<'a> ChartSeries<'a> {
     /// Texts of the numbers beside the series. The last value is `none` if nothing was measured then, and `unknown` after the end of the
     /// observation.
     pub(super) fn format_numbers(&self, values: &[Option<f64>], window: TimeWindow) -> SeriesNumbers {
-        let is_unknown = self.end.as_ref().is_some_and(|end| end.first_second <= window.end);
-        // `None` if the last slot has no value.
-        let last = match values.last().copied().flatten() {
+        let value_of_last_slot = values.last().copied().flatten();
+        let last = match value_of_last_slot {
             Some(value) => (self.format)(value),
-            None if is_unknown => "unknown".to_owned(),
+            None if self.end_before(window).is_some() => "unknown".to_owned(),
             None => "none".to_owned(),
         };
         SeriesNumbers { last, max: (self.format)(max_value(values)) }
+    }
+
+    /// End of the observation, if it comes before the end of the window.
+    fn end_before(&self, window: TimeWindow) -> Option<&SeriesEnd> {
+        self.end.as_ref().filter(|end| end.first_second <= window.end)
     }
 }
 
@@ -193,16 +199,18 @@ impl TimeWindow {
     /// Title of the last value beside a series, which says when it was measured. `so far`: in the newest second of a run that goes on.
     /// `in 400 ms`: in the last second of a run that ended so early in it. `at 0:12`, `from 0:10`: in one second, or in several.
     pub(super) fn describe_last(self, model: &Model) -> String {
-        if model.curves.is_current(self.end) {
-            if !model.is_at_end() {
-                return "so far".to_owned();
-            }
-            if self.step == 1 {
-                return format!("in {}", format_duration(model.running_ns.saturating_sub(self.end * SECOND_NS)));
-            }
+        let is_second_unfinished = model.curves.is_current(self.end);
+        if is_second_unfinished && !model.is_at_end() {
+            return "so far".to_owned();
         }
-        let first = (self.end + 1).saturating_sub(self.step);
-        format!("{} {}", if self.step == 1 { "at" } else { "from" }, format_clock(first * SECOND_NS))
+        let is_one_second = self.step == 1;
+        if is_second_unfinished && is_one_second {
+            let length_ns = model.running_ns.saturating_sub(self.end * SECOND_NS);
+            return format!("in {}", format_duration(length_ns));
+        }
+        let first_second = (self.end + 1).saturating_sub(self.step);
+        let preposition = if is_one_second { "at" } else { "from" };
+        format!("{preposition} {}", format_clock(first_second * SECOND_NS))
     }
 
     /// Draws the heading of charts, with the titles of the numbers beside them.
@@ -297,13 +305,7 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
     let symbols = pad.theme.rich_or_ascii(BLOCK_LEVELS, ASCII_LEVELS);
     for (column_x, value) in (x..).zip(values) {
         let Some(value) = value else { continue };
-        let levels_per_row = f64::from(LEVELS_PER_ROW);
-        let mut bar_levels =
-            if max > 0.0 { (value / max * f64::from(rows) * levels_per_row).round() as u16 } else { 0 };
-        if *value > 0.0 {
-            // A small value must look different from zero.
-            bar_levels = bar_levels.max(1);
-        }
+        let bar_levels = height_in_levels(*value, max, rows);
         if bar_levels == 0 {
             pad.draw_text(column_x, rows - 1, pad.theme.rich_or_ascii("·", "_"), Ink::Dim);
         }
@@ -315,4 +317,14 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
             }
         }
     }
+}
+
+/// Height of the bar of this value in levels, of which a row has [`LEVELS_PER_ROW`]. A bar of the value `max` fills all rows.
+fn height_in_levels(value: f64, max: f64, rows: u16) -> u16 {
+    if max <= 0.0 {
+        return 0;
+    }
+    let levels = (value / max * f64::from(rows) * f64::from(LEVELS_PER_ROW)).round() as u16;
+    // A small value must look different from zero.
+    if value > 0.0 { levels.max(1) } else { levels }
 }

@@ -46,19 +46,12 @@ const CUT_NAME_WIDTH: u16 = 11;
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
 
-/// Draws the table of threads, and below it the curves and functions of the selected one.
+/// Draws the table of threads, and below it the curves of the selected one, and the functions of its role in the stacks that were sampled.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
     pad.draw_text(1, 0, &table_title(threads, model), Ink::Dim);
-    pad.draw_text(ROLE_X, 1, "role", Ink::Dim);
-    if layout.name_width > 0 {
-        pad.draw_text(NAME_X, 1, "thread", Ink::Dim);
-    }
-    let share_headings = ["on CPU", "waits", "quota", "asleep"].into_iter().take(layout.share_count);
-    let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
-    // The shares follow the tid in cells of the same width.
-    pad.draw_cells(tid_cell, std::iter::once("tid").chain(share_headings), Ink::Dim);
+    layout.draw_headings(pad, 1);
     // The other half is for the curves of the selected thread.
     let max_rows = (pad.height().saturating_sub(HEADING_ROWS) / 2).max(MIN_LISTED_THREADS);
     let selected = ui.selected_index(Tab::Cpu);
@@ -82,13 +75,11 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 /// Title of the table: the time that its shares are about, and why a column has `-` in place of values.
 fn table_title(threads: &[ThreadLine], model: &Model) -> String {
     let mut title = format!("{}; * receives frames; waits: for a CPU", model.format_recent_seconds());
-    let mut recent = threads.iter().filter_map(|thread| thread.recent);
-    let lacks_throttling = recent.clone().any(|shares| shares.throttled.is_none());
-    let lacks_waits = recent.any(|shares| shares.waiting.is_none());
-    if lacks_throttling {
+    let recent: Vec<TimeShares> = threads.iter().filter_map(|thread| thread.recent).collect();
+    if recent.iter().any(|shares| shares.throttled.is_none()) {
         title = format!("{title}; quota -: {NO_THROTTLING}");
     }
-    if lacks_waits {
+    if recent.iter().any(|shares| shares.waiting.is_none()) {
         title = format!("{title}; waits -: {NO_WAITS}");
     }
     title
@@ -120,6 +111,18 @@ impl ThreadTableLayout {
             WHOLE_NAME_WIDTH
         };
         Self { name_width, share_count }
+    }
+
+    /// Draws the headings of the columns.
+    fn draw_headings(&self, pad: &mut Pad<'_>, y: u16) {
+        pad.draw_text(ROLE_X, y, "role", Ink::Dim);
+        if self.name_width > 0 {
+            pad.draw_text(NAME_X, y, "thread", Ink::Dim);
+        }
+        // The shares follow the tid in cells of the same width.
+        let headings = ["tid", "on CPU", "waits", "quota", "asleep"].into_iter().take(1 + self.share_count);
+        let cells = CellRow { x: self.tid_x(), y, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
+        pad.draw_cells(cells, headings, Ink::Dim);
     }
 
     fn tid_x(&self) -> u16 {
@@ -231,14 +234,18 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, la
     };
     let ThreadVerdict { health, text } = judge_thread(shares);
     pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
-    let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked];
-    let cells = cells.map(|share| known_or_dash(share, format_percent)).into_iter().take(layout.share_count);
+    let all_shares = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked];
+    let cells = all_shares.into_iter().take(layout.share_count).map(|share| known_or_dash(share, format_percent));
     let row = CellRow { x: layout.shares_x(), y, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(row, cells, Ink::Plain);
     pad.draw_text(layout.verdict_x(), y, text, Ink::Health(health));
-    // A bar of the time on a CPU, continued by the time in which the thread could have run and had none.
+    draw_core_bar(pad, layout.verdict_x() + VERDICT_WIDTH, y, shares);
+}
+
+/// Draws a bar of the time on a CPU, continued by the time in which the thread could have run and had none.
+fn draw_core_bar(pad: &mut Pad<'_>, x: u16, y: u16, shares: &TimeShares) {
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
-    let x = pad.draw_text(layout.verdict_x() + VERDICT_WIDTH, y, &running_bar, Ink::Series);
+    let x = pad.draw_text(x, y, &running_bar, Ink::Series);
     let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
     let lacking_bar = pad.theme.rich_or_ascii("░", "-").repeat(bar_width(lacking));
     pad.draw_text(x, y, &lacking_bar, Ink::Health(Health::Warning));

@@ -70,6 +70,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y + 1
     });
     match lines.get(selected) {
+        // The list is empty.
         None => {}
         Some(FindingListItem::Finding(finding)) => draw_finding_detail(pad, y, model, finding),
         Some(FindingListItem::Degraded(text)) => {
@@ -117,20 +118,11 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
 fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let verdict = &finding.verdict;
     pad.draw_heading(y, finding.kind);
-    let mut y = pad.draw_paragraph(1, y + 1, MAX_SUMMARY_ROWS, &verdict.summary, Ink::Strong);
-    let span = describe_time_of_finding(model, finding);
-    // A finding that paused in between has several episodes.
-    let episodes = finding.times.episodes().iter();
-    let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
-    let span = span + &describe_episodes(episodes, finding.times.joined());
-    let place = if verdict.hop.is_empty() { String::new() } else { format!("; {}", describe_place(&verdict.hop)) };
-    y = pad.draw_paragraph(1, y, MAX_TIME_ROWS, &format!("{span}{place}"), Ink::Plain);
+    let y = pad.draw_paragraph(1, y + 1, MAX_SUMMARY_ROWS, &verdict.summary, Ink::Strong);
+    let mut y = pad.draw_paragraph(1, y, MAX_TIME_ROWS, &describe_time_and_place(model, finding), Ink::Plain);
     // Some findings are about no single request.
     if !verdict.rid.is_empty() {
-        let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
-        let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + OPEN_HINT_CELLS));
-        let x = pad.draw_text(x, y, &rid, Ink::Plain);
-        pad.draw_text(x + 2, y, OPEN_HINT, Ink::Dim);
+        draw_worst_rid(pad, y, &verdict.rid);
         y += 1;
     }
     if let Some(changes) = &model.receiver_changes {
@@ -149,12 +141,31 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     }
 }
 
+/// Draws the worst request of a finding in one row, with the key that opens it.
+fn draw_worst_rid(pad: &mut Pad<'_>, y: u16, rid: &str) {
+    let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
+    let shown_rid = pad.shorten_id(rid, pad.width().saturating_sub(x + OPEN_HINT_CELLS));
+    let x = pad.draw_text(x, y, &shown_rid, Ink::Plain);
+    pad.draw_text(x + 2, y, OPEN_HINT, Ink::Dim);
+}
+
+/// When the finding occurred, with its episodes if it paused in between, and on which hop or in which process, if it is about one.
+fn describe_time_and_place(model: &Model, finding: &Finding) -> String {
+    let span = describe_time_of_finding(model, finding);
+    let episodes = finding.times.episodes().iter();
+    let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
+    let episodes = describe_episodes(episodes, finding.times.joined());
+    let hop = &finding.verdict.hop;
+    let place = if hop.is_empty() { String::new() } else { format!("; {}", describe_place(hop)) };
+    format!("{span}{episodes}{place}")
+}
+
 /// When the finding began and ended, or whether it lasts.
 fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
     let began = model.format_exact_moment(finding.began);
     let last = model.format_exact_moment(finding.last_at);
     let duration_ns = finding.last_at.since(finding.began);
-    // The detectors ran a last time at the shown moment, and found it again.
+    // True if the detectors ran at the shown moment, and found it again.
     let occurs_now = finding.last_at.since(model.started_at) >= model.running_ns;
     if finding.active && occurs_now {
         let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };

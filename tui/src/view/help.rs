@@ -80,7 +80,7 @@ fn wrap_long_lines(lines: Vec<HelpLine>, width: u16) -> Vec<HelpLine> {
     all
 }
 
-/// All lines of the help: keys, filter terms, signs, flags and columns.
+/// All lines of the help: keys, filter terms, signs, flags and columns. On the tab Requests, the column that it is sorted by comes first.
 fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     let mut lines = Vec::new();
     if ui.tab == Tab::Requests {
@@ -96,13 +96,9 @@ fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     lines.push(HelpLine::new("filter", "matches"));
     lines.extend(filter::syntax_help().map(|(term, meaning)| HelpLine::new(term, meaning)));
     lines.push(HelpLine::empty());
-    let mut health = Health::ALL.map(|health| format!("{} {}", theme.health_symbol(health), health.label()));
-    // `Unknown` comes first, but is listed last.
-    health.rotate_left(1);
-    let zero = theme.rich_or_ascii("·", "_");
-    lines.push(HelpLine::new("signs", format!("{}   - not observed   {zero} 0 in a curve", health.join("   "))));
-    let statuses = STATES.map(|state| format!("{} {}", tick_symbol(state), label_of(state)));
-    lines.push(HelpLine::new("chunks", statuses.join("   ")));
+    lines.push(HelpLine::new("signs", explain_signs(theme)));
+    let chunk_signs = STATES.map(|state| format!("{} {}", tick_symbol(state), label_of(state)));
+    lines.push(HelpLine::new("chunks", chunk_signs.join("   ")));
     lines.push(HelpLine::empty());
     lines.push(HelpLine::new("flags", "flags of a request, worst first"));
     lines.extend(Flag::ALL.map(|flag| HelpLine::new(flag.label(), flag.explanation())));
@@ -111,6 +107,15 @@ fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     let columns = RequestColumn::all().map(RequestColumn::on_screen);
     lines.extend(columns.map(|column| HelpLine::new(column.head, column.about)));
     lines
+}
+
+/// The signs of health with their words, and those of missing and zero values.
+fn explain_signs(theme: Theme) -> String {
+    let mut health = Health::ALL.map(|health| format!("{} {}", theme.health_symbol(health), health.label()));
+    // `Unknown` comes first, but is listed last.
+    health.rotate_left(1);
+    let zero = theme.rich_or_ascii("·", "_");
+    format!("{}   - not observed   {zero} 0 in a curve", health.join("   "))
 }
 
 /// Draws the command palette: the actions that match the typed words.

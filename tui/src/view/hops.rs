@@ -153,18 +153,19 @@ impl HopTableLayout {
         let name_widths = hops.iter().map(|hop| text_width(&hop.ends.from) + 1 + text_width(&hop.ends.to));
         let longest_name = name_widths.max().unwrap_or(0).max(MIN_NAME_WIDTH);
         let mut columns: Vec<&HopColumn> = COLUMNS.iter().collect();
-        let mut wanted_name_width = longest_name;
-        for hidden in [HopColumnPriority::HiddenFirst, HopColumnPriority::HiddenSecond, HopColumnPriority::HiddenThird]
-        {
-            // Long names are cut before the last of these columns is hidden.
-            if hidden == HopColumnPriority::HiddenThird {
-                wanted_name_width = MIN_NAME_WIDTH;
-            }
+        // Columns with the width that names need to keep them. Long names are cut before the last of these columns is hidden.
+        let hidden_in_order = [
+            (HopColumnPriority::HiddenFirst, longest_name),
+            (HopColumnPriority::HiddenSecond, longest_name),
+            (HopColumnPriority::HiddenThird, MIN_NAME_WIDTH),
+        ];
+        for (hidden, wanted_name_width) in hidden_in_order {
             if Self::width_for_name(width, columns.len()) < wanted_name_width {
                 columns.retain(|column| column.priority != hidden);
             }
         }
-        let name_width = longest_name.min(Self::width_for_name(width, columns.len()).max(MIN_NAME_WIDTH));
+        let free_width = Self::width_for_name(width, columns.len());
+        let name_width = longest_name.min(free_width.max(MIN_NAME_WIDTH));
         let has_brackets = hops.iter().any(|hop| hop.has_recovered);
         Self { name_x: NAME_X + u16::from(has_brackets), name_width, columns }
     }
@@ -194,7 +195,8 @@ pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
     model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_wait_ns, hop.backlog_frames))
 }
 
-/// Draws the facts about a hop in rows of their own, and below them the histogram of queue waits with the time series beside it.
+/// Draws the facts about a hop in rows of their own, and below them the histogram of queue waits, if it is known, with the time series
+/// beside it.
 fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) {
     pad.draw_heading(0, &format!("{} {} {}", hop.ends.from, pad.theme.rich_or_ascii("→", "->"), hop.ends.to));
     let mut y = 1;
@@ -212,15 +214,16 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         pad.draw_text(1, y, &describe_undecoded(hop), Ink::Health(Health::Warning));
         y += 1;
     }
-    if !hop.queue_wait_histogram.is_empty() {
-        let chart_x = if pad.width() >= WIDE_COLUMNS { pad.width() / 2 } else { NARROW_TREND_X };
-        if pad.width() >= chart_x + MIN_TREND_WIDTH {
-            draw_trends(pad, chart_x, y, hop, model, ui);
-        } else {
-            pad.draw_at_right_edge(y, "curves: enlarge ", Ink::Dim);
-        }
-        draw_histogram(pad, y, hop);
+    if hop.queue_wait_histogram.is_empty() {
+        return;
     }
+    let trend_x = if pad.width() >= WIDE_COLUMNS { pad.width() / 2 } else { NARROW_TREND_X };
+    if pad.width() >= trend_x + MIN_TREND_WIDTH {
+        draw_trends(pad, trend_x, y, hop, model, ui);
+    } else {
+        pad.draw_at_right_edge(y, "curves: enlarge ", Ink::Dim);
+    }
+    draw_histogram(pad, y, hop);
 }
 
 /// A line of a hop's details; the text `-` stands for one that is not observed.
@@ -304,7 +307,8 @@ pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     }
 }
 
-/// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
+/// Kernel queue, the bytes in the receivers' socket buffers, and libzmq inbox, the frames that libzmq has read from there and the receivers
+/// have not. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn describe_queues(hop: &HopSummary, model: &Model) -> String {
     let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
         let current = match queue.ended_at {
@@ -320,9 +324,10 @@ fn describe_queues(hop: &HopSummary, model: &Model) -> String {
     }
 }
 
-/// Draws a bar for each class of queue waits, from row `y` on.
+/// Draws a bar for each class of queue waits, from row `y` on. A class is the frames whose waits lie between two bounds.
 fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     let title_end = pad.draw_text(1, y, "frames by queue wait", Ink::Head);
+    // At least 1, because the bars are shares of it.
     let max = hop.queue_wait_histogram.iter().copied().max().unwrap_or(0).max(1);
     let classes = hop.queue_wait_histogram.iter().copied().enumerate();
     let rows = usize::from(pad.height().saturating_sub(y + 1));
@@ -366,15 +371,19 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
     }
     let window = TimeWindow::selected(model, ui);
     let trends = trend_series(hop, model);
+    // The first one is drawn even if it has fewer rows.
     let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
-    for (series, trend_y) in trends.iter().take(shown.into()).zip((y..).step_by(TREND_ROWS.into())) {
+    let mut trend_y = y;
+    for series in trends.iter().take(shown.into()) {
         draw_trend(&mut pad.rows_from(trend_y, TREND_ROWS), x, series, window, model);
+        trend_y += TREND_ROWS;
     }
 }
 
 /// Draws a time series from column `x` on: its title with the last value and the maximum, its bars, and the time axis.
 fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeWindow, model: &Model) {
     let columns = pad.width().saturating_sub(x + 1);
+    // `Err` with the reason if there is nothing to draw.
     let values = series.column_values(&model.curves, window, columns);
     let numbers = match &values {
         Ok(values) => {
@@ -425,17 +434,20 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
         })
         .observed_if(observes_receives, model.receives_absence())
         .observed_until(end, model),
-        ChartSeries::new("frames/s", chart::format_whole, |slot| {
-            let values = slot.hops.get(hop.group);
-            let passed = values.map(|values| values.passed).unwrap_or_default();
-            if hop.observes_sends {
-                return (!slot.sends_ended).then_some(passed.frames_sent as f64);
-            }
-            let is_known = values.is_none_or(|values| !values.receives_ended);
-            is_known.then_some(passed.frames_received as f64)
-        })
-        .observed_until(end.filter(|_| !hop.observes_sends), model),
+        ChartSeries::new("frames/s", chart::format_whole, |slot| passed_frames(slot, hop))
+            .observed_until(if hop.observes_sends { None } else { end }, model),
     ]
+}
+
+/// Number of frames that passed the hop in the slot, counted where they are sent if that is observed, otherwise where they are received.
+/// `None` if neither was observed any more.
+fn passed_frames(slot: &SlotValues, hop: &HopSummary) -> Option<f64> {
+    // In a slot from before the hop appeared, no frame passed it.
+    let Some(values) = slot.hops.get(hop.group) else { return Some(0.0) };
+    if hop.observes_sends {
+        return Some(values.passed.frames_sent as f64);
+    }
+    (!values.receives_ended).then_some(values.passed.frames_received as f64)
 }
 
 /// Maximum number of rows for workers from row `y` on, if `hops_below` hops follow them. The facts of the hop keep their room, but workers
@@ -447,6 +459,7 @@ fn max_members(pad: &Pad<'_>, y: u16, hops_below: usize, ui: &Ui) -> usize {
 
 /// Draws one branch per receiving worker below the hop. Returns the next free row.
 fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -> u16 {
+    // At least 1, because it is a divisor.
     let total_chunks = hop.members.iter().map(|member| member.chunks).sum::<u64>().max(1);
     // The last row has the number of workers that are not shown.
     let shown = if hop.members.len() > max_lines { max_lines.saturating_sub(1) } else { hop.members.len() };

@@ -160,17 +160,12 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     }
     let watched = model.pods.get(model.shown_pod);
     let source = watched.map_or(&model.run.source, |pod| &pod.name);
-    // A watched run has a state of its own, such as a lost connection.
-    let state = if let Some(pod) = watched
-        && !is_paused
-    {
-        pod.state.label()
-    } else if model.position.is_some() {
-        "replay"
-    } else if is_paused {
-        "PAUSED"
-    } else {
-        model.run.stage
+    let state = match watched {
+        // A watched run has a state of its own, such as a lost connection.
+        Some(pod) if !is_paused => pod.state.label(),
+        _ if model.position.is_some() => "replay",
+        _ if is_paused => "PAUSED",
+        _ => model.run.stage,
     };
     let begun = watched.and_then(|pod| format_wall_time(pod.begun_wall_ns?));
     let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
@@ -194,17 +189,18 @@ fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) 
 /// A headline that keeps fewer cells is not cut further for its number of requests.
 const MIN_HEADLINE_WIDTH: u16 = 30;
 
-/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free
-/// column.
+/// Draws the headline, which is the text of the verdict, from `x` on. If it is cut before the number of requests that it is about, that
+/// number follows. Returns the next free column.
 fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
-    let free = pad.width().saturating_sub(x);
-    let is_cut = text_width(&verdict.text) > free;
+    let free_width = pad.width().saturating_sub(x);
+    let is_cut = text_width(&verdict.text) > free_width;
     if is_cut && let Some(requests_hit) = &verdict.requests_hit {
         let suffix = format!(" ({requests_hit} hit)");
         // One cell has the ellipsis.
-        let shown_width = free.saturating_sub(1 + text_width(&suffix));
+        let shown_width = free_width.saturating_sub(1 + text_width(&suffix));
         let shown: String = verdict.text.chars().take(shown_width.into()).collect();
-        if shown_width > MIN_HEADLINE_WIDTH && !shown.contains(requests_hit.as_str()) {
+        let shows_number = shown.contains(requests_hit.as_str());
+        if shown_width > MIN_HEADLINE_WIDTH && !shows_number {
             let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
             return pad.draw_text(x, 0, &suffix, Ink::Strong);
         }
@@ -224,11 +220,13 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let Some(advice) = &verdict.advice else { return y };
     // First cell of the verdict's text, where `draw_verdict` draws it.
     let text_x = 1 + text_width(&describe_health(pad.theme, verdict)) + 2;
-    let free = pad.width().saturating_sub(text_x);
-    if text_width(&verdict.text) + TO_DO.len() as u16 + text_width(advice) <= free {
+    let free_width = pad.width().saturating_sub(text_x);
+    let fits_behind_verdict = text_width(&verdict.text) + TO_DO.len() as u16 + text_width(advice) <= free_width;
+    if fits_behind_verdict {
         return y;
     }
-    let shown: String = verdict.text.chars().take(free.into()).collect();
+    // The verdict is cut at the edge.
+    let shown: String = verdict.text.chars().take(free_width.into()).collect();
     // The headline may have the share itself, in these words.
     let share = match &verdict.ttft_share {
         Some(share) if !shown.contains("of the TTFT of") => format!("{share}: "),
@@ -239,7 +237,7 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 1
 }
 
-/// Draws tokengap's resource use and missed observations; always visible.
+/// Draws the outputs that are written, tokengap's own resource use, and how many observations it missed and frames it could not decode.
 fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
     let cpu = known_or_dash(own.cpu_share, decimal_percent);
@@ -255,10 +253,11 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     draw_degraded_or(pad, x, "", model);
 }
 
-/// Draws the first degradation from `x` on or, if none is known, the text `otherwise`. The engine follows at the right edge if it fits: with
-/// its release, a reader can judge an advice that names one.
+/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, the text `otherwise`. The engine follows
+/// at the right edge if it fits: with its release, a reader can judge an advice that names one.
 fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
     let label = degraded_label(model);
+    // A degradation can be shortened to this label.
     let shortest = if label.is_empty() { otherwise } else { &label };
     let engine = format!(" {} ", model.engine);
     let engine_x = pad.width().saturating_sub(text_width(&engine));
@@ -296,7 +295,8 @@ fn degraded_label(model: &Model) -> String {
     }
 }
 
-/// Draws the outputs being written, with their dropped records. Returns the next free column.
+/// Draws the outputs that are written, which are the recording, the hindsight ring and the HTTP endpoint, with their dropped records.
+/// Returns the next free column.
 fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     let writing = &model.writing;
     // Two columns separate the outputs.
@@ -331,7 +331,7 @@ fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 
     pad.draw_text(x + 1, 0, &format!("({} {what})", format_count(count)), Ink::Health(Health::Warning))
 }
 
-/// Inter-token latency at both ends, with the title of its quantiles.
+/// Inter-token latency at both ends of the path, with the title of its quantiles.
 struct ItlQuantiles {
     title: &'static str,
     client: Option<Spread>,
@@ -340,20 +340,12 @@ struct ItlQuantiles {
 
 /// Draws the inter-token latency at the client and at the engine. An unknown one comes last, with the reason. Returns the next free row.
 fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
-    let why_client_unknown = if model.chunks.delivered.is_none() {
-        model.deliveries_absence()
-    } else if model.tokens.delivered.is_none() {
-        "responses carry text only"
-    } else {
-        "no two chunks were delivered"
-    };
+    let why_client_unknown = why_client_itl_unknown(model);
     let why_engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
-    let mut ends = [
-        ItlEnd { name: "client", spread: itl.client, reason_unknown: why_client_unknown, ink: Ink::Plain },
-        ItlEnd { name: "engine", spread: itl.engine, reason_unknown: why_engine_unknown, ink: Ink::Dim },
-    ];
-    // A stable sort: `false`, for a known one, comes first.
-    ends.sort_by_key(|end| end.spread.is_none());
+    let client = ItlEnd { name: "client", spread: itl.client, reason_unknown: why_client_unknown, ink: Ink::Plain };
+    let engine = ItlEnd { name: "engine", spread: itl.engine, reason_unknown: why_engine_unknown, ink: Ink::Dim };
+    let is_only_engine_known = client.spread.is_none() && engine.spread.is_some();
+    let ends = if is_only_engine_known { [engine, client] } else { [client, engine] };
     let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
     for end in ends {
         // Two spaces come before the text.
@@ -364,6 +356,17 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
         }
     }
     y + 1
+}
+
+/// Why the inter-token latency at the client is unknown, if it is.
+fn why_client_itl_unknown(model: &Model) -> &'static str {
+    if model.chunks.delivered.is_none() {
+        model.deliveries_absence()
+    } else if model.tokens.delivered.is_none() {
+        "responses carry text only"
+    } else {
+        "no two chunks were delivered"
+    }
 }
 
 /// Inter-token latency at one end, or why it is unknown.
@@ -490,37 +493,43 @@ fn draw_key_hints(pad: &mut Pad<'_>, ui: &Ui) {
     // A space after the keys, and two after the hint.
     const SPACES: u16 = 3;
     // Help and quit stay visible; the other hints are cut first.
-    let (always_shown, others): (Vec<KeyHint>, Vec<KeyHint>) =
+    let (always_shown, mut others): (Vec<KeyHint>, Vec<KeyHint>) =
         key_hints(ui).into_iter().partition(|hint| ["help", "quit"].contains(&hint.hint));
-    let reserved = always_shown.iter().map(|hint| hint.width() + SPACES).sum::<u16>();
-    let mut spare_width = pad.width().saturating_sub(1 + reserved);
-    let mut shown = Vec::new();
-    for hint in others {
+    let reserved_width: u16 = always_shown.iter().map(|hint| hint.width() + SPACES).sum();
+    let mut spare_width = pad.width().saturating_sub(1 + reserved_width);
+    let mut fitting = 0;
+    for hint in &others {
         if hint.width() >= spare_width {
             break;
         }
         spare_width = spare_width.saturating_sub(hint.width() + SPACES);
-        shown.push(hint);
+        fitting += 1;
     }
+    others.truncate(fitting);
     let mut x = 1;
-    for KeyHint { keys, hint } in shown.iter().chain(&always_shown) {
+    for KeyHint { keys, hint } in others.iter().chain(&always_shown) {
         x = pad.draw_text(x, 0, keys, Ink::Head);
         x = pad.draw_text(x + 1, 0, hint, Ink::Dim) + 2;
     }
 }
 
-/// Key hints in the current state; keys with the same hint are joined.
-fn key_hints(ui: &Ui) -> Vec<KeyHint> {
-    let mut hints: Vec<KeyHint> = Vec::new();
+/// Keys that apply now and have a hint. A narrow screen has no room for all: keys that only this tab has come first, then those of a
+/// playback.
+fn hinted_bindings(ui: &Ui) -> Vec<&'static Binding> {
     let mut bindings: Vec<&Binding> =
         BINDINGS.iter().filter(|binding| !binding.hint.is_empty() && binding.is_active(ui)).collect();
-    // A narrow screen has no room for all: keys that only this tab has come first, then those of a playback.
     bindings.sort_by_key(|binding| match binding.context {
         IN_FINDINGS | IN_REQUEST => 0,
         KeyContext::Replay => 1,
         _ => 2,
     });
-    for binding in bindings {
+    bindings
+}
+
+/// Key hints in the current state; keys with the same hint are joined.
+fn key_hints(ui: &Ui) -> Vec<KeyHint> {
+    let mut hints: Vec<KeyHint> = Vec::new();
+    for binding in hinted_bindings(ui) {
         // One of several keys is enough for a hint.
         let key = binding.shown_keys.split(' ').next().unwrap_or(binding.shown_keys);
         match hints.iter_mut().find(|hint| hint.hint == binding.hint) {

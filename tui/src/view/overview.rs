@@ -15,6 +15,7 @@ use super::{ItlQuantiles, draw_advice, draw_itl, hops};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
+use crate::state::threads::TimeShares;
 use crate::state::ui::Ui;
 use crate::state::waiting::WaitingRequests;
 use crate::theme::Ink;
@@ -65,51 +66,76 @@ const GAP_CHART: usize = 2;
 const LOST_CHUNKS_CHART: usize = 3;
 const MERGED_CHUNKS_CHART: usize = 4;
 
+/// What a screen has rows for.
+#[derive(Clone, Copy)]
+struct ScreenRoom {
+    /// Empty rows between the parts, and a list of findings.
+    is_tall: bool,
+    /// Rows that say little.
+    has_spare_rows: bool,
+    /// Only what is most important, because the other rows are for the charts.
+    is_low: bool,
+}
+
+impl ScreenRoom {
+    fn for_height(height: u16) -> Self {
+        Self { is_tall: height >= TALL_ROWS, has_spare_rows: height >= SMALL_ROWS, is_low: height < LOW_ROWS }
+    }
+}
+
 /// Draws the state of the engine from top to bottom: gaps, totals, path, breakdowns, curves, findings.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let is_tall = pad.height() >= TALL_ROWS;
-    // Rows saved on a low screen are for the charts.
-    let is_low = pad.height() < LOW_ROWS;
-    let has_spare_rows = pad.height() >= SMALL_ROWS;
+    let room = ScreenRoom::for_height(pad.height());
     // Only a tall screen has an empty row between two parts.
-    let empty_rows = u16::from(is_tall);
-    let mut y = if is_low { 0 } else { draw_advice(pad, 0, model) };
-    y += empty_rows;
-    y = draw_gap(pad, y, model);
-    y = draw_ttft(pad, y, model);
-    // On a smaller screen, only a filter on `ttft` and the report show what is not observed.
-    if has_spare_rows {
-        y = draw_ttft_absences(pad, y, model);
-    }
-    y += empty_rows;
-    y = draw_totals(pad, y, model);
-    // A small screen shows inter-token latencies only if that at the client is known.
-    if has_spare_rows || (!is_low && model.itl.delivered_by_token.is_some()) {
-        let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
-        y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
-    }
-    y = draw_receiving_thread(pad, y, model);
-    y += empty_rows;
-    y = path::draw_path(pad, y, model, is_low);
-    let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
-    // On a small screen, a third row would take the place of a curve.
-    let max_rows = if has_spare_rows { MAX_LEGEND_ROWS } else { SMALL_LEGEND_ROWS };
-    let legend_room = LegendRoom { max_rows, more: "enlarge" };
-    // The output's part of the time to first token has its own bar if there is room.
-    if is_tall || ttft.is_none() {
-        y = path::draw_breakdown(pad, y, &first_tokens_title(model, pad.width()), &model.first_token_path, legend_room);
-    }
-    y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default(), legend_room);
-    if !is_tall {
+    let empty_rows = u16::from(room.is_tall);
+    let mut y = if room.is_low { 0 } else { draw_advice(pad, 0, model) };
+    y = draw_first_tokens(pad, y + empty_rows, model, room);
+    y = draw_traffic(pad, y + empty_rows, model, room);
+    y = path::draw_path(pad, y + empty_rows, model, room.is_low);
+    y = draw_breakdowns(pad, y, model, room);
+    if !room.is_tall {
         y = draw_worst_finding(pad, y, model);
     }
-    y += u16::from(is_tall || pad.height().saturating_sub(y) > ROWS_WITHOUT_SPACE);
+    y += u16::from(room.is_tall || pad.height().saturating_sub(y) > ROWS_WITHOUT_SPACE);
     // An empty row and the heading precede the findings.
-    let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
+    let rows_for_findings = if room.is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
-    if is_tall && !model.findings.is_empty() {
+    if room.is_tall && !model.findings.is_empty() {
         draw_findings(pad, y + 1, model);
     }
+}
+
+/// Draws the gap between send and receive of first tokens, and the time to first token. Returns the next free row.
+fn draw_first_tokens(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> u16 {
+    let y = draw_gap(pad, y, model);
+    let y = draw_ttft(pad, y, model);
+    // On a smaller screen, only a filter on `ttft` and the report show what is not observed.
+    if room.has_spare_rows { draw_ttft_absences(pad, y, model) } else { y }
+}
+
+/// Draws the totals, the inter-token latency, and the thread that receives the tokens last. Returns the next free row.
+fn draw_traffic(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> u16 {
+    let mut y = draw_totals(pad, y, model);
+    let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
+    // A small screen shows inter-token latencies only if that at the client is known.
+    if room.has_spare_rows || (!room.is_low && client.is_some()) {
+        y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
+    }
+    draw_receiving_thread(pad, y, model)
+}
+
+/// Draws what the time to first token consists of, as far as that is known. Returns the next free row.
+fn draw_breakdowns(pad: &mut Pad<'_>, mut y: u16, model: &Model, room: ScreenRoom) -> u16 {
+    let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
+    // On a small screen, a third row would take the place of a curve.
+    let max_rows = if room.has_spare_rows { MAX_LEGEND_ROWS } else { SMALL_LEGEND_ROWS };
+    let legend_room = LegendRoom { max_rows, more: "enlarge" };
+    // The output's part of the time to first token has its own bar if there is room.
+    if room.is_tall || ttft.is_none() {
+        let title = first_tokens_title(model, pad.width());
+        y = path::draw_breakdown(pad, y, &title, &model.first_token_path, legend_room);
+    }
+    path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default(), legend_room)
 }
 
 /// Title of the bar of first tokens, which does not cover the time inside the last process.
@@ -171,25 +197,14 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 4
 }
 
-/// Requests whose first token was sent and waits, and those that have no token yet.
+/// Requests whose first token was sent and waits, and those that have no token yet. Then those that may wait without being observed.
 fn describe_waiting_requests(waiting: WaitingRequests, model: &Model) -> String {
     let mut parts = Vec::new();
-    let wait = format_duration(waiting.longest_wait_ns);
-    match waiting.requests {
-        0 => {}
-        // Sent at this instant, so it has not waited yet.
-        1 if waiting.longest_wait_ns == 0 => parts.push("1 first token is waiting".to_owned()),
-        1 => parts.push(format!("1 first token is waiting, for {wait}")),
-        more if waiting.longest_wait_ns == 0 => parts.push(format!("{} first tokens are waiting", format_count(more))),
-        more => parts.push(format!("{} first tokens are waiting, the longest for {wait}", format_count(more))),
+    if waiting.requests > 0 {
+        parts.push(describe_waiting_tokens(waiting));
     }
-    if let Some(WaitingRequests { requests, longest_wait_ns }) = model.gap.without_token {
-        let wait = format_duration(longest_wait_ns);
-        parts.push(match requests {
-            1 if longest_wait_ns == 0 => "1 dispatched request has no token yet".to_owned(),
-            1 => format!("1 dispatched request has no token yet, for {wait}"),
-            more => format!("{} dispatched requests have no token yet, the longest for {wait}", format_count(more)),
-        });
+    if let Some(without_token) = model.gap.without_token {
+        parts.push(describe_requests_without_token(without_token));
     }
     if parts.is_empty() {
         let moment = if model.is_at_end() { "at the end" } else { "now" };
@@ -197,6 +212,30 @@ fn describe_waiting_requests(waiting: WaitingRequests, model: &Model) -> String 
     }
     parts.push(model.unseen_requests().to_owned());
     parts.join("; ")
+}
+
+/// Number of first tokens that were sent and not received, and the longest wait. A token that was sent at this instant has not waited yet.
+fn describe_waiting_tokens(waiting: WaitingRequests) -> String {
+    let tokens = match waiting.requests {
+        1 => "1 first token is waiting".to_owned(),
+        more => format!("{} first tokens are waiting", format_count(more)),
+    };
+    if waiting.longest_wait_ns == 0 {
+        return tokens;
+    }
+    let which = if waiting.requests == 1 { "for" } else { "the longest for" };
+    format!("{tokens}, {which} {}", format_duration(waiting.longest_wait_ns))
+}
+
+/// Number of requests that were dispatched and have no token yet, and the time since the first dispatch among them.
+fn describe_requests_without_token(waiting: WaitingRequests) -> String {
+    let wait = format_duration(waiting.longest_wait_ns);
+    match waiting.requests {
+        // Dispatched at this instant, so it has not waited yet.
+        1 if waiting.longest_wait_ns == 0 => "1 dispatched request has no token yet".to_owned(),
+        1 => format!("1 dispatched request has no token yet, for {wait}"),
+        more => format!("{} dispatched requests have no token yet, the longest for {wait}", format_count(more)),
+    }
 }
 
 /// Draws the time to first token in one row, if it is known. Returns the next free row.
@@ -238,15 +277,8 @@ fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
     pad.draw_text(1, y, "flow", Ink::Head);
-    let live = format_count(requests.live);
-    let now = if let Some(end) = model.sends_end {
-        // Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that moment.
-        format!("{}, then {live} live", model.describe_observation_end(end))
-    } else {
-        let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
-        format!("{}  {live} live", describe_rates(model, has_room_for_frames))
-    };
-    let mut x = pad.draw_text(TOTALS_X, y, &now, Ink::Strong);
+    let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
+    let mut x = pad.draw_text(TOTALS_X, y, &describe_flow_now(model, has_room_for_frames), Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         // Most runs have none.
         if count > 0 {
@@ -265,6 +297,16 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     if model.error_responses > 0 {
         let errors = plural(model.error_responses, "error response");
         pad.draw_text(x, y, &format!("; {errors}"), Ink::Dim);
+    }
+}
+
+/// Rates and live requests. Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that
+/// moment.
+fn describe_flow_now(model: &Model, has_room_for_frames: bool) -> String {
+    let live = format_count(model.requests.live);
+    match model.sends_end {
+        Some(end) => format!("{}, then {live} live", model.describe_observation_end(end)),
+        None => format!("{}  {live} live", describe_rates(model, has_room_for_frames)),
     }
 }
 
@@ -336,6 +378,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     }
 }
 
+/// Role of the thread that receives the tokens last, at the end of the last hop, and how it spent the last seconds. Of several threads, it
+/// is the first one that was sampled in that time; `None` without one.
+fn last_receiver_shares(model: &Model) -> Option<(&str, TimeShares)> {
+    let last_role = &*model.hops.last()?.ends.to;
+    let mut receivers =
+        model.threads.iter().flatten().filter(|thread| thread.is_receiver && *thread.role == *last_role);
+    let sampled = receivers.find(|thread| thread.recent.is_some())?;
+    Some((sampled.role.as_str(), sampled.recent?))
+}
+
 /// Share of a thread's time in one state; `None` if it is unknown, for this reason.
 struct StateShare {
     share: Option<f64>,
@@ -346,15 +398,8 @@ struct StateShare {
 /// Draws how the thread that receives the tokens last spends its time. Draws nothing if no such thread was sampled. Returns the next free
 /// row.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    // The tokens leave the engine at the end of the last hop.
-    let last_role = model.hops.last().map(|hop| &*hop.ends.to);
-    let mut receivers =
-        model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
-    // The first one with recent samples.
-    let Some((thread, shares)) = receivers.find_map(|thread| Some((thread, thread.recent?))) else {
-        return y;
-    };
-    let x = pad.draw_text(1, y, &thread.role, Ink::Head);
+    let Some((role, shares)) = last_receiver_shares(model) else { return y };
+    let x = pad.draw_text(1, y, role, Ink::Head);
     let states = [
         // Every sample has the time on a CPU, so no reason is needed.
         StateShare { share: Some(shares.running), state: "running", reason_unknown: "" },
@@ -373,6 +418,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     if x + 2 + text_width(&time) <= pad.width() {
         x = pad.draw_text(x + 2, y, &time, Ink::Dim);
     }
+    // Behind the known shares, why the others are not.
     for StateShare { state, reason_unknown, .. } in states.iter().filter(|state| state.share.is_none()) {
         let text = format!("{state}: {reason_unknown}");
         // The CPU tab has the reasons, too.
@@ -398,16 +444,10 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", model);
-    let mut charts = chart_series(model);
     let first_chart_y = y + 1;
     // One row for the axis.
     let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
-    if usize::from(free_rows) < charts.len()
-        && let Some(index) = model.findings.first().and_then(|worst| chart_of_finding(worst.kind))
-    {
-        // The curve of the headline comes second, so that it is not one of those left out.
-        charts[1..=index].rotate_right(1);
-    }
+    let charts = charts_in_order(model, usize::from(free_rows));
     let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
     let mut y = first_chart_y;
     let mut hidden = charts.len();
@@ -427,6 +467,19 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
         pad.draw_at_right_edge(y, &format!("{hidden} more: enlarge "), Ink::Dim);
     }
     y + 1
+}
+
+/// Time series in the order in which they are drawn. If not each of them gets a row, the curve of the worst finding comes second, so that
+/// it is not one of those left out.
+fn charts_in_order(model: &Model, free_rows: usize) -> [ChartSeries<'_>; 6] {
+    let mut charts = chart_series(model);
+    let chart_of_worst = model.findings.first().and_then(|worst| chart_of_finding(worst.kind));
+    if free_rows < charts.len()
+        && let Some(index) = chart_of_worst
+    {
+        charts[1..=index].rotate_right(1);
+    }
+    charts
 }
 
 /// Time series of the run, the most important first: a low screen shows only those that fit. Each reads its value from the slot, which has

@@ -165,6 +165,7 @@ impl<'a> Pad<'a> {
         if Span::raw(&*text).width() <= width.into() {
             return self.buffer.set_stringn(screen_x, screen_y, &text, width.into(), style).0 - self.area.x;
         }
+        // One cell is for the ellipsis.
         let start = cut_before_number(&text, width.saturating_sub(1).into());
         let start_end = self.buffer.set_stringn(screen_x, screen_y, start, width.into(), style).0;
         self.buffer.set_stringn(start_end, screen_y, ellipsis, 1, style);
@@ -302,10 +303,11 @@ fn cut_before_number(text: &str, width: usize) -> &str {
         return start;
     }
     let is_word_cut = !start.ends_with(' ') && !text[end..].starts_with(' ');
-    let before = start[..last_word_start(start)].trim_end();
+    let before_last_word = start[..last_word_start(start)].trim_end();
+    let word_before = &before_last_word[last_word_start(before_last_word)..];
     // A word that is cut may be the unit of the number before it.
-    let is_unit_cut = is_word_cut && is_number(&before[last_word_start(before)..]);
-    without_last_numbers(if is_unit_cut { before } else { start })
+    let is_unit_cut = is_word_cut && is_number(word_before);
+    without_last_numbers(if is_unit_cut { before_last_word } else { start })
 }
 
 /// Number of bytes at the start of the text that fit into `width` cells.
@@ -362,17 +364,20 @@ fn drop_least_important(words: &mut Vec<Cow<'_, str>>) -> bool {
         words.truncate(remark);
         return true;
     }
-    let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
-    let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
-    let number = match numbers[..] {
-        [] => return false,
-        [only] => only,
-        [_, second, ..] => {
-            // The row is about the first number.
-            words.truncate(second);
-            return true;
-        }
-    };
+    let begins_with_digit = |word: &Cow<'_, str>| word.starts_with(|c: char| c.is_ascii_digit());
+    let Some(number) = words.iter().position(begins_with_digit) else { return false };
+    let behind_number = number + 1;
+    if let Some(words_between) = words[behind_number..].iter().position(begins_with_digit) {
+        // The row is about the first number.
+        words.truncate(behind_number + words_between);
+        return true;
+    }
+    shorten_around_number(words, number)
+}
+
+/// Shortens a text with one number, which is the word with this index, in the order of [`drop_least_important`]. Words before the number
+/// are dropped only if a unit behind it says what it is. Returns whether anything was dropped.
+fn shorten_around_number(words: &mut Vec<Cow<'_, str>>, number: usize) -> bool {
     let has_unit = number + 1 < words.len();
     let has_several_words_before = number > 1 && has_unit;
     if has_several_words_before {
@@ -419,8 +424,9 @@ fn shorten_middle<'t>(id: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str>
     }
     // One character is the ellipsis.
     let kept = width - 1;
-    let start: String = id.chars().take(kept - kept / 2).collect();
-    let end: String = id.chars().skip(length - kept / 2).collect();
+    let kept_at_end = kept / 2;
+    let start: String = id.chars().take(kept - kept_at_end).collect();
+    let end: String = id.chars().skip(length - kept_at_end).collect();
     format!("{start}{ellipsis}{end}").into()
 }
 
@@ -432,13 +438,15 @@ fn shorten_after_start<'t>(id: &'t str, common_start: usize, width: usize, ellip
     if length <= width || common_start < MIN_START || width < 2 {
         return shorten_middle(id, width, ellipsis);
     }
+    // One character is the ellipsis in place of the start.
+    let width_of_rest = width - 1;
     let differing = &id[common_start..];
-    if differing.chars().count() < width {
+    if differing.chars().count() <= width_of_rest {
         // There is room for a part of the common start.
-        let end: String = id.chars().skip(length + 1 - width).collect();
+        let end: String = id.chars().skip(length - width_of_rest).collect();
         return format!("{ellipsis}{end}").into();
     }
-    format!("{ellipsis}{}", shorten_middle(differing, width - 1, ellipsis)).into()
+    format!("{ellipsis}{}", shorten_middle(differing, width_of_rest, ellipsis)).into()
 }
 
 /// Number of characters, for which as many columns are reserved.

@@ -80,6 +80,13 @@ impl LineForm {
         fitting.unwrap_or(Self::OneLabel)
     }
 
+    /// The longest form in which all lines of all arrows fit beside each other. The shortest one if none fits.
+    fn of_list(arrows: &[Arrow], width: u16) -> Self {
+        let forms = [Self::Whole, Self::NoRemark, Self::OneLabel];
+        let fitting = forms.into_iter().find(|form| list_width(arrows, *form) <= width);
+        fitting.unwrap_or(Self::OneLabel)
+    }
+
     /// Width of the longest text of this line.
     fn line_width(self, arrows: &[Arrow], line: usize) -> u16 {
         arrows.iter().map(|arrow| text_width(self.shorten_line(&arrow.lines[line]))).max().unwrap_or(0)
@@ -124,16 +131,10 @@ impl Arrow {
 
 /// Draws the path from row `y` on. It is a list if the screen is low, or too narrow for arrows in one row. Returns the next free row.
 pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> u16 {
-    let chain = chain_of_hops(&model.hops).into_iter();
-    let mut arrows: Vec<Arrow> =
-        chain.map(|index| hop_arrow(index, &model.hops[index], &model.format_rate_window())).collect();
-    let Some(last) = arrows.last() else {
+    let arrows = arrows_of_path(model);
+    if arrows.is_empty() {
         pad.draw_text(1, y, "no hop observed yet", Ink::Dim);
         return y + 1;
-    };
-    arrows.push(client_arrow(model, &last.ends.to));
-    for arrow in &mut arrows {
-        arrow.start_problem = PlaceProblem::find(&model.findings, &arrow.ends.from);
     }
     let names_width: u16 =
         arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme))).sum::<u16>() + text_width("client");
@@ -145,6 +146,21 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
     } else {
         draw_arrow_row(pad, y, &arrows, arrow_width.min(MAX_ARROW_WIDTH))
     }
+}
+
+/// The arrows of the hops in the order of the path, and behind them that of the deliveries to the client. Empty without hops.
+fn arrows_of_path(model: &Model) -> Vec<Arrow> {
+    let mut arrows = Vec::new();
+    for index in chain_of_hops(&model.hops) {
+        arrows.push(hop_arrow(index, &model.hops[index], &model.format_rate_window()));
+    }
+    let Some(last) = arrows.last() else { return arrows };
+    let to_client = client_arrow(model, &last.ends.to);
+    arrows.push(to_client);
+    for arrow in &mut arrows {
+        arrow.start_problem = PlaceProblem::find(&model.findings, &arrow.ends.from);
+    }
+    arrows
 }
 
 /// Draws all arrows in one row, with their numbers below. Returns the next free row.
@@ -173,23 +189,31 @@ fn draw_arrow(pad: &mut Pad<'_>, x: u16, y: u16, arrow: &Arrow, arrow_width: u16
     let shaft = pad.theme.rich_or_ascii("─", "-").repeat(shaft_width);
     let head = pad.theme.rich_or_ascii("▶", ">");
     pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
-    let [first_line, other_lines @ ..] = &arrow.lines;
     let [first_form, other_forms @ ..] = forms;
-    let sign = arrow.sign(pad.theme);
-    let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
-    let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
-    // A space before the sign, and another behind it.
-    let free_width = arrow_width - 2 - text_width(&sign);
-    let fitting = shorten_to_number(&with_oldest, free_width);
-    pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
-    for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-        let text = shorten_to_number(form.shorten_line(text), arrow_width - CELLS_BESIDE_TEXT);
+    // A space comes before the text.
+    let line_width = arrow_width - 1;
+    let first_text = text_of_first_line(arrow, first_form, line_width, pad.theme);
+    pad.draw_clipped(x + 1, y + 1, line_width, &first_text, health_ink);
+    let other_lines = arrow.lines[1..].iter().zip(other_forms);
+    for (line_y, (line, form)) in (y + 2..).zip(other_lines) {
+        let text = shorten_to_number(form.shorten_line(line), arrow_width - CELLS_BESIDE_TEXT);
         // Indented by the cells of the sign.
-        pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
+        pad.draw_clipped(x + 1, line_y, line_width, &format!("  {text}"), Ink::Plain);
     }
 }
 
-/// Draws one arrow per row, with its numbers beside it. Returns the next free row.
+/// Text of an arrow's first line in at most `width` cells: the sign of its health, the line in this form, and the age of the oldest frame
+/// if there is room.
+fn text_of_first_line(arrow: &Arrow, form: LineForm, width: u16, theme: Theme) -> String {
+    let sign = arrow.sign(theme);
+    let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
+    let with_oldest = format!("{}{oldest}", form.shorten_line(&arrow.lines[0]));
+    // A space follows the sign.
+    let free_width = width - 1 - text_width(&sign);
+    format!("{sign} {}", shorten_to_number(&with_oldest, free_width))
+}
+
+/// Draws one arrow per row, with its three lines beside it, all in the same form. Returns the next free row.
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let name_widths = arrows
         .iter()
@@ -197,68 +221,57 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     // The names follow the signs and a space. A sign in brackets has three cells, one of them left of the other signs.
     let names_x = if arrows.iter().any(|arrow| arrow.is_over) { 4 } else { 3 };
     let texts_x = names_x + name_widths.max().unwrap_or(0) + TEXT_DISTANCE;
-    let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
-    // The spaces behind the last column may lie beyond the edge.
-    let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + TEXT_DISTANCE);
-    let form = fitting.unwrap_or(LineForm::OneLabel);
+    let form = LineForm::of_list(arrows, pad.width().saturating_sub(texts_x));
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
-        let ink = Ink::Health(arrow.health);
         // A sign in brackets begins one cell further left, so that all signs are below each other.
         let sign_x = u16::from(!arrow.is_over);
-        pad.draw_text(sign_x, y, &arrow.sign(pad.theme), ink);
-        pad.draw_text(
-            names_x,
-            y,
-            &format!("{} {} {}", arrow.start_text(pad.theme), pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
-            Ink::Strong,
-        );
-        let mut x = texts_x;
-        for (column, text) in arrow.lines.iter().enumerate() {
-            // A text is aligned with those of other arrows, and left out rather than cut.
-            let free_width = pad.width().saturating_sub(x);
-            let text = shorten_to_number(form.shorten_line(text), free_width);
-            if text_width(&text) <= free_width {
-                pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
-            }
-            x += form.line_width(arrows, column) + TEXT_DISTANCE;
-        }
+        pad.draw_text(sign_x, y, &arrow.sign(pad.theme), Ink::Health(arrow.health));
+        let arrow_symbol = pad.theme.rich_or_ascii("─▶", "->");
+        let name = format!("{} {arrow_symbol} {}", arrow.start_text(pad.theme), arrow.ends.to);
+        pad.draw_text(names_x, y, &name, Ink::Strong);
+        draw_lines_of_arrow(pad, texts_x, y, arrow, arrows, form);
     }
     y + arrows.len() as u16
 }
 
-/// Width of all columns of the list, each with the space behind it.
+/// Draws the lines of an arrow beside each other in row `y`, from column `x` on. Each is aligned with those of the other `arrows`, and left
+/// out rather than cut.
+fn draw_lines_of_arrow(pad: &mut Pad<'_>, mut x: u16, y: u16, arrow: &Arrow, arrows: &[Arrow], form: LineForm) {
+    for (column, line) in arrow.lines.iter().enumerate() {
+        // The first line has the number that the health is about.
+        let ink = if column == 0 { Ink::Health(arrow.health) } else { Ink::Plain };
+        let free_width = pad.width().saturating_sub(x);
+        let text = shorten_to_number(form.shorten_line(line), free_width);
+        if text_width(&text) <= free_width {
+            pad.draw_text(x, y, &text, ink);
+        }
+        x += form.line_width(arrows, column) + TEXT_DISTANCE;
+    }
+}
+
+/// Width of the three columns of the list, with the spaces between them.
 fn list_width(arrows: &[Arrow], form: LineForm) -> u16 {
-    (0..3).map(|column| form.line_width(arrows, column) + TEXT_DISTANCE).sum()
+    let column_widths: u16 = (0..3).map(|column| form.line_width(arrows, column)).sum();
+    column_widths + 2 * TEXT_DISTANCE
 }
 
 /// Indices of hops that form a chain from the first one on: each begins where the one before ends. The Hops tab shows the others, too.
 fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
     let mut chain = Vec::new();
-    let mut sender = hops.first().map(|hop| &*hop.ends.from);
-    // No hop is used twice, so a cycle ends the chain.
-    while let Some(next) =
-        (0..hops.len()).find(|index| !chain.contains(index) && Some(&*hops[*index].ends.from) == sender)
-    {
+    let Some(first) = hops.first() else { return chain };
+    let mut sender = &first.ends.from;
+    loop {
+        // No hop is used twice, so a cycle ends the chain.
+        let next = (0..hops.len()).find(|index| !chain.contains(index) && hops[*index].ends.from == *sender);
+        let Some(next) = next else { return chain };
         chain.push(next);
-        sender = Some(&hops[next].ends.to);
+        sender = &hops[next].ends.to;
     }
-    chain
 }
 
-/// The arrow of a hop, with its rate, backlog and queue wait.
+/// The arrow of a hop, with its rate, backlog and queue wait. The caller adds the problem inside the process at its start.
 fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
-    // Only observed receives show a backlog and waits.
-    let observes_receives = hop.backlog_max_frames.is_some();
-    let wait = if let Some(queue_wait) = hop.queue_wait {
-        format!("wait p99 {} (run)", format_duration(queue_wait.p99))
-    } else if let Some(relay_delay) = hop.relay_delay {
-        format!("relay {} p99 (run)", format_duration(relay_delay.p99))
-    } else if observes_receives {
-        "no wait yet".into()
-    } else {
-        "wait not observed".into()
-    };
     let backlog = match hop.backlog_frames {
         Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
@@ -267,7 +280,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         Some(rates) => format!("{} frames/s ({rate_window})", format_rate(rates.frames)),
         None => "rate unknown".to_owned(),
     };
-    let mut lines = [rate, backlog, wait];
+    let mut lines = [rate, backlog, describe_wait(hop)];
     // Frames that wait on an unhealthy hop come first.
     let has_problem = hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0);
     if has_problem {
@@ -283,6 +296,21 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         is_over: hop.has_recovered,
         lines,
         oldest_wait_ns,
+    }
+}
+
+/// 99th percentile of the waits on the hop or, if they are not known, of the delay in tokengap's relay. Otherwise why there is none.
+fn describe_wait(hop: &HopSummary) -> String {
+    // Only observed receives show a backlog and waits.
+    let observes_receives = hop.backlog_max_frames.is_some();
+    if let Some(queue_wait) = hop.queue_wait {
+        format!("wait p99 {} (run)", format_duration(queue_wait.p99))
+    } else if let Some(relay_delay) = hop.relay_delay {
+        format!("relay {} p99 (run)", format_duration(relay_delay.p99))
+    } else if observes_receives {
+        "no wait yet".into()
+    } else {
+        "wait not observed".into()
     }
 }
 
@@ -314,8 +342,7 @@ pub(super) fn problem_sign(health: Health, is_over: bool, theme: Theme) -> Strin
 /// The arrow from the last role to the client, with the outcomes of its chunks.
 fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let chunks = &model.chunks;
-    let drops = describe_outcome("dropped", chunks.dropped_confirmed, chunks.dropped_predicted);
-    let drops = match drops {
+    let drops = match describe_outcome("dropped", chunks.dropped_confirmed, chunks.dropped_predicted) {
         Some(drops) => format!("{drops} (run)"),
         None => "drops unknown".into(),
     };
@@ -386,12 +413,12 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         let text = format!("{} {}", percent(part.share), part.name);
         // A space, the symbol and another space come before the text.
         let fits = x + 3 + text_width(&text) <= pad.width();
-        // The next row or, if that is beyond the room, the number of parts that are not shown.
-        if !fits && row_y + 1 < y + room.max_rows {
+        let is_last_row = row_y + 1 >= y + room.max_rows;
+        if !fits && !is_last_row {
             row_y += 1;
             x = 0;
         } else if !fits && drawn > 0 {
-            // The largest part is drawn even if it does not fit.
+            // The largest part is drawn even if it does not fit. The others are counted.
             pad.draw_text(x + 1, row_y, &format!("{} more: {}", legend.len() - drawn, room.more), Ink::Dim);
             break;
         }

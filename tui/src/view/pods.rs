@@ -100,6 +100,7 @@ fn describe_longest_part(figures: &KeyFigures) -> String {
     let Some(worst) = &figures.worst_leg else { return waiting.unwrap_or_default() };
     let part = format!("longest part of TTFT: {}", longest_part(figures));
     match waiting {
+        // These requests are that part.
         Some(waiting) if worst.is_wait => format!("{part} ({waiting})"),
         Some(waiting) => format!("{part}, not counting {waiting}"),
         None => part,
@@ -137,8 +138,12 @@ impl RunTableLayout {
         }
     }
 
-    /// Draws the cells of a run.
-    fn draw_run(&self, pad: &mut Pad<'_>, y: u16, run: &PodLine) {
+    /// Draws the health, the name and the cells of a run.
+    fn draw_run(&self, pad: &mut Pad<'_>, y: u16, run: &PodLine, name_ink: Ink) {
+        let health = run.figures.verdict.health;
+        pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
+        let name = pad.shorten_id(&run.name, self.columns_x.saturating_sub(Self::NAME_X + 1));
+        pad.draw_text(Self::NAME_X, y, &name, name_ink);
         let mut x = self.columns_x;
         for column in &self.columns {
             draw_cell(pad, x, y, column, &(column.text)(run), ink_of_cell(column.heading, run));
@@ -172,6 +177,7 @@ fn draw_cell(pad: &mut Pad<'_>, x: u16, y: u16, column: &RunColumn, text: &str, 
 
 /// Ink of a cell in the column with this heading.
 fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
+    // Warnings first, for the columns that show a problem of the run or of its connection.
     let needs_attention = match heading {
         "state" => !matches!(run.state, PodState::Live | PodState::Ended),
         "lost" => run.figures.tokens_lost.is_some_and(|lost| lost > 0),
@@ -198,16 +204,13 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let list = List { items: &model.pods, selected, max_items: max_rows };
     let explained = runs_to_explain(&model.pods, pad.width(), usize::from(max_rows));
     let y = pad.draw_list(1, &list, |pad, y, index, run| {
-        let health = run.figures.verdict.health;
-        pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
-        let name = pad.shorten_id(&run.name, layout.columns_x.saturating_sub(RunTableLayout::NAME_X + 1));
-        let ink = if index == model.shown_pod { Ink::Strong } else { Ink::Plain };
-        pad.draw_text(RunTableLayout::NAME_X, y, &name, ink);
-        layout.draw_run(pad, y, run);
+        // The run whose details the other tabs have.
+        let name_ink = if index == model.shown_pod { Ink::Strong } else { Ink::Plain };
+        layout.draw_run(pad, y, run, name_ink);
         if explained.contains(&index) {
             // The second row of the run.
             let text = describe_problem(run, pad.width());
-            pad.draw_text(RunTableLayout::NAME_X + 2, y + 1, &text, Ink::Health(health));
+            pad.draw_text(RunTableLayout::NAME_X + 2, y + 1, &text, Ink::Health(run.figures.verdict.health));
             return y + 2;
         }
         y + 1
@@ -286,17 +289,14 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
     y
 }
 
-/// Draws the whole verdict of the run and other facts about it, for which the table may be too narrow.
+/// Draws the whole verdict of the run and other facts about it, for which the table may be too narrow. A missed record is one that did not
+/// reach this screen.
 fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
     // Last row of the verdict, from which the rows below are counted.
     let y = pad.draw_paragraph(x + 2, y, MAX_VERDICT_ROWS, &verdict.text, Ink::Strong) - 1;
-    let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
-    let longest = describe_longest_part(&run.figures);
-    let facts = [run.name.as_str(), run.role, port.as_str(), run.model.as_str(), longest.as_str()];
-    let facts: Vec<&str> = facts.into_iter().filter(|fact| !fact.is_empty()).collect();
-    pad.draw_text(1, y + 1, &facts.join(", "), Ink::Dim);
+    pad.draw_text(1, y + 1, &describe_run(run), Ink::Dim);
     if !run.reason.is_empty() {
         pad.draw_text(1, y + 2, &run.reason, Ink::Health(Health::Warning));
     }
@@ -307,6 +307,15 @@ fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
         );
         pad.draw_text(1, y + 3, &text, Ink::Dim);
     }
+}
+
+/// Name, role, port and model of the run, and the longest part of its time to first token, as far as these are known.
+fn describe_run(run: &PodLine) -> String {
+    let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
+    let longest = describe_longest_part(&run.figures);
+    let facts = [run.name.as_str(), run.role, port.as_str(), run.model.as_str(), longest.as_str()];
+    let known: Vec<&str> = facts.into_iter().filter(|fact| !fact.is_empty()).collect();
+    known.join(", ")
 }
 
 #[cfg(test)]

@@ -21,20 +21,7 @@ const BAR_MAX_WIDTH: u16 = 80;
 
 /// Draws where playback is: state, speed, time, and a bar to click on.
 pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Position) {
-    let state = match position.doing {
-        PlaybackState::Playing => pad.theme.rich_or_ascii("▶", ">"),
-        PlaybackState::Paused => "PAUSED",
-        PlaybackState::Seeking => pad.theme.rich_or_ascii("▶▶", ">>"),
-        PlaybackState::Ended => "END",
-    };
-    let x = pad.draw_text(1, 0, state, Ink::Head);
-    let x = pad.draw_text(x + 1, 0, &position.speed.to_string(), Ink::Plain);
-    let mut x = pad.draw_text(x + 2, 0, &format_clock(position.at_ns), Ink::Strong) + 1;
-    if pad.width() >= WIDE_COLUMNS
-        && let Some(wall_time) = position.wall_ns.and_then(format_wall_time)
-    {
-        x = pad.draw_text(x, 0, &format!("({wall_time}) "), Ink::Dim);
-    }
+    let x = draw_playback(pad, position);
     let end = format!(" {}", format_clock(position.whole_ns));
     let missed = format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
     let spare_width = pad.width().saturating_sub(x + text_width(&end) + 2 + text_width(&missed));
@@ -51,8 +38,28 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     }
 }
 
-/// Draws the bar, with a mark at the start of each known finding. A click seeks to that time.
+/// Draws the state of the playback, its speed and its time. Returns the next free column.
+fn draw_playback(pad: &mut Pad<'_>, position: &Position) -> u16 {
+    let state = match position.doing {
+        PlaybackState::Playing => pad.theme.rich_or_ascii("▶", ">"),
+        PlaybackState::Paused => "PAUSED",
+        PlaybackState::Seeking => pad.theme.rich_or_ascii("▶▶", ">>"),
+        PlaybackState::Ended => "END",
+    };
+    let x = pad.draw_text(1, 0, state, Ink::Head);
+    let x = pad.draw_text(x + 1, 0, &position.speed.to_string(), Ink::Plain);
+    let x = pad.draw_text(x + 2, 0, &format_clock(position.at_ns), Ink::Strong) + 1;
+    if pad.width() >= WIDE_COLUMNS
+        && let Some(wall_time) = position.wall_ns.and_then(format_wall_time)
+    {
+        return pad.draw_text(x, 0, &format!("({wall_time}) "), Ink::Dim);
+    }
+    x
+}
+
+/// Draws the bar, with a mark at the start of each known finding. A click on a cell seeks to its time.
 fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Position) {
+    // At least 1, because it is a divisor.
     let whole_ns = position.whole_ns.max(1);
     let current = bar_cell(position.at_ns, whole_ns, width);
     for cell in 0..width {
@@ -62,19 +69,25 @@ fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Pos
             Ordering::Greater => (pad.theme.rich_or_ascii("─", "-"), Ink::Dim),
         };
         pad.draw_text(x + cell, 0, symbol, ink);
-        // The last cell is the end of the recording.
-        let target_ns = u128::from(cell) * u128::from(whole_ns) / u128::from(width.saturating_sub(1).max(1));
-        let seek = ScreenCommand::Play(Play::To(target_ns as u64));
+        let seek = ScreenCommand::Play(Play::To(time_of_cell(cell, whole_ns, width)));
         pad.add_click_area(Rect::new(x + cell, 0, 1, 1), Action::Command(seek));
     }
     // Drawn from last to first, because the first one is the most important and must stay visible in its cell.
     for finding in model.findings.iter().rev() {
-        let cell = bar_cell(model.finding_start_ns(finding), whole_ns, width).min(width.saturating_sub(1));
+        let last_cell = width.saturating_sub(1);
+        let cell = bar_cell(model.finding_start_ns(finding), whole_ns, width).min(last_cell);
         let health = Health::from(finding.verdict.severity);
+        // The sign of the current time stays visible.
         if cell != current {
             pad.draw_text(x + cell, 0, pad.theme.health_symbol(health), Ink::Health(health));
         }
     }
+}
+
+/// Time of this cell in a bar that covers the whole run. The last cell is the end of the run.
+fn time_of_cell(cell: u16, whole_ns: u64, width: u16) -> u64 {
+    let last_cell = width.saturating_sub(1).max(1);
+    (u128::from(cell) * u128::from(whole_ns) / u128::from(last_cell)) as u64
 }
 
 /// Cell of this time in a bar that covers the whole run.

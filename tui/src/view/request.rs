@@ -52,19 +52,14 @@ const MAX_LEGEND_ROWS: u16 = 4;
 /// Below this height, the evidence is cut to leave room for stages and chunks.
 const LOW_ROWS: u16 = 24;
 
-/// Draws everything known of the selected request from top to bottom.
+/// Draws everything known of the selected request from top to bottom: totals, breakdowns, evidence for its flags, stages, and its chunks.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let Some(detail) = &model.detail else {
         pad.draw_text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
         return;
     };
     let mut y = draw_summary(pad, detail, model);
-    // `more` is what shows the parts that are left out: a larger screen, or the key `m`, which shows whole lists instead of the stages.
-    let legend_room = if ui.shows_cut_list {
-        LegendRoom { max_rows: MAX_LEGEND_ROWS, more: "enlarge" }
-    } else {
-        LegendRoom { max_rows: if pad.height() < LOW_ROWS { 1 } else { 2 }, more: "m" }
-    };
+    let legend_room = room_for_legend(pad.height(), ui);
     y = draw_pair(pad, y, model, legend_room);
     y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path, legend_room);
     let itl = &detail.facts.itl;
@@ -86,6 +81,16 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     };
     y = draw_tracks(pad, y, detail, ui);
     draw_chunks(pad, y, detail, ui);
+}
+
+/// Room for the legend of a breakdown on a screen of this height. Its `more` is what shows the parts that are left out: the key `m`, which
+/// shows whole lists instead of the stages or, if it was pressed, a larger screen.
+fn room_for_legend(height: u16, ui: &Ui) -> LegendRoom {
+    if ui.shows_cut_list {
+        LegendRoom { max_rows: MAX_LEGEND_ROWS, more: "enlarge" }
+    } else {
+        LegendRoom { max_rows: if height < LOW_ROWS { 1 } else { 2 }, more: "m" }
+    }
 }
 
 /// Draws the prefill and the decode server that both process the request, and the parts of its time to first token on both. Draws nothing
@@ -197,20 +202,21 @@ fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
 fn describe_totals(row: &RequestRow) -> String {
     let worker = row.worker.map(|worker| format!("worker {worker}"));
     let prompt = row.prompt_tokens.map(|tokens| format!("prompt {} tokens", format_count(tokens.into())));
-    let gap = row.gap_ns.map_or_else(|| "gap unknown".to_owned(), |ns| format!("gap {}", format_duration(ns)));
-    let delivered = row.tokens_delivered.map_or_else(
-        || "delivered tokens unknown".to_owned(),
-        |tokens| format!("{} delivered", format_count(tokens.into())),
-    );
+    let gap = match row.gap_ns {
+        Some(ns) => format!("gap {}", format_duration(ns)),
+        None => "gap unknown".to_owned(),
+    };
+    let delivered = match row.tokens_delivered {
+        Some(tokens) => format!("{} delivered", format_count(tokens.into())),
+        None => "delivered tokens unknown".to_owned(),
+    };
     let sent = format!("{} tokens sent", format_count(row.tokens_sent.into()));
     let chunks = plural(row.chunks_sent.into(), "chunk");
     let response_end = row.response_end.and_then(describe_response_end);
     let claim = row.response_end.and_then(describe_claimed_tokens);
-    [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks), response_end, claim]
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(", ")
+    let parts = [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks), response_end, claim];
+    let known: Vec<String> = parts.into_iter().flatten().collect();
+    known.join(", ")
 }
 
 /// Draws the stages, one a row, with the times since the stage before. Returns the next free row.
@@ -251,14 +257,12 @@ struct StageScale {
 
 /// Draws a stage with its time of day and the time since the stage before. A wide screen also has the time since the first one, and a bar.
 fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale: &StageScale) {
-    let bar_width = match pad.width().saturating_sub(BAR_X + 2) {
-        0..MIN_BAR_WIDTH => 0,
-        free_width => free_width.min(MAX_BAR_WIDTH),
-    };
+    let free_width = pad.width().saturating_sub(BAR_X + 2);
+    let has_bar = free_width >= MIN_BAR_WIDTH;
     let since_first_ns = stage.at.since(scale.first);
     pad.draw_text(1, y, &scale.clock.format_moment(stage.at), Ink::Strong);
     let mut x = STAGE_TIMES_X;
-    if bar_width > 0 {
+    if has_bar {
         pad.draw_right_aligned(x, y, DURATION_WIDTH, &format_duration(since_first_ns), Ink::Plain);
         x += DURATION_WIDTH + 1;
     }
@@ -268,7 +272,8 @@ fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale:
     let fits = text_x + text_width(&stage.text) <= pad.width();
     let text = if fits { &*stage.text } else { stage.text.split(" (").next().unwrap_or_default() };
     pad.draw_text(text_x, y, text, Ink::Plain);
-    if bar_width > 0 {
+    if has_bar {
+        let bar_width = free_width.min(MAX_BAR_WIDTH);
         let step_start_ns = since_first_ns - step_ns;
         let start = scaled_cell(step_start_ns, scale.whole_ns, bar_width);
         let end = scaled_cell(since_first_ns, scale.whole_ns, bar_width);
@@ -316,10 +321,10 @@ fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan, labe
     for (x, worst_tick) in (first_cell_x..).zip(cells) {
         // A cell without a tick stays blank: a dot stands for a chunk that waits.
         let Some(worst_tick) = worst_tick else { continue };
-        let (symbol, ink) = match worst_tick {
-            '|' => (pad.theme.rich_or_ascii('│', '|'), Ink::Series),
-            symbol => (symbol, Ink::Health(tick_health(symbol))),
-        };
+        // This symbol marks a chunk that was sent, or an observation without a state.
+        let is_plain = worst_tick == '|';
+        let symbol = if is_plain { pad.theme.rich_or_ascii('│', '|') } else { worst_tick };
+        let ink = if is_plain { Ink::Series } else { Ink::Health(tick_health(worst_tick)) };
         pad.draw_text(x, y, symbol.encode_utf8(&mut [0; MAX_UTF8_BYTES]), ink);
     }
 }
@@ -335,7 +340,8 @@ fn worst_tick_of_each_cell(ticks: &[Tick], span: TimeSpan, cell_count: u16) -> V
     for tick in ticks {
         let cell = scaled_cell(tick.at.since(span.first), span.length_ns(), last_cell);
         if let Some(worst_tick) = worst_ticks.get_mut(cell) {
-            *worst_tick = Some(more_severe_tick(worst_tick.unwrap_or(tick.symbol), tick.symbol));
+            let worst_so_far = worst_tick.unwrap_or(tick.symbol);
+            *worst_tick = Some(more_severe_tick(worst_so_far, tick.symbol));
         }
     }
     worst_ticks
@@ -467,11 +473,13 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
     let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
     pad.draw_cells(layout.cells(y + 1), layout.headings(roles), Ink::Dim);
     pad.draw_text(layout.outcome_x(), y + 1, "outcome", Ink::Dim);
+    let first_of_last_page = detail.chunks.len().saturating_sub(rows.into());
     // The last page is full.
-    let first = ui.selected_index(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
+    let first = ui.selected_index(Tab::Request).min(first_of_last_page);
     let start = detail.time_span().map(|span| span.first);
-    for (row, (index, chunk)) in (0..rows).zip(detail.chunks.iter().enumerate().skip(first)) {
-        draw_chunk(pad, y + 2 + row, &layout, index, chunk, start);
+    let shown = detail.chunks.iter().enumerate().skip(first).take(rows.into());
+    for (chunk_y, (index, chunk)) in (y + 2..).zip(shown) {
+        draw_chunk(pad, chunk_y, &layout, index, chunk, start);
     }
 }
 
@@ -487,18 +495,22 @@ fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chu
         ChunkColumn::Wakeup => known_or_dash(chunk.wakeup, |number| number.to_string()),
     });
     pad.draw_cells(layout.cells(y), cells, Ink::Plain);
-    let ink = match chunk.state {
+    let x = pad.draw_text(layout.outcome_x(), y, label_of(chunk.state), ink_of_outcome(chunk.state));
+    draw_chunk_note(pad, x + 2, y, chunk);
+}
+
+/// Ink of the word for what became of a chunk. A harmed one was merged, or may have been lost.
+fn ink_of_outcome(state: ChunkState) -> Ink {
+    match state {
         ChunkState::Judged(ChunkOutcome::Dropped) => Ink::Health(Health::Critical),
         ChunkState::Judged(ChunkOutcome::Delivered) => Ink::Health(Health::Good),
         state if state.is_harmed() => Ink::Health(Health::Warning),
         _ => Ink::Plain,
-    };
-    let x = pad.draw_text(layout.outcome_x(), y, label_of(chunk.state), ink);
-    draw_chunk_note(pad, x + 2, y, chunk);
+    }
 }
 
-/// Draws what happened to the chunk from column `x` on: the next chunk in its wakeup, or the one with which it was sent on. What became of
-/// a tool call in it is drawn over both. Draws nothing if none of these is known.
+/// Draws what happened to the chunk from column `x` on: the next chunk that the same wakeup of the receiver read, or the one with which it
+/// was sent on. What became of a tool call in it is drawn over both. Draws nothing if none of these is known.
 fn draw_chunk_note(pad: &mut Pad<'_>, x: u16, y: u16, chunk: &ChunkLife) {
     if let Some(next) = chunk.next_in_wakeup {
         let delay = format_duration(next.delay_ns);

@@ -31,7 +31,7 @@ struct ShownColumn {
 /// Maximum number of rows for the reason why no request is listed.
 const MAX_REASON_ROWS: u16 = 3;
 
-/// Draws the table of requests around the selected one.
+/// Draws the table of requests around the selected one. Pinned requests come first and have a mark, even if the filter does not match them.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let columns = fitting_columns(pad.width(), ui.sort.column);
     draw_title(pad, model, ui);
@@ -72,13 +72,17 @@ struct VisibleRow<'a> {
 /// Number of bytes that all these texts have in common at their start; 0 for none, and for a single one.
 fn common_start<'a>(mut texts: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = texts.next() else { return 0 };
-    let shared = texts.map(|text| first.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count());
-    let mut common = shared.min().unwrap_or(0);
+    let mut common = texts.map(|text| equal_bytes_at_start(first, text)).min().unwrap_or(0);
     // Not within a character.
     while !first.is_char_boundary(common) {
         common -= 1;
     }
     common
+}
+
+/// Number of bytes at the start of two texts that are equal.
+fn equal_bytes_at_start(a: &str, b: &str) -> usize {
+    a.bytes().zip(b.bytes()).take_while(|(of_a, of_b)| of_a == of_b).count()
 }
 
 /// Why no request is listed.
@@ -97,17 +101,9 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
 
 /// Draws how many requests are shown and which are not, and the filter.
 fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let not_shown = format_count(model.rows_left_out + model.rows_evicted);
-    let note = if model.rows_left_out > 0 {
-        let limit = ui.options.finished_rows;
-        format!(" ({not_shown} older finished ones are in the totals; --rows {limit} is reached)")
-    } else if model.rows_evicted > 0 {
-        format!(" ({not_shown} older finished ones were evicted: only their totals remain)")
-    } else {
-        String::new()
-    };
     let shown = format_count(model.table.matching_count as u64);
     let all = format_count(model.table.row_count as u64);
+    let note = note_on_missing_rows(model, ui);
     let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
         let missing = describe_missing_requests(model, ui);
@@ -118,6 +114,19 @@ fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
     if ui.follows_worst {
         pad.draw_text(x + 2, 0, "following the worst", Ink::Head);
+    }
+}
+
+/// Note on finished requests that have no row, because the table or the ledger keeps a limited number of them; empty without any.
+fn note_on_missing_rows(model: &Model, ui: &Ui) -> String {
+    let not_shown = format_count(model.rows_left_out + model.rows_evicted);
+    if model.rows_left_out > 0 {
+        let limit = ui.options.finished_rows;
+        format!(" ({not_shown} older finished ones are in the totals; --rows {limit} is reached)")
+    } else if model.rows_evicted > 0 {
+        format!(" ({not_shown} older finished ones were evicted: only their totals remain)")
+    } else {
+        String::new()
     }
 }
 
@@ -161,23 +170,28 @@ fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
     let mut fitting: Vec<ShownColumn> = Vec::new();
     for column in by_need {
         let width = column.on_screen().width;
+        // A space separates two columns.
         if width < spare_width {
             spare_width -= width + 1;
             fitting.push(ShownColumn { column, width });
         }
     }
-    // Rids grow to their whole width, the flags take the rest.
-    if let Some(rid) = fitting.iter_mut().find(|shown| shown.column == RequestColumn::Rid) {
+    distribute_spare_width(&mut fitting, spare_width);
+    // Columns are ordered as they stand on the screen.
+    fitting.sort_unstable();
+    fitting
+}
+
+/// Widens columns by the cells that are left: rids grow to their whole width, the flags take the rest.
+fn distribute_spare_width(columns: &mut [ShownColumn], mut spare_width: u16) {
+    if let Some(rid) = columns.iter_mut().find(|shown| shown.column == RequestColumn::Rid) {
         let more = spare_width.min(WHOLE_RID_WIDTH - rid.width);
         rid.width += more;
         spare_width -= more;
     }
-    if let Some(flags) = fitting.iter_mut().find(|shown| shown.column == RequestColumn::Flags) {
+    if let Some(flags) = columns.iter_mut().find(|shown| shown.column == RequestColumn::Flags) {
         flags.width += spare_width;
     }
-    // Columns are ordered as they stand on the screen.
-    fitting.sort_unstable();
-    fitting
 }
 
 /// First visible row such that the selected one is visible, in the middle if possible.

@@ -2,6 +2,8 @@
 //!
 //! An unobservable number matches no comparison, neither `gap>1s` nor `gap<1s`.
 
+mod similar_names;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,6 +19,7 @@ use trace::{HopId, MonoNs};
 use super::flags::Flag;
 use super::request_row::{RequestRow, RequestState, number_columns};
 use super::run_time::{RunClock, RunSpan, TypedTime};
+pub(crate) use similar_names::nearest_name;
 
 /// A parsed filter, identified by its text. The empty filter matches every row.
 #[derive(Clone, Debug, Default)]
@@ -203,17 +206,8 @@ impl RequestFilter {
     pub(crate) fn check_times(&self, recording: &Position) -> Result<(), FilterSyntaxError> {
         let wall_start_ns = recording.start_wall_ns();
         for term in &self.terms {
-            let begin_ns = match term.condition {
-                Condition::InFlightDuring(span) | Condition::Waited(WaitOnHop { during: Some(span), .. }) => {
-                    // The earlier one: a time of day before the run is read as one of the next day, so the start of a span may be later
-                    // than its end.
-                    span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
-                }
-                Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
-                // The other conditions have no time.
-                _ => continue,
-            };
-            if begin_ns > recording.whole_ns {
+            let first_ns = term.condition.first_ns(wall_start_ns);
+            if first_ns.is_some_and(|first_ns| first_ns > recording.whole_ns) {
                 return Err(FilterSyntaxError { position: term.position, message: recording.outside_message() });
             }
         }
@@ -400,7 +394,10 @@ impl WaitOnHop {
 
     /// Searches the chunks that the ledger keeps for frames that waited at least [`LATE_NS`] on the hop, and returns their requests.
     fn find_waiting_requests(&self, ledger: &Ledger, clock: RunClock) -> FoundWaits {
-        let during = self.during.map_or(clock.started..=ledger.now(), |span| span.on_clock(clock));
+        let during = match self.during {
+            Some(span) => span.on_clock(clock),
+            None => clock.started..=ledger.now(),
+        };
         let hops = ledger.hops().iter().filter(|hop| {
             // Without observed receives, every frame would seem to wait.
             hop.capabilities().received && self.is_on(&ledger.groups()[hop.group].name)
@@ -474,10 +471,11 @@ fn explain_misused_word(word: &str) -> Option<String> {
         let example = if number.column.is_duration { "1s" } else { "0" };
         return Some(format!("{word} needs a comparison, for example {word}>{example}; {as_text}"));
     }
-    let states = RequestState::ALL.map(|state| ("state", state.label()));
-    let flags = Flag::ALL.map(|flag| ("flag", flag.label()));
-    if let Some((kind, label)) = states.into_iter().chain(flags).find(|(_, label)| label.eq_ignore_ascii_case(word)) {
-        return Some(format!("did you mean {kind}:{label}? {as_text}"));
+    if let Some(state) = RequestState::ALL.iter().find(|state| state.label().eq_ignore_ascii_case(word)) {
+        return Some(format!("did you mean state:{}? {as_text}", state.label()));
+    }
+    if let Some(flag) = Flag::ALL.iter().find(|flag| flag.label().eq_ignore_ascii_case(word)) {
+        return Some(format!("did you mean flag:{}? {as_text}", flag.label()));
     }
     if word.contains(['*', '?']) {
         return Some(format!("no wildcards: a rid contains the text; use rid:{}", word.replace(['*', '?'], "")));
@@ -485,32 +483,10 @@ fn explain_misused_word(word: &str) -> Option<String> {
     if word.contains('|') {
         return Some(format!("no alternatives: all terms must match; {as_text}"));
     }
-    word.contains('@').then(|| format!("a saved filter stands alone; {as_text}"))
-}
-
-/// The name that takes the fewest insertions, deletions and replacements of characters; `None` without names.
-pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
-    let typed = typed.to_lowercase();
-    names.iter().copied().min_by_key(|name| edit_distance(&typed, &name.to_lowercase()))
-}
-
-/// Number of insertions, deletions and replacements of characters that turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    // Levenshtein distance, with one row of its table: `costs[n]` is the distance from the first `n` characters of `a` to the start of `b`.
-    let mut costs: Vec<usize> = (0..=a.chars().count()).collect();
-    for (row, of_b) in b.chars().enumerate() {
-        // Distance of both beginnings without their last characters, from the row before.
-        let mut diagonal = costs[0];
-        costs[0] = row + 1;
-        for (column, of_a) in a.chars().enumerate() {
-            let replaced = diagonal + usize::from(of_a != of_b);
-            diagonal = costs[column + 1];
-            let inserted = diagonal + 1;
-            let deleted = costs[column] + 1;
-            costs[column + 1] = replaced.min(inserted).min(deleted);
-        }
+    if word.contains('@') {
+        return Some(format!("a saved filter stands alone; {as_text}"));
     }
-    costs[costs.len() - 1]
+    None
 }
 
 /// The one of `all` whose label is `value`, ignoring case. The error lists the labels; `kind` is its word for them, `state` or `flag`.
@@ -558,18 +534,27 @@ fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64,
 }
 
 impl Condition {
-    /// Whether the condition is true for a request.
+    /// First nanosecond of the time that it names, counted from the start of a run whose wall clock then was `wall_start_ns`. `None` for a
+    /// condition without a time.
+    fn first_ns(&self, wall_start_ns: Option<u64>) -> Option<u64> {
+        match self {
+            Self::InFlight(time) | Self::BegunSince(time) => Some(time.first_ns(wall_start_ns)),
+            Self::InFlightDuring(span) | Self::Waited(WaitOnHop { during: Some(span), .. }) => {
+                // The earlier one: a time of day before the run is read as one of the next day, so the start of a span may be later than
+                // its end.
+                Some(span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the condition is true for a request, whose times are compared with typed ones by the `clock` of the run.
     fn holds_for(&self, row: &RequestRow, clock: RunClock) -> bool {
         match self {
             Self::Rid(part) => contains_ignoring_case(&row.rid, part),
             Self::State(state) => row.state == *state,
             Self::Flag(flag) => row.flags.contains(*flag),
-            Self::InFlight(time) => {
-                let begin = clock.at(time.first_ns(clock.wall_start_ns));
-                // `14:59` names a whole minute and no moment.
-                let end = if time.is_minute() { clock.at(time.last_ns(clock.wall_start_ns)) } else { begin };
-                was_in_flight(row, &(begin..=end))
-            }
+            Self::InFlight(time) => was_in_flight(row, &moment_or_minute(*time, clock)),
             Self::InFlightDuring(span) => was_in_flight(row, &span.on_clock(clock)),
             Self::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.rids.contains(&*row.rid)),
             Self::OfFinding(named) => named.requests.as_ref().is_some_and(|requests| requests.contains(&row.rid)),
@@ -579,6 +564,13 @@ impl Condition {
             }
         }
     }
+}
+
+/// The time by the run's clock. `14:59` names a whole minute, any other time a moment.
+fn moment_or_minute(time: TypedTime, clock: RunClock) -> RangeInclusive<MonoNs> {
+    let begin = clock.at(time.first_ns(clock.wall_start_ns));
+    let end = if time.is_minute() { clock.at(time.last_ns(clock.wall_start_ns)) } else { begin };
+    begin..=end
 }
 
 /// Whether the request was in flight at some time of the span.
