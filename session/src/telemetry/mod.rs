@@ -180,9 +180,9 @@ impl Telemetry {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push_and_pair(|push, pair_report| {
             push.set_engine(engine());
-            // Only the first run has the metrics of the process.
+            // The metrics of the tokengap process are in the first run only, because a sum over the runs would count them several times.
             let includes_process = push.is_first;
-            // Called when metrics are due, with the numbers of what was pushed so far.
+            // Called only when metrics are due, with the numbers of what was pushed so far.
             let collect = |pushed| {
                 let source =
                     MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair_report };
@@ -203,7 +203,7 @@ impl Telemetry {
         if endpoint.health.take_request() {
             self.publish_running_health(is_attached);
         }
-        // Both are taken first, because the closures below borrow the whole telemetry.
+        // Both are read before the calls below, because these borrow the whole telemetry.
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
         let is_final = false;
