@@ -127,6 +127,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         run.source.leave_screen();
         run.session.remove_observer();
     }
+    // Both share the screen.
     drop(live_pairs);
     drop(maker);
     let pairs = pair::join_runs(&pair_servers(&runs), args.report.slowest);

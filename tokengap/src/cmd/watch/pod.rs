@@ -214,27 +214,25 @@ impl Pod {
             StreamSection::Status(status) => self.last_status = *status,
             StreamSection::End(status) => {
                 self.last_status = *status;
-                if self.change_state(PodState::Ended) {
+                let is_newly_ended = self.change_state(PodState::Ended);
+                if is_newly_ended {
                     session.notify(format!("{} has ended", self.name));
                 }
+                // The run stays in this state.
                 return;
             }
         }
         self.down_reason.clear();
+        // A reconnection to a run that has ended gets its sections again.
         if self.state != PodState::Ended {
             self.change_state(PodState::Live);
         }
     }
 
-    /// Starts the run that this header describes. If the source had another run before, closes its files first.
+    /// Starts the run that this header describes, with an empty analysis. If the source had another run before, ends that first.
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
-            for message in session.close_files(&ReportInput::for_source(&self.kind)) {
-                session.notify(message);
-            }
-            session.notify(format!("{} was restarted: this is the new run", self.name));
-            // A recording holds one run.
-            self.record = None;
+            self.end_previous_run(session);
         }
         // Of each limit, the lower one holds: that of the source, or that of this command.
         let mut config = header.config;
@@ -253,6 +251,16 @@ impl Pod {
             session.add_degraded(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
         }
+    }
+
+    /// Closes the files of the previous run, and tells the user that the source was restarted.
+    fn end_previous_run(&mut self, session: &mut Session) {
+        for message in session.close_files(&ReportInput::for_source(&self.kind)) {
+            session.notify(message);
+        }
+        session.notify(format!("{} was restarted: this is the new run", self.name));
+        // A recording holds one run, so the new one is not recorded.
+        self.record = None;
     }
 
     /// Resets what was read, counted and stated so far, because it belongs to the previous run.
