@@ -69,7 +69,7 @@ impl Session {
         &self.analysis
     }
 
-    /// Processes an event. Discards it if the analysis has crashed.
+    /// Passes an event to the analysis, and then to all that show or write the run. Discards it if the analysis has crashed.
     pub fn process_event(&mut self, event: &Event<'_>) {
         if self.has_failed {
             return;
@@ -81,7 +81,8 @@ impl Session {
         self.observer.observe_event(event);
     }
 
-    /// Processes a tick, and shows new messages about the outputs. Discards the tick if the analysis has crashed.
+    /// Processes a tick: lets the analysis look for findings as of `now`, writes the tick to the outputs, and shows their new messages.
+    /// Discards the tick if the analysis has crashed.
     pub fn process_tick(&mut self, now: MonoNs, about: &dyn About) {
         if self.has_failed {
             return;
@@ -179,7 +180,8 @@ impl Session {
         self.notify(message);
     }
 
-    /// Lets the observer draw and read keys. Executes its commands about outputs, and returns any other command.
+    /// Answers the clients that ask for the state of the run, and lets the observer, such as a screen, draw it and read keys. Executes the
+    /// user's commands about outputs, and returns any other command.
     pub fn show_run(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
         if self.has_failed {
             return ScreenCommand::None;
@@ -235,7 +237,7 @@ impl Session {
                 self.add_degraded(format!("screen: {error:#}"));
                 ScreenCommand::End
             }
-            // A defect of ours is no reason to end the run.
+            // A panic is a bug of the screen, which must not end the run.
             Err(_) => {
                 self.remove_observer();
                 self.add_degraded("screen crashed and was disabled; the run continues. Please report this bug.".into());

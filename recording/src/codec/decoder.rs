@@ -405,7 +405,7 @@ fn read_request(
 ) -> Result<RequestReference, MalformedBlock> {
     match column.read_number()? {
         NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new()? }),
-        // Another lane (connection) of the block has this request already, so its rid is one of the known texts.
+        // The rid is known from another lane (connection) of the block, so it is one of the texts that were read.
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
         // Any code from `KNOWN_REQUEST` on also has the distance of the request's link from the last one.
         code => match link_at_distance(last_link, unzigzag(code - KNOWN_REQUEST)) {

@@ -115,7 +115,7 @@ impl Encoder {
         EncodedBlock { columns, content: std::mem::take(&mut self.content) }
     }
 
-    /// Starts a record: writes its kind and its time, and counts it. The first record starts the block.
+    /// Starts a record: writes its kind with its flags, which are `op`, and its time, and counts it. The first record starts the block.
     fn begin_record(&mut self, op: u8, at: MonoNs) {
         let content = &mut self.content;
         if content.records == 0 {

@@ -149,7 +149,8 @@ impl Recorder {
         self.close_block_if_due(event.at);
     }
 
-    /// Records a tick of the analysis and, at intervals, both clocks. Does nothing once the recording has stopped.
+    /// Records a tick, at which the analysis looks for findings, and at intervals a reading of both clocks (an anchor). Does nothing once the
+    /// recording has stopped.
     pub fn tick(&mut self, now: MonoNs) {
         if self.has_stopped() {
             return;

@@ -101,7 +101,8 @@ impl RecordingFiles {
         &self.current.path
     }
 
-    /// Appends a sealed block, to the next file if the current one is full. Returns by how many bytes the files grew.
+    /// Appends a block, whose section header and compressed content are the bytes `sealed`. Starts the next file if the current one is full.
+    /// Returns by how many bytes the files grew.
     pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         // What is written to a deleted file is lost.
         if is_removed(&self.file) {
@@ -156,7 +157,7 @@ impl RecordingFiles {
         }
     }
 
-    /// Appends a section with this content as JSON.
+    /// Appends a section of this kind, with this content as JSON and the next number.
     fn append_json<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
         let json = serde_json::to_vec(content)?;
         let mut section =

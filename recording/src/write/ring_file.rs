@@ -70,7 +70,8 @@ impl RingFile {
         })
     }
 
-    /// Writes a block behind the last one, or at the start of the ring. The blocks in its place are lost. Returns its length in bytes.
+    /// Writes a block, whose section header and compressed content are the bytes `sealed`, behind the last one, or at the start of the ring if
+    /// it does not fit there. The blocks in its place are lost. Returns its length in bytes.
     pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         let length = section.total_bytes();
         // Not even the empty ring has space for the block.
@@ -95,7 +96,7 @@ impl RingFile {
     /// Lets the next block be written at the start of the ring. A block is never divided, so the rest of the ring's end stays unused.
     fn continue_at_start(&mut self) {
         // The blocks behind this offset are older than those at the start, which are overwritten next. They are forgotten first, because
-        // only the oldest block of the list is compared with what is overwritten.
+        // `forget_overwritten_blocks` expects the overwritten blocks at the front of the list.
         let lap_end = self.next_offset;
         self.blocks.retain(|block| block.offset < lap_end);
         self.next_offset = self.first_offset;

@@ -148,7 +148,8 @@ impl Sink {
         });
     }
 
-    /// Writes a tick that the analysis has processed. `input` returns the current input of a report.
+    /// Writes a tick, at which the analysis has looked for findings, to the recording and the hindsight ring. The ring starts a dump if one
+    /// is due. `input` returns the current input of a report.
     pub fn write_tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         if self.has_no_output() {
             return;

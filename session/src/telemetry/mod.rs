@@ -168,8 +168,8 @@ impl Telemetry {
         }
     }
 
-    /// Pushes and streams what is due at a tick, which `analysis` has already processed. `input` makes the input of a report as of now, and
-    /// `engine` returns the engine of the run.
+    /// Pushes the spans and metrics that are due to the OTLP receiver, and writes a tick to the stream of the endpoint. `analysis` has
+    /// already processed the tick. `input` makes the input of a report as of now, and `engine` returns the engine of the run.
     pub fn process_tick(
         &mut self,
         now: MonoNs,
@@ -196,8 +196,8 @@ impl Telemetry {
         });
     }
 
-    /// Publishes the snapshots that clients of the endpoint have requested. Called between two turns of the run loop. `input` makes the
-    /// input of a report as of now.
+    /// Publishes the health, the metrics and the report of this moment, each if a client of the endpoint waits for it. Called between two
+    /// turns of the run loop. `input` makes the input of a report as of now.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
         let Some(endpoint) = &self.endpoint else { return };
         if endpoint.health.take_request() {

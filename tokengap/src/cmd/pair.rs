@@ -81,7 +81,8 @@ impl RecordedServer {
     }
 }
 
-/// Report of a decode server with the part of its prefill server, from the recordings of both in any order.
+/// Report of a decode server with the part of its prefill server, from the recordings of both in any order. The prefill server processes the
+/// prompts of the requests, and the decode server generates their tokens.
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
     /// Index of the prefill server, of which a pair could have several.
     const ONLY_PREFILL: usize = 0;
@@ -117,7 +118,7 @@ impl RecordedPair {
     /// Finds out which of the two is the prefill server. If only one shows its side, the other gets the opposite one. Fails if neither
     /// shows a side, or if both show the same.
     fn assign_sides(mut first: RecordedServer, mut second: RecordedServer) -> anyhow::Result<Self> {
-        // What is known of one server shows the side of the other: a pair has one of each.
+        // The side of one server also shows that of the other, because a pair has one of each.
         let Some(known) = first.side.or(second.side) else {
             bail!(
                 "neither {} nor {} shows whether it is of a prefill or a decode server: no --disaggregation-mode, and no message between the \

@@ -167,7 +167,8 @@ fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
     account::account_of_process(pid)
 }
 
-/// `tokengap splice --restore`: moves sockets back that a killed tokengap has left behind. Exit code 2 if one could not be moved back.
+/// `tokengap splice --restore`: moves the engine's sockets back that a killed tokengap has left in another place. Each has a note beside it
+/// that says where it belongs. Exit code 2 if one could not be moved back.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     // Engines create their sockets among the temporary files.

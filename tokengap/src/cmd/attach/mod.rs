@@ -331,20 +331,21 @@ fn finish_runs(mut runs: Vec<Running<WatchedEngine>>) -> Vec<RunReport> {
     runs.into_iter().map(|run| run.source.finish(run.session)).collect()
 }
 
-/// The runs, each of which may belong to a server of a pair.
+/// The servers that the runs observe, with what shows whether a server is the prefill or the decode server of a pair.
 fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
-    let servers = runs.iter().enumerate().map(|(run_index, run)| {
+    let mut servers = Vec::new();
+    for (run_index, run) in runs.iter().enumerate() {
         let analysis = run.session.analysis();
-        RunningServer {
+        servers.push(RunningServer {
             run_index,
             name: run.source.name(),
             analysis,
             side: KnownSide::find(run.source.side(), analysis),
             // All run on this machine, so their clocks are the same.
             anchor: None,
-        }
-    });
-    servers.collect()
+        });
+    }
+    servers
 }
 
 /// Reports a run that ended before it observed an engine.
@@ -431,8 +432,8 @@ fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
     engine
 }
 
-/// Prints what is not watched beside the chosen `engines`: other groups of connected processes, and single ones that look like a part of an
-/// engine.
+/// Prints the processes that may be of an engine but are not among the chosen `engines`: other groups of connected processes, and single
+/// processes.
 fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
     report_unwatched_groups(topology, engines);
     report_unconnected_candidates(topology, engines);

@@ -83,13 +83,14 @@ impl About for Pod {
 }
 
 impl Source for Pod {
-    /// Passes what has arrived from the remote run to the session, and updates its line in the list of runs.
+    /// Passes what has arrived from the remote run to the session, and at intervals updates the run's line in the list of runs. Returns
+    /// whether anything has arrived, or the run has ended.
     fn poll(&mut self, session: &mut Session) -> Flow {
         if self.is_stopped {
             return Flow::Ended;
         }
         let mut flow = Flow::Idle;
-        // Limited, so that all runs get their turn.
+        // Limited, because all watched runs are polled in turn on one thread.
         for _ in 0..SECTIONS_A_TURN {
             let Some(event) = self.remote.poll() else { break };
             self.process_remote_event(event, session);
@@ -282,15 +283,14 @@ impl Pod {
         // Taken out, because the session's tick borrows this run.
         let mut reader = mem::take(&mut self.reader);
         let lost_before = reader.lost();
+        let mut process_record = |record: Record<'_>| match record {
+            Record::Event(event) => session.process_event(&event),
+            Record::Tick(now) => session.process_tick(now, self),
+            // Neither changes the analysis.
+            Record::Anchor(_) | Record::Closing(_) => {}
+        };
         // An error in the analysis of one run must not end the others.
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            reader.read(block, &mut |record| match record {
-                Record::Event(event) => session.process_event(&event),
-                Record::Tick(now) => session.process_tick(now, self),
-                // Neither changes the analysis.
-                Record::Anchor(_) | Record::Closing(_) => {}
-            })
-        }));
+        let read = catch_unwind(AssertUnwindSafe(|| reader.read(block, &mut process_record)));
         self.reader = reader;
         match read {
             Ok(Ok(())) => {}
