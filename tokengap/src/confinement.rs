@@ -105,7 +105,7 @@ pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[En
     }
 }
 
-/// Files that a live run with `args` may write.
+/// Files and folders that a live run with `args` may write: recordings, and the hindsight ring, a file with the recent past of the run.
 fn result_files(args: &LiveArgs) -> ResultFiles {
     let named = args.record.record.iter().chain(&args.record.hindsight_file);
     let ring_folders = args.record.hindsight_file.iter().filter_map(|ring| ring.parent().map(Path::to_owned));
@@ -115,7 +115,7 @@ fn result_files(args: &LiveArgs) -> ResultFiles {
         folder: ring_folders.collect(),
         force: args.record.force,
     };
-    // A ring without a name, and files created from the screen, are written to the working folder.
+    // A ring that the user did not name, and files created from the screen, are written to the working folder (the empty path).
     let has_unnamed_ring = args.record.hindsight.is_some() && args.record.hindsight_file.is_none();
     if !args.outcome.is_headless() || has_unnamed_ring {
         results.folder.push(PathBuf::new());

@@ -168,7 +168,8 @@ impl ChunkPredictor {
             | flag_if(has_ids != self.has_ids, IDS)
     }
 
-    /// Writes or reads the fields of a chunk, except its rid and ids. Those without a flag are as predicted.
+    /// Writes the fields of a chunk to the columns, or reads them from there, except its rid and ids. Fields without a flag are as predicted
+    /// and take no bytes. One function does both, so that the writer and the reader cannot differ in the order of the fields.
     #[inline]
     pub(super) fn write_or_read_fields<C: FieldTransfer>(
         &self,

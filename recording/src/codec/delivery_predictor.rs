@@ -197,7 +197,8 @@ impl DeliveryPredictor {
         Ok(index)
     }
 
-    /// Writes or reads the fields of a delivery, except its rid. Those without a flag are as predicted.
+    /// Writes the fields of a delivery to the column, or reads them from there, except its rid. Fields without a flag are as predicted and
+    /// take no bytes. One function does both, so that the writer and the reader cannot differ in the order of the fields.
     fn write_or_read_fields(
         &self,
         flags: u8,
@@ -205,6 +206,7 @@ impl DeliveryPredictor {
         column: &mut impl FieldTransfer,
         delivery: &mut Delivery<'_>,
     ) -> Result<(), MalformedBlock> {
+        // The mode comes first, because the predictions below depend on it.
         column.write_or_read_code(flags & MODE != 0, &mut delivery.mode, self.mode)?;
         column.write_or_read_optional(
             flags & COMPLETION != 0,

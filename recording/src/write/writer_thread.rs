@@ -94,7 +94,7 @@ impl WriterThread {
         while let Ok(job) = jobs.recv() {
             match job {
                 WriterJob::Block(block) => {
-                    // Blocks that are still queued after a stop are only returned.
+                    // A recording that has stopped takes no more blocks. Those still queued are only returned.
                     if self.shared.stopped.get().is_none() {
                         self.write_block(&block);
                     }
@@ -123,7 +123,7 @@ impl WriterThread {
         }
     }
 
-    /// Packs and writes a block. An error ends the recording, but not the run.
+    /// Compresses a block and writes it to the recording or the ring. An error ends the recording, but not the run.
     fn write_block(&mut self, block: &OpenBlock) {
         // Tests can inject a fault here.
         trace::fault::inject_at("writer");

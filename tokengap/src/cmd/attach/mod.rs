@@ -274,6 +274,11 @@ fn watch_engines(
     // Both share the screen.
     drop(pairs);
     drop(maker);
+    report_runs(runs, live, signals)
+}
+
+/// Ends the runs and prints their reports, with the pairs of prefill and decode servers among them. Fails if an engine could not be observed.
+fn report_runs(mut runs: Vec<Running<WatchedEngine>>, live: &LiveArgs, signals: &Signals) -> anyhow::Result<ExitCode> {
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);
     // For the final state that is served.
