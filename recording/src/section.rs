@@ -147,8 +147,8 @@ impl Section {
         bytes
     }
 
-    /// Parses a section header: a magic number, a checksum of the fields, and the fields, all little-endian. `None` if the bytes are no such
-    /// header, or are damaged, or state a length above the limit.
+    /// Parses a section header: a magic number, a checksum of the fields, and the fields, all little-endian. `None` if the bytes are no
+    /// such header, or are damaged, or state a length above the limit.
     pub(super) fn parse(bytes: &[u8; SECTION_HEADER_BYTES]) -> Option<Self> {
         let (magic, behind_magic) = bytes.split_first_chunk::<4>()?;
         let (crc, fields) = behind_magic.split_first_chunk::<4>()?;

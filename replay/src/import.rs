@@ -38,8 +38,8 @@ pub struct RecordingTarget {
 }
 
 impl ImportedRun {
-    /// Analyses an event of a log and writes it to the recording, if there is one. Looks for findings (a tick) before, if that is due. Fails
-    /// if the recording cannot be created.
+    /// Analyses an event of a log and writes it to the recording, if there is one. Looks for findings (a tick) before, if that is due.
+    /// Fails if the recording cannot be created.
     fn apply_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
         self.create_recording_at_first_event()?;
         // The tick comes before the event, as in a live run.

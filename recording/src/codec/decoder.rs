@@ -251,7 +251,8 @@ impl<'b> DecodedBlock<'b> {
         Ok(Received { id: received.id, wakeup, by: receiver, frame })
     }
 
-    /// Reads the frame of a receive. `None` if a flag of `op` says that the receive has none, because the frame is in the record of its send.
+    /// Reads the frame of a receive. `None` if a flag of `op` says that the receive has none, because the frame is in the record of its
+    /// send.
     #[inline]
     fn read_received_frame(&mut self, op: u8, received: LaneFrame) -> Result<Option<Frame<'b>>, MalformedBlock> {
         if op & op::HAS_FRAME == 0 {

@@ -28,8 +28,8 @@ pub(super) struct SectionScan {
     pub(super) damaged_bytes: u64,
 }
 
-/// Lists the sections of `run` in a range of the file, and counts the bytes that belong to none. If `checks_payloads`, a section counts only
-/// if the checksum of its content matches. This is for rings, in which a header may outlive its content.
+/// Lists the sections of `run` in a range of the file, and counts the bytes that belong to none. If `checks_payloads`, a section counts
+/// only if the checksum of its content matches. This is for rings, in which a header may outlive its content.
 pub(super) fn scan_sections(
     file: &File,
     run: u64,

@@ -149,8 +149,8 @@ impl Recorder {
         self.close_block_if_due(event.at);
     }
 
-    /// Records a tick, at which the analysis looks for findings, and at intervals a reading of both clocks (an anchor). Does nothing once the
-    /// recording has stopped.
+    /// Records a tick, at which the analysis looks for findings, and at intervals a reading of both clocks (an anchor). Does nothing once
+    /// the recording has stopped.
     pub fn tick(&mut self, now: MonoNs) {
         if self.has_stopped() {
             return;
@@ -249,9 +249,9 @@ impl Recorder {
         pending.wait()
     }
 
-    /// Asks the writer's thread to complete the file `path`: the recording itself, or the copy of a ring. The current block is written first.
-    /// `job_with_reply` makes the job from the channel for its result, which the returned [`PendingSummary`] receives. If `may_wait`, waits
-    /// for space in the queue of jobs.
+    /// Asks the writer's thread to complete the file `path`: the recording itself, or the copy of a ring. The current block is written
+    /// first. `job_with_reply` makes the job from the channel for its result, which the returned [`PendingSummary`] receives. If
+    /// `may_wait`, waits for space in the queue of jobs.
     fn request_summary(
         &mut self,
         path: PathBuf,

@@ -101,8 +101,8 @@ impl RecordingFiles {
         &self.current.path
     }
 
-    /// Appends a block, whose section header and compressed content are the bytes `sealed`. Starts the next file if the current one is full.
-    /// Returns by how many bytes the files grew.
+    /// Appends a block, whose section header and compressed content are the bytes `sealed`. Starts the next file if the current one is
+    /// full. Returns by how many bytes the files grew.
     pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         // What is written to a deleted file is lost.
         if is_removed(&self.file) {

@@ -70,8 +70,8 @@ impl RingFile {
         })
     }
 
-    /// Writes a block, whose section header and compressed content are the bytes `sealed`, behind the last one, or at the start of the ring if
-    /// it does not fit there. The blocks in its place are lost. Returns its length in bytes.
+    /// Writes a block, whose section header and compressed content are the bytes `sealed`, behind the last one, or at the start of the ring
+    /// if it does not fit there. The blocks in its place are lost. Returns its length in bytes.
     pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         let length = section.total_bytes();
         // Not even the empty ring has space for the block.

@@ -78,8 +78,8 @@ impl HindsightRing {
         })
     }
 
-    /// Writes a tick, at which the analysis has looked for findings. Starts a dump of the ring if one is due, and returns a message about it.
-    /// `closing` makes the contents of the report that end the dump.
+    /// Writes a tick, at which the analysis has looked for findings. Starts a dump of the ring if one is due, and returns a message about
+    /// it. `closing` makes the contents of the report that end the dump.
     pub(super) fn process_tick(
         &mut self,
         now: MonoNs,

@@ -19,8 +19,8 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Reads the settings of OpenTelemetry: attributes and name of the service, headers and timeout of a push. `get` returns the value of an
-    /// environment variable. Fails if one cannot be parsed.
+    /// Reads the settings of OpenTelemetry: attributes and name of the service, headers and timeout of a push. `get` returns the value of
+    /// an environment variable. Fails if one cannot be parsed.
     pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
         // A variable that is set but blank counts as unset.
         let variable = |name: &str| get(name).filter(|value| !value.trim().is_empty());

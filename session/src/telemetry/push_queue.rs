@@ -153,7 +153,8 @@ impl PushQueue {
         self.lock_state().deadline.is_some()
     }
 
-    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `rejected` of them for the reason `why`.
+    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `rejected` of them for the reason
+    /// `why`.
     pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
         let mut state = self.lock_state();
         // A receiver may claim to have rejected more than the body has.

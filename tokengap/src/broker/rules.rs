@@ -107,8 +107,8 @@ impl Rules {
         named_files.any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named))
     }
 
-    /// Whether `path` is in a folder that the user has named, and has a name that tokengap chooses. Other files of the folder are not of this
-    /// run.
+    /// Whether `path` is in a folder that the user has named, and has a name that tokengap chooses. Other files of the folder are not of
+    /// this run.
     fn is_own_file_in_named_folder(&self, path: &Path) -> bool {
         let file_name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let parent = path.parent().map(or_working_folder);

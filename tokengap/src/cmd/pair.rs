@@ -81,8 +81,8 @@ impl RecordedServer {
     }
 }
 
-/// Report of a decode server with the part of its prefill server, from the recordings of both in any order. The prefill server processes the
-/// prompts of the requests, and the decode server generates their tokens.
+/// Report of a decode server with the part of its prefill server, from the recordings of both in any order. The prefill server processes
+/// the prompts of the requests, and the decode server generates their tokens.
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
     /// Index of the prefill server, of which a pair could have several.
     const ONLY_PREFILL: usize = 0;

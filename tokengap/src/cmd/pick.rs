@@ -24,8 +24,8 @@ pub(crate) fn pick_arguments() -> anyhow::Result<Option<Vec<String>>> {
     pick_source(demo_offers().collect(), &found)
 }
 
-/// Searches once a second for what tokengap can show: engines, runs that other tokengaps serve, recordings and the demo. Sends the list until
-/// the receiver is dropped.
+/// Searches once a second for what tokengap can show: engines, runs that other tokengaps serve, recordings and the demo. Sends the list
+/// until the receiver is dropped.
 fn search_loop(sender: &Sender<FoundSources>) {
     let mut watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED));
     loop {

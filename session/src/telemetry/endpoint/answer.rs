@@ -88,8 +88,8 @@ fn report_of_engine(engine: EngineIdentity, report: Report) -> RunReport {
     }
 }
 
-/// The only report as JSON, or the report of several runs. `no_answer` names further runs, which have none: with these, even a single report
-/// has the form of several.
+/// The only report as JSON, or the report of several runs. `no_answer` names further runs, which have none: with these, even a single
+/// report has the form of several.
 fn report_json(reports: &[RunReport], no_answer: Vec<String>) -> serde_json::Result<String> {
     match reports {
         [only] if no_answer.is_empty() => serde_json::to_string(&only.report),

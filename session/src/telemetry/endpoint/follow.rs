@@ -77,7 +77,8 @@ impl StreamClient {
     /// keep up. Has a thread of its own, because it blocks.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
-        // What the export states before its first event. A copy of the cursor reads ahead for it, so that the conversion begins at the start.
+        // What the export states before its first event. A copy of the cursor reads ahead for it, so that the conversion begins at the
+        // start.
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,

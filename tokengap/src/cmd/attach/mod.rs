@@ -277,7 +277,8 @@ fn watch_engines(
     report_runs(runs, live, signals)
 }
 
-/// Ends the runs and prints their reports, with the pairs of prefill and decode servers among them. Fails if an engine could not be observed.
+/// Ends the runs and prints their reports, with the pairs of prefill and decode servers among them. Fails if an engine could not be
+/// observed.
 fn report_runs(mut runs: Vec<Running<WatchedEngine>>, live: &LiveArgs, signals: &Signals) -> anyhow::Result<ExitCode> {
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);

@@ -200,7 +200,8 @@ impl<'a> WireValue<'a> {
         list.end()
     }
 
-    /// Writes entries of this value as an object, up to the first one beyond a limit. A key that is neither a text nor a number becomes `?`.
+    /// Writes entries of this value as an object, up to the first one beyond a limit. A key that is neither a text nor a number becomes
+    /// `?`.
     fn serialize_map<S: Serializer>(
         &self,
         entries: impl IntoIterator<Item = (Value<'a>, Value<'a>)>,
