@@ -67,6 +67,27 @@ impl BlockWriter {
     }
 }
 
+/// An intact block: its section header, and its columns as compressed bytes.
+struct PackedBlock<'b> {
+    section: Section,
+    packed: &'b [u8],
+}
+
+impl<'b> PackedBlock<'b> {
+    /// Separates the header of a block from its content. Fails if the block is cut short, or differs from its checksum.
+    fn parse(bytes: &'b [u8]) -> Result<Self, StreamError> {
+        let Some((head, packed)) = bytes.split_first_chunk::<SECTION_HEADER_BYTES>() else {
+            return Err(damaged_block("it is truncated"));
+        };
+        let section = Section::parse(head).filter(|section| section.kind == kind::BLOCK);
+        let section = section.ok_or_else(|| damaged_block("its header was altered"))?;
+        if packed.len() != section.packed_bytes as usize || crc32fast::hash(packed) != section.crc {
+            return Err(damaged_block("its checksum does not match"));
+        }
+        Ok(Self { section, packed })
+    }
+}
+
 /// Reads blocks.
 #[derive(Default)]
 pub struct BlockReader {
@@ -108,14 +129,7 @@ impl BlockReader {
     ///
     /// [`What::Missed`]: trace::event::What::Missed
     pub fn read(&mut self, bytes: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
-        let Some((head, packed)) = bytes.split_first_chunk::<SECTION_HEADER_BYTES>() else {
-            return Err(damaged_block("it is truncated"));
-        };
-        let section = Section::parse(head).filter(|section| section.kind == kind::BLOCK);
-        let section = section.ok_or_else(|| damaged_block("its header was altered"))?;
-        if packed.len() != section.packed_bytes as usize || crc32fast::hash(packed) != section.crc {
-            return Err(damaged_block("its checksum does not match"));
-        }
+        let PackedBlock { section, packed } = PackedBlock::parse(bytes)?;
         // After a reconnection, a block may come again that was already read.
         if self.next_record.is_some_and(|next| section.first_record < next) {
             return Ok(());

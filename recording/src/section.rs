@@ -147,15 +147,17 @@ impl Section {
         bytes
     }
 
-    /// Parses a section header. `None` if the bytes are not one, or it is damaged, or it states a length above the limit.
+    /// Parses a section header: a magic number, a checksum of the fields, and the fields, all little-endian. `None` if the bytes are no
+    /// such header, or are damaged, or state a length above the limit.
     pub(super) fn parse(bytes: &[u8; SECTION_HEADER_BYTES]) -> Option<Self> {
         let (magic, behind_magic) = bytes.split_first_chunk::<4>()?;
         let (crc, fields) = behind_magic.split_first_chunk::<4>()?;
         if *magic != SECTION_MAGIC || u32::from_le_bytes(*crc) != crc32fast::hash(fields) {
             return None;
         }
-        // Three bytes after the kind are unused.
+        // The kind takes one byte, and three unused ones follow.
         let mut rest = &fields[4..];
+        // Each call takes the next bytes from `rest`, so the order of these lines is that of the format.
         let section = Self {
             kind: fields[0],
             packed_bytes: split_number(&mut rest, 4) as u32,
@@ -172,6 +174,7 @@ impl Section {
             },
             anchor: Anchor { mono: MonoNs(split_number(&mut rest, 8)), wall_ns: split_number(&mut rest, 8) },
         };
+        // The lengths may be wrong even with a valid checksum, because the sender of a stream may be any program.
         let is_within_limit = section.packed_bytes <= MAX_PAYLOAD_BYTES && section.raw_bytes <= MAX_PAYLOAD_BYTES;
         is_within_limit.then_some(section)
     }

@@ -38,8 +38,8 @@ pub struct RecordingTarget {
 }
 
 impl ImportedRun {
-    /// Analyses an event and writes it to the recording, if there is one. Before it comes a tick if one is due. Fails if the recording
-    /// cannot be created.
+    /// Analyses an event of a log and writes it to the recording, if there is one. Looks for findings (a tick) before, if that is due.
+    /// Fails if the recording cannot be created.
     fn apply_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
         self.create_recording_at_first_event()?;
         // The tick comes before the event, as in a live run.
@@ -87,21 +87,18 @@ fn apply_all_events(
     run: &mut ImportedRun,
     show_progress: &mut dyn FnMut(ImportProgress),
 ) -> Result<(), RecordError> {
-    let mut failed = None;
+    let mut applied = Ok(());
     let mut has_more = true;
-    while has_more && failed.is_none() {
+    while has_more && applied.is_ok() {
         has_more = import.read_some(&mut |event| {
-            // One step passes several events, and cannot be ended by an error of the first.
-            if failed.is_none() {
-                failed = run.apply_event(event).err();
+            // One step passes several events, and cannot be ended by an error at the first. The others are ignored after it.
+            if applied.is_ok() {
+                applied = run.apply_event(event);
             }
         });
         show_progress(import.progress());
     }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
+    applied
 }
 
 /// Analyses all files, and writes a recording if there is a `target`. Calls `show_progress` after each step. Fails if the import cannot
@@ -121,14 +118,7 @@ pub fn import_logs(
     import.check_any_recognised()?;
     // The events after the last tick are judged, too.
     run.tick(run.analysis.ledger().now());
-    let mut notes = import_notes(import.stats(), zone.as_ref());
-    notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
-    let shows_no_end = run.analysis.ledger().totals().requests.finished == 0;
-    if shows_no_end {
-        notes.push(String::from(
-            "log: no line for the end of a request; requests of its last ten minutes count as live",
-        ));
-    }
+    let notes = notes_for_report(&import, &run.analysis, zone.as_ref());
     run.input = ReportInput {
         cpu_ns: Some(session::own::cpu_ns()),
         rss_bytes: session::own::rss_bytes(),
@@ -141,6 +131,20 @@ pub fn import_logs(
     Ok(run)
 }
 
+/// Notes for the report: the assumptions made, the lines and the kinds of line that were not read, and whether the files lack the ends of
+/// requests. `zone` is that of the times without one, if the user gave it.
+fn notes_for_report(import: &Import, analysis: &Analysis, zone: Option<&TimeZone>) -> Vec<String> {
+    let mut notes = import_notes(import.stats(), zone);
+    notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
+    let shows_no_end = analysis.ledger().totals().requests.finished == 0;
+    if shows_no_end {
+        notes.push(String::from(
+            "log: no line for the end of a request; requests of its last ten minutes count as live",
+        ));
+    }
+    notes
+}
+
 /// Describes the assumptions made and the lines not read. Each kind of line is mentioned only if there are any.
 fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
     let mut notes = vec![format!(
@@ -150,9 +154,9 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         count(stats.known_records()),
         count(stats.unknown)
     )];
-    for (amount, description) in counted_notes(stats, zone) {
-        if amount > 0 {
-            notes.push(format!("log: {} {description}", count(amount)));
+    for CountedNote { lines, description } in counted_notes(stats, zone) {
+        if lines > 0 {
+            notes.push(format!("log: {} {description}", count(lines)));
         }
     }
     if let Some(why) = stats.rejected_uncounted_why {
@@ -173,40 +177,53 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
     notes
 }
 
-/// Number of lines of each kind that needs a note, or of evicted rids, with what the note says of them. A number may be 0.
-fn counted_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<(u64, String)> {
-    // Full rids are needed only for truncated ones.
+/// A note about a number of lines.
+struct CountedNote {
+    /// Number of lines, or of request ids in the note about these. May be 0.
+    lines: u64,
+    /// What the note says of them.
+    description: String,
+}
+
+impl CountedNote {
+    fn new(lines: u64, description: impl Into<String>) -> Self {
+        Self { lines, description: description.into() }
+    }
+}
+
+/// A note for each kind of line that needs one, with the number of such lines, which may be 0. `zone` is that of the times without one, if
+/// the user gave it.
+fn counted_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<CountedNote> {
+    // Full rids (ids of requests) are needed only to complete truncated ones.
     let truncated_rids = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
     let evicted = if truncated_rids > 0 { stats.rids_evicted } else { 0 };
     let zone = match zone {
-        Some(zone) => zone.iana_name().map_or_else(|| String::from("the given zone"), str::to_owned),
-        None => String::from("UTC"),
+        Some(zone) => zone.iana_name().unwrap_or("the given zone"),
+        None => "UTC",
     };
     let offsets = stats.offsets.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
     vec![
-        (stats.zone_assumed, format!("have no time zone and were read as {zone} (--timezone)")),
-        (
+        CountedNote::new(stats.zone_assumed, format!("have no time zone and were read as {zone} (--timezone)")),
+        CountedNote::new(
             stats.zone_derived,
             format!("have no time zone and were read at {offsets}, which other times in the files show"),
         ),
-        (stats.year_assumed, String::from("have no year (--year)")),
-        (stats.whole_seconds, String::from("have times in whole seconds: intervals are accurate to one second only")),
-        (stats.malformed, String::from("begin like a known form but continue differently")),
-        (
+        CountedNote::new(stats.year_assumed, "have no year (--year)"),
+        CountedNote::new(stats.whole_seconds, "have times in whole seconds: intervals are accurate to one second only"),
+        CountedNote::new(stats.malformed, "begin like a known form but continue differently"),
+        CountedNote::new(
             stats.impossible,
-            String::from("have durations that cannot be, such as one since 1970: only the time of their end is used"),
+            "have durations that cannot be, such as one since 1970: only the time of their end is used",
         ),
-        (stats.undated, String::from("have a known form but no timestamp: skipped")),
-        (stats.cut, String::from("were longer than 1 MiB and truncated")),
-        (stats.late, String::from("were too late to be sorted (--reorder)")),
-        (stats.passed_early, String::from("were processed early because the sort buffer was full (--max-held)")),
-        (stats.rids_ambiguous, String::from("have a truncated rid that matches several: kept separate")),
-        (
+        CountedNote::new(stats.undated, "have a known form but no timestamp: skipped"),
+        CountedNote::new(stats.cut, "were longer than 1 MiB and truncated"),
+        CountedNote::new(stats.late, "were too late to be sorted (--reorder)"),
+        CountedNote::new(stats.passed_early, "were processed early because the sort buffer was full (--max-held)"),
+        CountedNote::new(stats.rids_ambiguous, "have a truncated rid that matches several: kept separate"),
+        CountedNote::new(
             stats.rids_incomplete,
-            String::from(
-                "have a truncated rid whose full form is not in the log: requests with the same prefix count as one",
-            ),
+            "have a truncated rid whose full form is not in the log: requests with the same prefix count as one",
         ),
-        (evicted, String::from("full rids were evicted before truncated ones could be matched")),
+        CountedNote::new(evicted, "full rids were evicted before truncated ones could be matched"),
     ]
 }

@@ -57,7 +57,8 @@ impl<'r> Playback<'r> {
         self.player.has_ended
     }
 
-    /// Plays from an earlier block on, in order to reach `to` with a new analysis. The caller starts that analysis.
+    /// Goes back to an earlier block of the recording, from which playback then runs up to the time `to`: an analysis cannot run backwards.
+    /// The caller starts a new analysis.
     fn restart_before(&mut self, to: MonoNs) {
         let block = first_block_to_replay(self.recording, to);
         self.reader = self.recording.reader_at(block);
@@ -67,6 +68,24 @@ impl<'r> Playback<'r> {
         self.step_end = MonoNs::default();
         // The new analysis shows each finding again.
         self.known_findings.clear();
+    }
+
+    /// Stops at the end of the recording. Tells a user who has asked for the next finding that there is none.
+    fn end_playback(&mut self, session: &mut Session) {
+        if self.player.seeks_finding() {
+            session.notify("no further finding before the end".into());
+        }
+        self.player.stop_at_end();
+    }
+
+    /// Reports a block that cannot be read. Playback goes on behind a damaged block. After another error it pauses, and the user decides.
+    fn report_read_error(&mut self, error: &ReadError, session: &mut Session) {
+        session.add_degraded(format!("recording: {error}"));
+        session.notify(format!("! recording: {error}"));
+        let may_go_on = matches!(error, ReadError::Damaged { .. });
+        if !may_go_on {
+            self.player.pause();
+        }
     }
 
     /// The present findings that have been shown, and in the same order the times to which a seek plays to show them again.
@@ -137,20 +156,11 @@ impl Source for Playback<'_> {
                 // The recording read both when it was opened.
                 Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
                 Ok(None) => {
-                    if self.player.seeks_finding() {
-                        session.notify("no further finding before the end".into());
-                    }
-                    self.player.stop_at_end();
+                    self.end_playback(session);
                     return Flow::Ended;
                 }
                 Err(error) => {
-                    session.add_degraded(format!("recording: {error}"));
-                    session.notify(format!("! recording: {error}"));
-                    // Playback goes on behind a damaged block. After another error, the user decides.
-                    let may_go_on = matches!(error, ReadError::Damaged { .. });
-                    if !may_go_on {
-                        self.player.pause();
-                    }
+                    self.report_read_error(&error, session);
                     return Flow::Busy;
                 }
             };
@@ -167,7 +177,8 @@ impl Source for Playback<'_> {
         self.is_stopped = true;
     }
 
-    /// Executes a command of the user. If the command seeks the previous finding, remembers which finding that is.
+    /// Executes a playback command of the user. If it seeks the previous finding, remembers which finding that is, so that the screen can
+    /// select it.
     fn play(&mut self, play: Play, analysis: &Analysis) {
         let (shown_findings, shown_at) = self.findings_shown_so_far(analysis);
         self.player.execute_command(play, &shown_at);

@@ -105,7 +105,8 @@ impl Player {
         self.seek_target == Some(SeekTarget::Finding)
     }
 
-    /// Executes a command of the user. `findings_shown_at` are the times at which findings were first shown.
+    /// Executes a playback command of the user. A command that seeks only sets the target; the recording is played later, up to the target.
+    /// `findings_shown_at` are the times at which findings were first shown.
     pub(super) fn execute_command(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
         // Without a new base, a pause or the time at another speed would count as time to catch up with.
         self.reset_clock();

@@ -132,9 +132,8 @@ impl RemoteRuns {
             }
         }
         // The thread ends with the last task, once nobody watches any source.
-        thread::Builder::new()
-            .name("watch".into())
-            .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
+        let run_all_tasks = async move { while tasks.join_next().await.is_some() {} };
+        thread::Builder::new().name("watch".into()).spawn(move || runtime.block_on(run_all_tasks))?;
         Ok((Self { further_runs }, runs))
     }
 
@@ -203,11 +202,13 @@ impl RunTarget {
     }
 }
 
-/// Follows the first engine of a source, and each further one once the source lists it. Sends the first one's events to `events`, and a run
-/// for each further one to `add_run`.
+/// Follows all engines of a source, which is a tokengap on any machine, until nobody watches the source. `first` is the run that exists
+/// already: it gets the first engine that the source lists, and its events go to `events`. For each further engine, sends a run of its own
+/// to `add_run`.
 async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_run: UnboundedSender<RemoteRun>) {
     // Closed once nobody watches the source any more.
     let first_events = events.clone();
+    // Taken when the first run is started.
     let mut unstarted_events = Some(events);
     let mut known_names = BTreeSet::new();
     let mut tasks = JoinSet::new();
@@ -257,12 +258,13 @@ fn add_known_engine(known_names: &mut BTreeSet<String>, name: &str, address: &st
     true
 }
 
-/// Reads the source's engines from its health. Fails for a list that is too long, because the part of it that is read is no valid JSON.
+/// Asks the source which engines it watches. Fails for a list that is too long, because the part of it that is read is no valid JSON.
 async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
     // Kept until the body is read: dropping it closes the connection.
     let mut connection = JoinSet::new();
     let mut body = send_request(target, "/healthz", &mut connection).await?.into_body();
     let mut text = Vec::new();
+    // Limited, because the source may be any program.
     while text.len() < MAX_LIST_BYTES
         && let Some(part) = next_part(&mut body).await
     {
@@ -298,10 +300,9 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     // Dropped at the end of this function, which closes the connection.
     let mut connection = JoinSet::new();
     let path = target.recording_path();
-    let response = match timeout(RESPONSE_TIMEOUT, send_request(target, &path, &mut connection)).await {
-        Ok(response) => response?,
-        Err(_) => anyhow::bail!("it does not answer"),
-    };
+    let answered = timeout(RESPONSE_TIMEOUT, send_request(target, &path, &mut connection)).await;
+    let Ok(response) = answered else { anyhow::bail!("it does not answer") };
+    let response = response?;
     check_status(&response, target)?;
     *is_reached = true;
     let host = response.headers().get(HOST_HEADER).and_then(|host| host.to_str().ok()).map(str::to_owned);
@@ -309,7 +310,11 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     if events.send(RemoteEvent::Up(host)).await.is_err() {
         return Ok(());
     }
-    let mut body = response.into_body();
+    forward_sections(response.into_body(), events).await
+}
+
+/// Splits the body of a response into sections, and passes these to `events` until the body ends or nobody receives them any more.
+async fn forward_sections(mut body: Incoming, events: &Sender<RemoteEvent>) -> anyhow::Result<()> {
     let mut splitter = StreamSplitter::default();
     while let Some(part) = next_part_before_timeout(&mut body).await? {
         splitter.extend(&part);

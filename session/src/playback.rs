@@ -80,10 +80,12 @@ impl Position {
     fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
         // Signs count from the current position. A result below 0 or above the largest number gives an empty list.
         if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_moment) {
-            return Some(Vec::from_iter(self.at_ns.checked_add(ahead_ns)));
+            let target_ns = self.at_ns.checked_add(ahead_ns);
+            return Some(target_ns.into_iter().collect());
         }
         if let Some(back_ns) = text.strip_prefix('-').and_then(units::parse_moment) {
-            return Some(Vec::from_iter(self.at_ns.checked_sub(back_ns)));
+            let target_ns = self.at_ns.checked_sub(back_ns);
+            return Some(target_ns.into_iter().collect());
         }
         if let Some(date_ns) = self.parse_date(text) {
             return Some(vec![date_ns]);
@@ -100,6 +102,7 @@ impl Position {
             return None;
         }
         let mut by_time_of_day_ns = None;
+        // Only the wall clock at the start of the run relates a time of day to the run.
         if let Some(time_of_day) = time_of_day
             && let Some(start_ns) = self.start_wall_ns()
         {
@@ -109,6 +112,7 @@ impl Position {
         let has_two_parts = time_of_day.is_some_and(TimeOfDay::is_minute);
         let likelier_first =
             if has_two_parts { [from_start_ns, by_time_of_day_ns] } else { [by_time_of_day_ns, from_start_ns] };
+        // Those of the two that the text can mean.
         Some(likelier_first.into_iter().flatten().collect())
     }
 

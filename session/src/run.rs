@@ -165,12 +165,12 @@ impl<S: Source> Running<S> {
         Self { source, session, flow: Flow::Idle }
     }
 
-    /// Polls the source, and processes a tick if one is due. A panic in the analysis disables the analysis and is reported to `alarm`. The
-    /// source is still polled, because traffic may depend on it.
+    /// Lets the source pass its new events to the session. At a tick, lets the analysis look for findings. A panic in the analysis disables
+    /// the analysis and is reported to `alarm`. The source is still polled, because traffic may depend on it.
     fn poll_source(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
         let Self { source, session, flow } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // A recording may be rewound after its end.
+            // A live source has no more events after its end. A recording may be rewound.
             if *flow != Flow::Ended || !source.is_live() {
                 *flow = source.poll(session);
             }

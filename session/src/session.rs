@@ -69,7 +69,7 @@ impl Session {
         &self.analysis
     }
 
-    /// Processes an event. Discards it if the analysis has crashed.
+    /// Passes an event to the analysis, and then to all that show or write the run. Discards it if the analysis has crashed.
     pub fn process_event(&mut self, event: &Event<'_>) {
         if self.has_failed {
             return;
@@ -81,7 +81,8 @@ impl Session {
         self.observer.observe_event(event);
     }
 
-    /// Processes a tick, and shows new messages about the outputs. Discards the tick if the analysis has crashed.
+    /// Processes a tick: lets the analysis look for findings as of `now`, writes the tick to the outputs, and shows their new messages.
+    /// Discards the tick if the analysis has crashed.
     pub fn process_tick(&mut self, now: MonoNs, about: &dyn About) {
         if self.has_failed {
             return;
@@ -179,14 +180,16 @@ impl Session {
         self.notify(message);
     }
 
-    /// Lets the observer draw and read keys. Executes its commands about outputs, and returns any other command.
+    /// Answers the clients that ask for the state of the run, and lets the observer, such as a screen, draw it and read keys. Executes the
+    /// user's commands about outputs, and returns any other command.
     pub fn show_run(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
         if self.has_failed {
             return ScreenCommand::None;
         }
         let output_problems = self.output_problems();
+        // Fields instead of `self`, because the closures borrow some of them while others are changed.
         let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
-        // Made only if a client asks for a report, or the screen shows or exports one.
+        // Both are closures, because most calls need neither: only if a client asks for a report, or the screen shows or exports one.
         let list_degraded = || all_degraded(about, &output_problems, degraded);
         let input = || report_input(about, list_degraded(), *slowest);
         telemetry.answer_requests(analysis, &input, about.is_attached());
@@ -202,33 +205,39 @@ impl Session {
                 report: &|| Report::of(analysis, &input()),
             })
         }));
+        let command = self.command_of_observer(command);
         self.execute_command(command, about)
     }
 
-    /// Executes an observer's command about outputs, and returns any other one. The outer `Err` means that the observer panicked, the inner
-    /// one that it failed: both remove it.
-    fn execute_command(
-        &mut self,
-        command: thread::Result<anyhow::Result<ScreenCommand>>,
-        about: &dyn About,
-    ) -> ScreenCommand {
+    /// Executes a command about outputs, and returns any other one, which the run loop executes.
+    fn execute_command(&mut self, command: ScreenCommand, about: &dyn About) -> ScreenCommand {
         match command {
-            Ok(Ok(ScreenCommand::Record)) => {
+            ScreenCommand::Record => {
                 let input = self.report_input(about);
                 let message = self.sink.toggle_recording(&self.analysis, &input);
                 self.notify(message);
                 ScreenCommand::Stay
             }
-            Ok(Ok(ScreenCommand::Dump)) => {
+            ScreenCommand::Dump => {
                 self.dump_ring("requested on the screen", about);
                 ScreenCommand::Stay
             }
+            other => other,
+        }
+    }
+
+    /// The command that the observer has given. An observer that failed (the inner `Err`) or panicked (the outer `Err`) gives none: it is
+    /// removed, and reported as degraded.
+    fn command_of_observer(&mut self, shown: thread::Result<anyhow::Result<ScreenCommand>>) -> ScreenCommand {
+        match shown {
             Ok(Ok(command)) => command,
+            // Without its terminal, the user could no longer end the run.
             Ok(Err(error)) => {
                 self.remove_observer();
                 self.add_degraded(format!("screen: {error:#}"));
                 ScreenCommand::End
             }
+            // A panic is a bug of the screen, which must not end the run.
             Err(_) => {
                 self.remove_observer();
                 self.add_degraded("screen crashed and was disabled; the run continues. Please report this bug.".into());

@@ -47,9 +47,10 @@ pub(crate) fn run_to_report(
     }
     let outputs = RunOutputs::open(args, source.kind(), &files, endpoint)?;
     let session = outputs.into_session(args, open_observer(args)?);
-    // A list, which other runs can join. None does here, because there are no hooks.
+    // A list, because the run loop can let other runs join. None does here: the hook that would add them is missing.
+    let no_hooks = RunHooks::default();
     let mut runs = vec![Running::new(source, session)];
-    run_live(&mut runs, args, signals, RunHooks::default())?;
+    run_live(&mut runs, args, signals, no_hooks)?;
     let only_run = runs.remove(0);
     let Running { source, session, .. } = only_run;
     let report = session.finish(&source, &print_message);
@@ -82,6 +83,7 @@ impl RunOutputs {
         let sink = Sink::open(files, kind, &config)?;
         let header = RecordingHeader { payload: files.payload, ..RecordingHeader::for_source(kind, config) };
         let telemetry = Telemetry::open(endpoint, args.telemetry.push_options().as_ref(), &header, engines::FACTS)?;
+        // The address that was bound, with the actual port if the user gave port 0.
         if let Some(bound) = telemetry.listen_address() {
             errln!("tokengap: metrics at http://{bound}/metrics");
             if args.telemetry.insecure && !bound.ip().is_loopback() {
@@ -163,7 +165,7 @@ pub(crate) fn run_live<S: Source>(
     let mut reload =
         configured.as_mut().map(|configured| |session: &mut Session| apply_reloaded_config(session, configured));
     let options = RunOptions {
-        // The casts shorten the lifetimes of the hooks to that of this call.
+        // The casts shorten the lifetimes of the hooks to that of this call. The compiler does not do so inside of an `Option`.
         hooks: RunHooks {
             join: hooks.join.map(|join| join as &mut dyn FnMut() -> Option<Running<S>>),
             compare: hooks.compare.map(|compare| compare as &mut CompareRuns<'_, S>),

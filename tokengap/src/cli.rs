@@ -61,17 +61,22 @@ pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command,
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }
-    let mut words = line.iter().filter_map(|word| word.to_str());
-    let subcommand = words.find_map(|word| command.find_subcommand(word)).unwrap_or(command);
-    let arguments = subcommand.get_arguments().chain(command.get_arguments());
-    let flags = arguments.filter(|argument| !argument.is_hide_set()).filter_map(clap::Arg::get_long);
-    match closest(unknown.trim_start_matches('-'), flags) {
+    match most_similar_flag(unknown.trim_start_matches('-'), command, line) {
         Some(flag) => error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{flag}"))),
         None => error.remove(ContextKind::SuggestedArg),
     };
     // The usage line names clap's own choice, too.
     error.remove(ContextKind::Usage);
     error
+}
+
+/// The flag that is most similar to `unknown`, among those of the subcommand in `line` and the global ones. `None` if none is similar.
+fn most_similar_flag<'c>(unknown: &str, command: &'c clap::Command, line: &[OsString]) -> Option<&'c str> {
+    let mut words = line.iter().filter_map(|word| word.to_str());
+    let subcommand = words.find_map(|word| command.find_subcommand(word)).unwrap_or(command);
+    let arguments = subcommand.get_arguments().chain(command.get_arguments());
+    let flags = arguments.filter(|argument| !argument.is_hide_set()).filter_map(clap::Arg::get_long);
+    closest(unknown, flags)
 }
 
 /// Defines the commands, in the order of the help, by the modules with their flags and the functions that execute them.

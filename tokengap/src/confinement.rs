@@ -105,7 +105,7 @@ pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[En
     }
 }
 
-/// Files that a live run with `args` may write.
+/// Files and folders that a live run with `args` may write: recordings, and the hindsight ring, a file with the recent past of the run.
 fn result_files(args: &LiveArgs) -> ResultFiles {
     let named = args.record.record.iter().chain(&args.record.hindsight_file);
     let ring_folders = args.record.hindsight_file.iter().filter_map(|ring| ring.parent().map(Path::to_owned));
@@ -115,7 +115,7 @@ fn result_files(args: &LiveArgs) -> ResultFiles {
         folder: ring_folders.collect(),
         force: args.record.force,
     };
-    // A ring without a name, and files created from the screen, are written to the working folder.
+    // A ring that the user did not name, and files created from the screen, are written to the working folder (the empty path).
     let has_unnamed_ring = args.record.hindsight.is_some() && args.record.hindsight_file.is_none();
     if !args.outcome.is_headless() || has_unnamed_ring {
         results.folder.push(PathBuf::new());
@@ -123,8 +123,8 @@ fn result_files(args: &LiveArgs) -> ResultFiles {
     results
 }
 
-/// Confines a relay with `plan`, and reduces its rights to those of `account`. An ordinary user writes result files itself; for root, a
-/// broker process that is started here creates them. Does nothing if the user has turned confinement off.
+/// Confines a relay to the access in `plan`, and reduces its rights to those of the user `account`. Does nothing if the user has turned
+/// confinement off.
 pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
@@ -134,6 +134,7 @@ pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> a
     if !is_root {
         allow_results(&mut plan, &results);
     } else if !results.is_empty() {
+        // `account` may not be able to write the results of root, so another process, the broker, creates them.
         broker::start_broker(&results)?;
     }
     change_account(account, plan)
@@ -164,7 +165,7 @@ pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result
     }
     plan.account = Some(account);
     apply_plan(&plan);
-    // The user belongs to a thread, and only this one has changed.
+    // On Linux, the user belongs to a thread, and only this one has changed.
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let has_user = rustix::process::geteuid().as_raw() == account.user;
     let have_other_threads_user = threads == 1 || account.user == own_user.as_raw();
@@ -224,8 +225,10 @@ fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option
             Ok(broker_start.err().map(|error| format!("{error:#}")))
         }
         Err(lacking) => {
-            // Results reached through another process need a right that does not remain here.
-            if results.file.iter().chain(&results.folder).any(|path| path.starts_with("/proc")) {
+            // Results reached through another process need a right that does not remain here, so the broker creates them.
+            let mut result_paths = results.file.iter().chain(&results.folder);
+            let is_any_in_proc = result_paths.any(|path| path.starts_with("/proc"));
+            if is_any_in_proc {
                 broker::start_broker(results)?;
             }
             Ok(Some(format!("it lacks CAP_{lacking}")))

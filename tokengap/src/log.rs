@@ -43,12 +43,20 @@ pub(crate) fn init(verbose: u8) {
     };
     let wanted = std::env::var("TOKENGAP_LOG").ok().and_then(|text| text.parse().ok());
     let filter = wanted.unwrap_or_else(|| Targets::new().with_default(level));
-    if let Some(change) = CHANGE.get() {
-        return change(filter);
+    // `CHANGE` is set by the first call.
+    match CHANGE.get() {
+        Some(change) => change(filter),
+        None => start_log(filter),
     }
+}
+
+/// Starts the log with this filter, and sets [`CHANGE`], which can replace the filter later.
+fn start_log(filter: Targets) {
     let (filter, handle) = reload::Layer::new(filter);
     let lines = fmt::layer().with_writer(|| tui::log::LogLineWriter).with_target(false);
     registry().with(filter).with(lines).init();
-    // Not set yet, because this is the first call. The reload fails only if the log no longer exists.
-    drop(CHANGE.set(Box::new(move |filter| drop(handle.reload(filter)))));
+    // Fails only if the log no longer exists, and then nothing needs the filter.
+    let change = move |filter: Targets| drop(handle.reload(filter));
+    // Fails only if it is set already, which only this function does.
+    drop(CHANGE.set(Box::new(change)));
 }

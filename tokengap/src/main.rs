@@ -106,6 +106,7 @@ fn asks_for_configuration(flags: &clap::ArgMatches) -> bool {
 /// Parses the command line. An empty one on a terminal opens the picker. Returns `None` if nothing is left to run: the user has quit the
 /// picker, or `--print-config` was answered. A mistake on the command line ends the process.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
+    // The only argument is the program's name.
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
         return parse_picked_arguments();

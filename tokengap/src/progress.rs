@@ -26,8 +26,8 @@ impl Progress {
         Self { activity, started_at: Instant::now(), drawn_at: None }
     }
 
-    /// Shows on a terminal that `done` of `all` bytes are processed. Does nothing in the first moments of the work, and right after a call
-    /// that has drawn the line.
+    /// Shows on a terminal that `done` of `all` bytes are processed. Does nothing in the first moments, because short work needs no
+    /// progress, and right after a call that has drawn the line.
     pub(crate) fn set_position(&mut self, done: u64, all: u64) {
         let elapsed = self.started_at.elapsed();
         let was_drawn_just_now = self.drawn_at.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL);

@@ -37,6 +37,36 @@ enum ListingKind {
     Same,
 }
 
+impl ListingKind {
+    /// How the first chunk of a request lists its ids. The next chunk probably does the same. `listed` is the number of its ids, and
+    /// `completion` its token count.
+    #[inline]
+    fn of_first_chunk(listed: Option<u32>, completion: Option<u32>) -> Self {
+        if listed.is_none() {
+            // The next chunk probably lists no ids, either.
+            Self::Same
+        } else if listed > Some(1) && listed == completion {
+            // With one token, new ids only and all ids look the same.
+            Self::All
+        } else {
+            Self::New
+        }
+    }
+
+    /// How a chunk after the first one lists its ids, of which there are `listed`. `new_tokens` is the number of tokens since the chunk
+    /// before it.
+    #[inline]
+    fn of_later_chunk(listed: Option<u32>, completion: Option<u32>, new_tokens: Option<u32>) -> Self {
+        if listed == new_tokens {
+            Self::New
+        } else if listed == completion {
+            Self::All
+        } else {
+            Self::Same
+        }
+    }
+}
+
 /// Returns `flag` if the condition holds, else no flag.
 #[inline]
 pub(super) fn flag_if(is_set: bool, flag: u8) -> u8 {
@@ -110,25 +140,10 @@ impl ChunkPredictor {
             // Most requests get the same number of tokens at each step.
             let new_tokens = self.new_tokens_up_to(completion);
             self.completion_step = new_tokens.unwrap_or(1);
-            // The next chunk probably lists ids by the same rule: its new tokens, all tokens so far, or as many as this one.
-            self.listing = if listed == new_tokens {
-                ListingKind::New
-            } else if listed == completion {
-                ListingKind::All
-            } else {
-                ListingKind::Same
-            };
+            self.listing = ListingKind::of_later_chunk(listed, completion, new_tokens);
         } else {
             self.has_begun = true;
-            self.listing = if listed.is_none() {
-                // The next chunk probably lists no ids, either.
-                ListingKind::Same
-            } else if listed > Some(1) && listed == completion {
-                // With one token, new ids only and all ids look the same.
-                ListingKind::All
-            } else {
-                ListingKind::New
-            };
+            self.listing = ListingKind::of_first_chunk(listed, completion);
         }
         self.completion = completion;
         self.listed = listed;
@@ -139,7 +154,8 @@ impl ChunkPredictor {
         self.worker = worker;
     }
 
-    /// Flags of the fields that differ from their prediction. A finish has its flag whenever there is one, because it is never predicted.
+    /// Flags of the fields of a chunk that differ from their prediction, and so must be written. `worker` is the index of its tokenizer
+    /// worker's text plus one, or 0 without a worker. A finish has its flag whenever there is one, because it is never predicted.
     pub(super) fn mispredicted_fields(&self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) -> u8 {
         let completion = chunk.completion_tokens;
         flag_if(completion != self.predicted_completion(), COMPLETION)
@@ -152,7 +168,8 @@ impl ChunkPredictor {
             | flag_if(has_ids != self.has_ids, IDS)
     }
 
-    /// Writes or reads the fields of a chunk, except its rid and ids. Those without a flag are as predicted.
+    /// Writes the fields of a chunk to the columns, or reads them from there, except its rid and ids. Fields without a flag are as
+    /// predicted and take no bytes. One function does both, so that the writer and the reader cannot differ in the order of the fields.
     #[inline]
     pub(super) fn write_or_read_fields<C: FieldTransfer>(
         &self,

@@ -98,7 +98,8 @@ impl BlockColumns<Vec<u8>> {
 }
 
 impl<'a> BlockColumns<ColumnCursor<'a>> {
-    /// Finds the columns of a block in its bytes. Ignores columns that this version does not know; missing ones are empty.
+    /// Finds the columns of a block in its bytes: their number, then their lengths, then their content. Ignores columns that this version
+    /// does not know; missing ones are empty.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, MalformedBlock> {
         let mut cursor = ColumnCursor::new(bytes);
         let stored_count = cursor.read_number()?;
@@ -112,6 +113,7 @@ impl<'a> BlockColumns<ColumnCursor<'a>> {
             cursor.read_number()?;
         }
         let mut columns = Self::default();
+        // Later versions append columns, so the ones that this version knows are the first.
         for column in columns.all_mut().into_iter().take(stored_count as usize) {
             let length = lengths.read_number()?;
             let column_bytes = cursor.read_bytes(length as usize)?;

@@ -28,19 +28,21 @@ pub(crate) struct DecodeBuffers {
 }
 
 impl DecodeBuffers {
-    /// Decompresses a block for [`Self::decode_block`]. Fails if it does not have the `length` bytes that its header states.
+    /// Decompresses a block for [`Self::decode_block`]. Fails if the result does not have the `length` in bytes that the block's header
+    /// states.
     pub(crate) fn decompress_columns(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
             None => self.zstd.insert(zstd::bulk::Decompressor::new()?),
         };
         self.raw.clear();
+        // The decompressor writes no more than this capacity, however much a damaged block expands to.
         self.raw.reserve(length as usize);
-        if zstd.decompress_to_buffer(packed, &mut self.raw)? == length as usize {
-            Ok(())
-        } else {
-            Err(io::Error::other("its length does not match after decompression"))
+        let decompressed_length = zstd.decompress_to_buffer(packed, &mut self.raw)?;
+        if decompressed_length != length as usize {
+            return Err(io::Error::other("its length does not match after decompression"));
         }
+        Ok(())
     }
 
     /// Starts to decode the decompressed block, which must match `content` from its header. A [`What::Missed`] comes first if records are
@@ -130,19 +132,37 @@ impl<'b> DecodedBlock<'b> {
             // It is unknown when they were missed, so it gets the earliest time of the block.
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
         }
+        if let Some(what) = self.next_standing()? {
+            return Ok(Some(Record::Event(Event::new(self.from, what))));
+        }
+        self.next_own_record()
+    }
+
+    /// The next announcement of the engine or a hop that the block repeats from earlier blocks, if the reader wants them. `None` behind the
+    /// last one.
+    #[inline]
+    fn next_standing(&mut self) -> Result<Option<What<'b>>, MalformedBlock> {
+        // Unwanted announcements are read as well, because they may have the first use of a text.
         while !self.columns.standing.is_empty() {
             let mut reader = RareReader::next_record(&mut self.columns.standing, &mut self.texts)?;
             // Standing data of an unknown kind, from a later version, is skipped.
             if self.wants_standing
                 && let Ok(Some(what)) = reader.read_standing()
             {
-                return Ok(Some(Record::Event(Event::new(self.from, what))));
+                return Ok(Some(what));
             }
         }
+        Ok(None)
+    }
+
+    /// The next of the records that were written to this block; `None` at the end. Skips records of unknown and of obsolete kinds.
+    #[inline]
+    fn next_own_record(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         while self.records_left > 0 {
             self.records_left -= 1;
             // The kind of the record, with flags.
             let op = self.columns.op.read_byte()?;
+            // Negative after a late event: records are in the order in which they were written.
             let elapsed_ns = self.columns.time.read_signed()?;
             self.last_record_ns = self.last_record_ns.wrapping_add(elapsed_ns as u64);
             let record = self.read_record(op, MonoNs(self.last_record_ns))?;
@@ -164,16 +184,7 @@ impl<'b> DecodedBlock<'b> {
         let kind = op & op::KIND_MASK;
         let what = match kind {
             op::TICK => return Ok(Some(Record::Tick(at))),
-            op::SENT => {
-                let lane_frame = self.read_frame_id(op, FrameStage::Sent)?;
-                let mut forwarded = None;
-                if op & op::HAS_FORWARD_TIME != 0 {
-                    let delay_ns = self.columns.forwarded.read_signed()?;
-                    forwarded = Some(MonoNs(at.0.wrapping_add(delay_ns as u64)));
-                }
-                let frame = self.read_frame(lane_frame)?;
-                What::Sent(Frame { forwarded, ..frame })
-            }
+            op::SENT => What::Sent(self.read_sent(op, at)?),
             // Written before 2.6. It is read only because it changes the predictions.
             op::FORWARDED => {
                 self.read_frame_id(op, FrameStage::Forwarded)?;
@@ -190,6 +201,19 @@ impl<'b> DecodedBlock<'b> {
             _ => return Err(MalformedBlock("record of unknown kind")),
         };
         Ok(Some(Record::Event(Event { at, what })))
+    }
+
+    /// Reads a frame that was sent at `at`. A flag of `op` says whether a relay has forwarded it, and at which time.
+    #[inline]
+    fn read_sent(&mut self, op: u8, at: MonoNs) -> Result<Frame<'b>, MalformedBlock> {
+        let lane_frame = self.read_frame_id(op, FrameStage::Sent)?;
+        let mut forwarded = None;
+        if op & op::HAS_FORWARD_TIME != 0 {
+            let delay_ns = self.columns.forwarded.read_signed()?;
+            forwarded = Some(MonoNs(at.0.wrapping_add(delay_ns as u64)));
+        }
+        let frame = self.read_frame(lane_frame)?;
+        Ok(Frame { forwarded, ..frame })
     }
 
     /// Reads a record of a rare kind, whose fields are in one column for all of these kinds. Skips and counts it, and returns `None`, if
@@ -217,35 +241,28 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads a receive. A flag of `op` says whether the frame's content follows, which is there only if no send of the frame was recorded.
+    /// Reads a receive: the frame's id, the wakeup and the thread that received it, and sometimes the frame itself.
     fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
         let received = self.read_frame_id(op, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);
-        // The wakeup of the receiving thread is stored as its distance from the lane's last one.
-        let wakeup_distance = self.columns.wakeup.read_optional()?;
-        let wakeup = wakeup_distance.map(|distance| lane.last_wakeup.wrapping_add(unzigzag(distance) as u64));
-        lane.last_wakeup = wakeup.unwrap_or(lane.last_wakeup);
-        let receiver = match self.columns.receiver.read_byte()? {
-            NO_RECEIVER => None,
-            LAST_RECEIVER => lane.last_receiver,
-            // Another thread, whose ids follow.
-            _ => {
-                let pid = self.columns.receiver.read_u32()?;
-                let tid = self.columns.receiver.read_u32()?;
-                lane.last_receiver = Some(ThreadId { pid, tid });
-                lane.last_receiver
-            }
-        };
-        let frame = if op & op::HAS_FRAME != 0 {
-            // The id is that of the receive, or another one, which is stored like that of a send.
-            let has_other_id = op & op::HAS_OTHER_FRAME_ID != 0;
-            let lane_frame =
-                if has_other_id { self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)? } else { received };
-            Some(self.read_frame(lane_frame)?)
-        } else {
-            None
-        };
+        let wakeup = read_wakeup(&mut self.columns.wakeup, &mut lane.last_wakeup)?;
+        let receiver = read_receiver(&mut self.columns.receiver, &mut lane.last_receiver)?;
+        let frame = self.read_received_frame(op, received)?;
         Ok(Received { id: received.id, wakeup, by: receiver, frame })
+    }
+
+    /// Reads the frame of a receive. `None` if a flag of `op` says that the receive has none, because the frame is in the record of its
+    /// send.
+    #[inline]
+    fn read_received_frame(&mut self, op: u8, received: LaneFrame) -> Result<Option<Frame<'b>>, MalformedBlock> {
+        if op & op::HAS_FRAME == 0 {
+            return Ok(None);
+        }
+        // The frame has the id of the receive, or another one, which is stored like that of a send.
+        let has_other_id = op & op::HAS_OTHER_FRAME_ID != 0;
+        let lane_frame =
+            if has_other_id { self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)? } else { received };
+        self.read_frame(lane_frame).map(Some)
     }
 
     /// Reads the next frame, and its chunks into [`Self::chunks`].
@@ -332,6 +349,34 @@ impl<'b> DecodedBlock<'b> {
     }
 }
 
+/// Reads the number of the wakeup in which a thread received a frame; `None` if it is not known. It is stored as the distance from the
+/// lane's `last_wakeup`, which becomes this one.
+#[inline]
+fn read_wakeup(column: &mut ColumnCursor<'_>, last_wakeup: &mut u64) -> Result<Option<u64>, MalformedBlock> {
+    let Some(distance) = column.read_optional()? else { return Ok(None) };
+    *last_wakeup = last_wakeup.wrapping_add(unzigzag(distance) as u64);
+    Ok(Some(*last_wakeup))
+}
+
+/// Reads the thread that received a frame; `None` if it is not known. A known thread becomes the lane's `last_receiver`.
+#[inline]
+fn read_receiver(
+    column: &mut ColumnCursor<'_>,
+    last_receiver: &mut Option<ThreadId>,
+) -> Result<Option<ThreadId>, MalformedBlock> {
+    match column.read_byte()? {
+        NO_RECEIVER => Ok(None),
+        LAST_RECEIVER => Ok(*last_receiver),
+        // Another thread, whose ids follow.
+        _ => {
+            let pid = column.read_u32()?;
+            let tid = column.read_u32()?;
+            *last_receiver = Some(ThreadId { pid, tid });
+            Ok(*last_receiver)
+        }
+    }
+}
+
 /// Returns whether the next item belongs to the current run of predicted items, and counts it off. Otherwise it is the item that follows
 /// the run, which was not predicted. `remaining`: number of items left of the run; `None` if the next run's length must be read from
 /// `column`.
@@ -361,19 +406,23 @@ fn read_request(
 ) -> Result<RequestReference, MalformedBlock> {
     match column.read_number()? {
         NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new()? }),
+        // The rid is known from another lane (connection) of the block, so it is one of the texts that were read.
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
-        // A known request: any code from `KNOWN_REQUEST` on also has the distance of its link from the last one.
-        code => {
-            let distance = unzigzag(code - KNOWN_REQUEST);
-            // Before the first request, the distance counts from index 0.
-            let last_index = if last_link == NO_LINK { 0 } else { last_link };
-            let link_index = i64::from(last_index).checked_add(distance).and_then(|index| u32::try_from(index).ok());
-            match link_index {
-                Some(link_index) => Ok(RequestReference::Known { link_index }),
-                None => Err(MalformedBlock("reference to an unknown request")),
-            }
-        }
+        // Any code from `KNOWN_REQUEST` on also has the distance of the request's link from the last one.
+        code => match link_at_distance(last_link, unzigzag(code - KNOWN_REQUEST)) {
+            Some(link_index) => Ok(RequestReference::Known { link_index }),
+            None => Err(MalformedBlock("reference to an unknown request")),
+        },
     }
+}
+
+/// Index of the link at this distance from the last one. `None` if it does not fit into 32 bits, as in a damaged block.
+#[inline]
+fn link_at_distance(last_link: u32, distance: i64) -> Option<u32> {
+    // Before the first request, the distance counts from index 0.
+    let last_index = if last_link == NO_LINK { 0 } else { last_link };
+    let link_index = i64::from(last_index).checked_add(distance)?;
+    u32::try_from(link_index).ok()
 }
 
 #[cfg(test)]

@@ -99,32 +99,15 @@ impl DeliveryPredictor {
     ) -> bool {
         let predicted = self.order.predict_next(self.position);
         let predicted_link = self.order.get(predicted);
-        let mut flags = 0;
-        // Index of the link of the delivery's request.
-        let index = if predicted_link.is_some_and(|link| texts.is_text(link.text, delivery.rid)) {
+        let is_request_predicted = predicted_link.is_some_and(|link| texts.is_text(link.text, delivery.rid));
+        // Index of the link (entry) of the delivery's request.
+        let index = if is_request_predicted {
             predicted
         } else {
-            flags |= REQUEST;
-            let text = texts.add_text(delivery.rid, columns);
-            // Deliveries are one stream of all lanes, which has no lane's number.
-            let known_index = if text.is_new { None } else { links.get(&(NO_LINK, text.index)).copied() };
-            if let Some(index) = known_index {
-                index
-            } else {
-                let index = self.order.add_request(text.index, DeliveryState::default());
-                links.insert((NO_LINK, text.index), index);
-                index
-            }
+            self.find_or_add_request(delivery.rid, texts, links, columns)
         };
         let RequestLink { text, state, .. } = *self.order.link_mut(index);
-        let predicted_completion = state.predicted_completion();
-        let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
-        flags |= flag_if(delivery.tokens != predicted_tokens, TOKENS)
-            | flag_if(delivery.mode != self.mode, MODE)
-            | flag_if(delivery.completion_tokens != predicted_completion, COMPLETION)
-            | flag_if(delivery.finished, FINISHED)
-            | flag_if(delivery.response != Response::Streamed, RESPONSE)
-            | flag_if(delivery.without_text != 0, WITHOUT_TEXT);
+        let flags = flag_if(!is_request_predicted, REQUEST) | self.mispredicted_fields(state, delivery);
         if flags != 0 {
             let column = &mut columns.delivery;
             column.push(flags);
@@ -140,6 +123,39 @@ impl DeliveryPredictor {
         flags == 0
     }
 
+    /// Index of the link of the request with this rid. A request that has no delivery in the block yet gets a new link.
+    #[inline]
+    fn find_or_add_request(
+        &mut self,
+        rid: &str,
+        texts: &mut TextTable,
+        links: &mut RequestLinks,
+        columns: &mut BlockColumns<Vec<u8>>,
+    ) -> u32 {
+        let text = texts.add_text(rid, columns);
+        // Links are found by lane and text. Deliveries belong to no lane, so `NO_LINK` stands for it.
+        let known_index = if text.is_new { None } else { links.get(&(NO_LINK, text.index)).copied() };
+        if let Some(index) = known_index {
+            return index;
+        }
+        let index = self.order.add_request(text.index, DeliveryState::default());
+        links.insert((NO_LINK, text.index), index);
+        index
+    }
+
+    /// Flags of the fields of a delivery that differ from their prediction. `state` is that after the last delivery of its request.
+    #[inline]
+    fn mispredicted_fields(&self, state: DeliveryState, delivery: &Delivery<'_>) -> u8 {
+        let predicted_completion = state.predicted_completion();
+        let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
+        flag_if(delivery.tokens != predicted_tokens, TOKENS)
+            | flag_if(delivery.mode != self.mode, MODE)
+            | flag_if(delivery.completion_tokens != predicted_completion, COMPLETION)
+            | flag_if(delivery.finished, FINISHED)
+            | flag_if(delivery.response != Response::Streamed, RESPONSE)
+            | flag_if(delivery.without_text != 0, WITHOUT_TEXT)
+    }
+
     /// Reads a delivery, which has no bytes in the column if it `is_predicted`.
     pub(super) fn read_delivery<'b>(
         &mut self,
@@ -149,20 +165,9 @@ impl DeliveryPredictor {
     ) -> Result<Delivery<'b>, MalformedBlock> {
         let flags = if is_predicted { 0 } else { column.read_byte()? };
         let predicted = self.order.predict_next(self.position);
-        // Index of the request that the delivery belongs to.
-        let mut index = predicted;
         let is_of_other_request = flags & REQUEST != 0;
-        if is_of_other_request {
-            // Index of the text with the rid.
-            let text = column.read_u32()?;
-            // Called only to count a rid that is new in the block as read.
-            texts.get_or_take_new(text)?;
-            index = column.read_u32()?;
-            // The index after the last one stands for a new request.
-            if index as usize == self.order.len() {
-                self.order.add_request(text, DeliveryState::default());
-            }
-        }
+        // Index of the link (entry) of the delivery's request.
+        let index = if is_of_other_request { self.read_request(column, texts)? } else { predicted };
         let link = self.order.get(index);
         let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
         // The other fields are replaced by the read ones.
@@ -172,7 +177,28 @@ impl DeliveryPredictor {
         Ok(delivery)
     }
 
-    /// Writes or reads the fields of a delivery, except its rid. Those without a flag are as predicted.
+    /// Reads which request a delivery belongs to that is not of the predicted one. Returns the index of the request's link, which is not
+    /// checked yet.
+    #[inline]
+    fn read_request(
+        &mut self,
+        column: &mut ColumnCursor<'_>,
+        texts: &mut TextReader<'_>,
+    ) -> Result<u32, MalformedBlock> {
+        // Index of the text with the rid.
+        let text = column.read_u32()?;
+        // Called only to count a rid that is new in the block as read.
+        texts.get_or_take_new(text)?;
+        let index = column.read_u32()?;
+        // The index after the last one stands for a new request.
+        if index as usize == self.order.len() {
+            self.order.add_request(text, DeliveryState::default());
+        }
+        Ok(index)
+    }
+
+    /// Writes the fields of a delivery to the column, or reads them from there, except its rid. Fields without a flag are as predicted and
+    /// take no bytes. One function does both, so that the writer and the reader cannot differ in the order of the fields.
     fn write_or_read_fields(
         &self,
         flags: u8,
@@ -180,6 +206,7 @@ impl DeliveryPredictor {
         column: &mut impl FieldTransfer,
         delivery: &mut Delivery<'_>,
     ) -> Result<(), MalformedBlock> {
+        // The mode comes first, because the predictions below depend on it.
         column.write_or_read_code(flags & MODE != 0, &mut delivery.mode, self.mode)?;
         column.write_or_read_optional(
             flags & COMPLETION != 0,

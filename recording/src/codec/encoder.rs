@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use trace::clock::{Anchor, MonoNs};
-use trace::event::{Event, Frame, Missed, MissedCause, Received, What};
-use trace::id::{FrameId, HopId};
+use trace::event::{Delivery, Event, Frame, Missed, MissedCause, Received, What};
+use trace::id::{FrameId, HopId, ThreadId};
 
 use super::bytes::{EnumCode, PutNumber, zigzag};
 use super::chunk_predictor::{ChunkPredictor, KNOWN_REQUEST, MAX_FRAME_CHUNKS, NEW_IN_LANE, NEW_REQUEST};
@@ -90,27 +90,13 @@ impl Encoder {
             return false;
         }
         match &event.what {
-            What::Sent(frame) => {
-                let forward_flag = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
-                let lane_index = self.begin_frame_record(op::SENT | forward_flag, FrameStage::Sent, event.at, frame.id);
-                if let Some(forwarded) = frame.forwarded {
-                    let delay_ns = forwarded.0.wrapping_sub(event.at.0) as i64;
-                    self.columns.forwarded.put_signed(delay_ns);
-                }
-                self.write_frame(lane_index, frame);
-            }
+            What::Sent(frame) => self.write_sent(event.at, frame),
             What::Received(received) => self.write_received(event.at, received),
             What::Processed(id) => {
                 // The record is complete with the id, so the frame's lane is not needed.
                 self.begin_frame_record(op::PROCESSED, FrameStage::Processed, event.at, *id);
             }
-            What::Delivered(delivery) => {
-                let deliveries = &mut self.state.deliveries;
-                let is_predicted =
-                    deliveries.write_delivery(delivery, &mut self.texts, &mut self.links, &mut self.columns);
-                let predicted_flag = if is_predicted { op::IS_PREDICTED } else { 0 };
-                self.begin_record(op::DELIVERED | predicted_flag, event.at);
-            }
+            What::Delivered(delivery) => self.write_delivered(event.at, delivery),
             what => self.write_rare(event.at, what),
         }
         true
@@ -129,7 +115,7 @@ impl Encoder {
         EncodedBlock { columns, content: std::mem::take(&mut self.content) }
     }
 
-    /// Starts a record: writes its kind and its time, and counts it. The first record starts the block.
+    /// Starts a record: writes its kind with its flags, which are `op`, and its time, and counts it. The first record starts the block.
     fn begin_record(&mut self, op: u8, at: MonoNs) {
         let content = &mut self.content;
         if content.records == 0 {
@@ -158,7 +144,28 @@ impl Encoder {
         }
     }
 
-    /// Writes a receive, with its frame if it has one.
+    /// Writes a frame that was sent at `at`, and when a relay forwarded it, if one did.
+    #[inline]
+    fn write_sent(&mut self, at: MonoNs, frame: &Frame<'_>) {
+        let forward_flag = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
+        let lane_index = self.begin_frame_record(op::SENT | forward_flag, FrameStage::Sent, at, frame.id);
+        if let Some(forwarded) = frame.forwarded {
+            let delay_ns = forwarded.0.wrapping_sub(at.0) as i64;
+            self.columns.forwarded.put_signed(delay_ns);
+        }
+        self.write_frame(lane_index, frame);
+    }
+
+    /// Writes a delivery of tokens to a client. One that is as predicted has only its kind and its time.
+    #[inline]
+    fn write_delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+        let deliveries = &mut self.state.deliveries;
+        let is_predicted = deliveries.write_delivery(delivery, &mut self.texts, &mut self.links, &mut self.columns);
+        let predicted_flag = if is_predicted { op::IS_PREDICTED } else { 0 };
+        self.begin_record(op::DELIVERED | predicted_flag, at);
+    }
+
+    /// Writes a receive: the frame's id, the wakeup and the thread that received it, and the frame itself if the receive has it.
     fn write_received(&mut self, at: MonoNs, received: &Received<'_>) {
         let mut op = op::RECEIVED;
         if let Some(frame) = &received.frame {
@@ -173,16 +180,7 @@ impl Encoder {
         let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.last_wakeup) as i64);
         self.columns.wakeup.put_optional(distance.map(zigzag));
         lane.last_wakeup = received.wakeup.unwrap_or(lane.last_wakeup);
-        match received.by {
-            None => self.columns.receiver.push(NO_RECEIVER),
-            Some(thread) if lane.last_receiver == Some(thread) => self.columns.receiver.push(LAST_RECEIVER),
-            Some(thread) => {
-                self.columns.receiver.push(OTHER_RECEIVER);
-                self.columns.receiver.put_number(u64::from(thread.pid));
-                self.columns.receiver.put_number(u64::from(thread.tid));
-                lane.last_receiver = Some(thread);
-            }
-        }
+        write_receiver(&mut self.columns.receiver, received.by, &mut lane.last_receiver);
         if let Some(frame) = &received.frame {
             // Another id than that of the receive is stored like that of a send.
             let frame_lane = if frame.id == received.id {
@@ -283,10 +281,7 @@ impl Encoder {
         // A new text has no link yet, which saves the lookup.
         let known_link = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
         if let Some(link_index) = known_link {
-            // Requests follow each other in nearly the same order, so the distance from the last one is short.
-            let last_index = if last_link == NO_LINK { 0 } else { last_link };
-            let distance = i64::from(link_index) - i64::from(last_index);
-            self.columns.requests.put_number(KNOWN_REQUEST + zigzag(distance));
+            self.write_known_request(link_index, last_link);
             return link_index;
         }
         if text.is_new {
@@ -300,6 +295,16 @@ impl Encoder {
         let link_index = self.state.order.add_request(text.index, predictor);
         self.links.insert((lane_index, text.index), link_index);
         link_index
+    }
+
+    /// Writes a request that this lane has had before, as the distance of its link from the last one.
+    #[inline]
+    fn write_known_request(&mut self, link_index: u32, last_link: u32) {
+        // Before the first request, the distance counts from index 0.
+        let last_index = if last_link == NO_LINK { 0 } else { last_link };
+        // Requests follow each other in nearly the same order, so the distance is short.
+        let distance = i64::from(link_index) - i64::from(last_index);
+        self.columns.requests.put_number(KNOWN_REQUEST + zigzag(distance));
     }
 
     /// Writes an event that has no columns of its own, field by field. Keeps the latest engine and hops, which later blocks repeat.
@@ -379,40 +384,72 @@ fn from_msgpack<'a, T: Deserialize<'a>>(packed: &'a [u8]) -> T {
     rmp_serde::from_slice(packed).expect("an event of this process")
 }
 
+/// Writes the thread that received a frame, if it is known. It then becomes the `last_receiver` of the lane, whose frames mostly have the
+/// same one.
+#[inline]
+fn write_receiver(column: &mut Vec<u8>, receiver: Option<ThreadId>, last_receiver: &mut Option<ThreadId>) {
+    match receiver {
+        None => column.push(NO_RECEIVER),
+        Some(thread) if *last_receiver == Some(thread) => column.push(LAST_RECEIVER),
+        Some(thread) => {
+            column.push(OTHER_RECEIVER);
+            column.put_number(u64::from(thread.pid));
+            column.put_number(u64::from(thread.tid));
+            *last_receiver = Some(thread);
+        }
+    }
+}
+
 /// The loss to record instead of an event that could exceed the size limit; `None` for an event that can be written.
 fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed> {
-    let (hop, max_bytes) = match what {
+    if max_encoded_bytes(what, writes_token_ids) <= MAX_EVENT_BYTES {
+        return None;
+    }
+    let missed_events = 1;
+    Some(Missed::new(hop_of_event(what), missed_events, MissedCause::TooLarge))
+}
+
+/// Maximum encoded size of the parts of an event whose length another process chose: its texts and chunks. 0 for an event without any.
+#[inline]
+fn max_encoded_bytes(what: &What<'_>, writes_token_ids: bool) -> usize {
+    match what {
         What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => {
-            (Some(frame.id.hop), max_frame_bytes(frame, writes_token_ids))
+            max_frame_bytes(frame, writes_token_ids)
         }
-        What::Delivered(delivery) => (None, text_bytes(&[delivery.rid])),
-        What::Arrived(arrival) => (None, text_bytes(&[arrival.rid])),
-        What::Traced(traced) => (None, text_bytes(&[traced.rid])),
-        What::Answered(answer) => (None, text_bytes(&[answer.rid])),
-        What::FrontendWait(wait) => (None, text_bytes(&[wait.rid])),
-        What::RequestTimes(times) => (None, text_bytes(&[times.rid])),
-        What::Dispatched(dispatch) => {
-            (Some(dispatch.id.hop), text_bytes(&[dispatch.request.map_or("", |request| request.rid)]))
-        }
-        What::Engine(engine) => (None, text_bytes(&[engine.version.unwrap_or("")])),
-        What::Hop(hop) => (Some(hop.id), text_bytes(&[hop.ends.from, hop.ends.to, hop.endpoint])),
-        What::Undecoded(undecoded) => (Some(undecoded.id.hop), text_bytes(&[undecoded.reason])),
-        What::Cpu(sample) => (None, text_bytes(&[sample.role, sample.name])),
-        What::Queue(sample) => (None, text_bytes(&[sample.hop])),
-        What::Stack(sample) => (None, text_bytes(&[sample.role, sample.function, sample.file])),
-        What::Stage(stage) => (None, text_bytes(&[stage.rid, stage.name, stage.by])),
-        What::LoggedState(logged) => (None, text_bytes(&[logged.by])),
-        What::Merged(merged) => (None, text_bytes(&[merged.rid, merged.by])),
-        // These have no texts, so they are always small enough.
+        What::Delivered(delivery) => text_bytes(&[delivery.rid]),
+        What::Arrived(arrival) => text_bytes(&[arrival.rid]),
+        What::Traced(traced) => text_bytes(&[traced.rid]),
+        What::Answered(answer) => text_bytes(&[answer.rid]),
+        What::FrontendWait(wait) => text_bytes(&[wait.rid]),
+        What::RequestTimes(times) => text_bytes(&[times.rid]),
+        What::Dispatched(dispatch) => text_bytes(&[dispatch.request.map_or("", |request| request.rid)]),
+        What::Engine(engine) => text_bytes(&[engine.version.unwrap_or("")]),
+        What::Hop(hop) => text_bytes(&[hop.ends.from, hop.ends.to, hop.endpoint]),
+        What::Undecoded(undecoded) => text_bytes(&[undecoded.reason]),
+        What::Cpu(sample) => text_bytes(&[sample.role, sample.name]),
+        What::Queue(sample) => text_bytes(&[sample.hop]),
+        What::Stack(sample) => text_bytes(&[sample.role, sample.function, sample.file]),
+        What::Stage(stage) => text_bytes(&[stage.rid, stage.name, stage.by]),
+        What::LoggedState(logged) => text_bytes(&[logged.by]),
+        What::Merged(merged) => text_bytes(&[merged.rid, merged.by]),
         What::SendWait(_)
         | What::Processed(_)
         | What::Missed(_)
         | What::Received(_)
         | What::Rejected(_)
-        | What::PairMessage(_) => return None,
-    };
-    let missed_events = 1;
-    (max_bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, missed_events, MissedCause::TooLarge))
+        | What::PairMessage(_) => 0,
+    }
+}
+
+/// Hop (channel between two processes) of an event that may be too large. `None` if the event is of no hop.
+fn hop_of_event(what: &What<'_>) -> Option<HopId> {
+    match what {
+        What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => Some(frame.id.hop),
+        What::Dispatched(dispatch) => Some(dispatch.id.hop),
+        What::Hop(hop) => Some(hop.id),
+        What::Undecoded(undecoded) => Some(undecoded.id.hop),
+        _ => None,
+    }
 }
 
 /// Total length of the texts of an event.

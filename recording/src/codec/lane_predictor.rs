@@ -74,8 +74,8 @@ impl LanePredictors {
         &mut self.lanes[index as usize]
     }
 
-    /// Advances the prediction of a stage, such as the sends, if this frame is the predicted one. Returns the index of its lane
-    /// (connection). `None` if it was mispredicted and nothing has changed.
+    /// Advances the prediction of a stage (such as the sends of all frames) if `id` is the predicted frame: the next one of the lane that
+    /// had the stage's last frame. Returns the index of that lane (connection). `None` if another frame came; then nothing changes.
     pub(super) fn advance_if_predicted(&mut self, stage: FrameStage, id: FrameId) -> Option<u32> {
         let index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(index as usize)?;
@@ -92,9 +92,10 @@ impl LanePredictors {
     /// then predicted. Returns the index of the lane.
     pub(super) fn write_id(&mut self, stage: FrameStage, id: FrameId, columns: &mut BlockColumns<Vec<u8>>) -> u32 {
         let new_index = self.lanes.len() as u32;
+        // A lane that is not known yet gets the next free index.
         let index = *self.indices.entry((id.hop.0, id.lane)).or_insert(new_index);
         columns.lane.put_number(u64::from(index));
-        // The next free index announces a new lane, whose hop and number follow.
+        // That index announces a new lane to the reader, so the lane's hop and number follow.
         if index == new_index {
             columns.lane.put_number(u64::from(id.hop.0));
             columns.lane.put_number(u64::from(id.lane));

@@ -386,7 +386,7 @@ impl RareField<'_> for AnswerContent {
 }
 
 impl<'b> RareField<'b> for Answer<'b> {
-    /// Writes the fields. Flags in the code of the end say which parts of the content follow.
+    /// Writes the response that a client got. The byte that says how it ended also has flags for the parts of the content that follow.
     fn write_field(&self, writer: &mut RareWriter<'_>) {
         self.rid.write_field(writer);
         self.tokens.write_field(writer);
@@ -408,7 +408,7 @@ impl<'b> RareField<'b> for Answer<'b> {
         self.tool_calls.write_field(writer);
     }
 
-    /// Reads the fields. Flags in the code of the end say which parts of the content follow.
+    /// Reads the response that a client got. The byte that says how it ended also has flags for the parts of the content that follow.
     fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let rid = RareField::read_field(reader)?;
         let tokens = RareField::read_field(reader)?;
@@ -451,7 +451,7 @@ impl RareField<'_> for EngineTimes {
 }
 
 impl RareField<'_> for ToolCalls {
-    /// Writes the fields in the order in which the format got them.
+    /// Writes how the tool calls of a response differ from the engine's text, in the order in which the format got the fields.
     fn write_field(&self, writer: &mut RareWriter<'_>) {
         self.calls.write_field(writer);
         self.call.write_field(writer);
@@ -477,7 +477,7 @@ impl RareField<'_> for ToolCalls {
         self.reason.write_field(writer);
     }
 
-    /// Reads the fields. Those that an older file lacks keep their defaults.
+    /// Reads how the tool calls of a response differ from the engine's text. Fields that an older file lacks keep their defaults.
     fn read_field(reader: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let mut calls = Self {
             calls: RareField::read_field(reader)?,
@@ -531,7 +531,7 @@ impl<'b> RareField<'b> for Engine<'b> {
         self.name.write_field(writer);
     }
 
-    /// Reads the fields. The version is `None` if the record says that it is unknown.
+    /// Reads the announcement of an engine. The version is `None` if the record says that it is unknown.
     fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let has_version = bool::read_field(reader)?;
         // The text is always present, even if it stands for none.
@@ -547,7 +547,7 @@ impl<'b> RareField<'b> for Engine<'b> {
 }
 
 impl<'b> RareField<'b> for Hop<'b> {
-    /// Writes the fields. All flags are the bits of one number.
+    /// Writes a hop (channel between two processes): its id, ends and endpoint, and all of its flags as the bits of one number.
     fn write_field(&self, writer: &mut RareWriter<'_>) {
         self.id.write_field(writer);
         self.ends.to_string().as_str().write_field(writer);
@@ -574,7 +574,7 @@ impl<'b> RareField<'b> for Hop<'b> {
         writer.put_number(bits);
     }
 
-    /// Reads the fields. All flags are the bits of one number.
+    /// Reads a hop (channel between two processes): its id, ends and endpoint, and all of its flags as the bits of one number.
     fn read_field(reader: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let id = RareField::read_field(reader)?;
         let name = <&str>::read_field(reader)?;

@@ -86,8 +86,10 @@ impl<S> RequestOrder<S> {
         next
     }
 
-    /// Follows the order from `index` on to the first request that has not ended. Stops after a limited number of ended ones.
+    /// Follows the order of the last frame from the link `index` on, to the link of the first request that has not ended. Returns
+    /// [`NO_LINK`] at the end of the order.
     fn skip_finished(&self, mut index: u32) -> u32 {
+        // Limited, because the links of ended requests may form a circle. Then an ended request is returned.
         for _ in 0..MAX_SKIPPED {
             let Some(link) = self.get(index) else { break };
             if !link.is_finished {
@@ -98,8 +100,8 @@ impl<S> RequestOrder<S> {
         index
     }
 
-    /// Advances a stream of chunks or deliveries to its next request, `actual`, instead of which `predicted` was expected. Both are indices
-    /// of links.
+    /// Moves the position in a stream of chunks or deliveries to its next request, and learns its order for the next prediction. `actual`
+    /// is the index of that request's link (entry), and `predicted` the index that was expected.
     pub(super) fn advance_position(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
         if let Some(last) = self.links.get_mut(position.last_link as usize) {
             // The order of the last frame is the prediction for the next.

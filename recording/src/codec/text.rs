@@ -71,7 +71,7 @@ impl TextTable {
         self.arena.get(index).is_some_and(|known| known == text)
     }
 
-    /// Index of a text, which is written to the columns if it is new to the block.
+    /// Returns the index of a text in the block. Writes the text to the columns if the block does not have it yet.
     pub(super) fn add_text(&mut self, text: &str, columns: &mut BlockColumns<Vec<u8>>) -> TextIndex {
         let Self { arena, indices, hasher } = self;
         // The table holds only indices. It compares their texts in the arena.
@@ -114,15 +114,19 @@ fn decode_hex(text: &[u8]) -> Option<[u8; HEX_BYTES]> {
         GROUPED_HEX_LENGTH => &HYPHEN_OFFSETS,
         _ => return None,
     };
-    if hyphens.iter().any(|&index| text[index] != b'-') {
-        return None;
-    }
-    let mut digits = (0..text.len()).filter(|index| !hyphens.contains(index)).map(|index| text[index]);
     let mut bytes = [0; HEX_BYTES];
-    for byte in &mut bytes {
-        let high = hex_digit(digits.next()?)?;
-        let low = hex_digit(digits.next()?)?;
-        *byte = (high << 4) | low;
+    let mut digit_count = 0;
+    for (index, &character) in text.iter().enumerate() {
+        if hyphens.contains(&index) {
+            if character != b'-' {
+                return None;
+            }
+            continue;
+        }
+        // Two digits make a byte, the upper one first.
+        let byte = &mut bytes[digit_count / 2];
+        *byte = (*byte << 4) | hex_digit(character)?;
+        digit_count += 1;
     }
     Some(bytes)
 }
@@ -140,7 +144,6 @@ fn hex_digit(byte: u8) -> Option<u8> {
 impl TextArena {
     /// Reads all texts of a block. They replace those of the previous block.
     pub(super) fn read_texts(&mut self, columns: &mut BlockColumns<ColumnCursor<'_>>) -> Result<(), MalformedBlock> {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         self.clear();
         while !columns.text.is_empty() {
             let form = columns.text.read_number()?;
@@ -150,17 +153,25 @@ impl TextArena {
                 let text = std::str::from_utf8(bytes).map_err(|_| MalformedBlock("a text is not UTF-8"))?;
                 self.text.push_str(text);
             } else {
-                for (position, byte) in columns.hex.read_bytes(HEX_BYTES)?.iter().enumerate() {
-                    if form == FORM_GROUPED_HEX && GROUP_STARTS.contains(&position) {
-                        self.text.push('-');
-                    }
-                    self.text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-                    self.text.push(char::from(DIGITS[usize::from(byte & 15)]));
-                }
+                let is_grouped = form == FORM_GROUPED_HEX;
+                self.push_hex(columns.hex.read_bytes(HEX_BYTES)?, is_grouped);
             }
             self.end_text();
         }
         Ok(())
+    }
+
+    /// Appends bytes as lower-case hexadecimal digits. If `is_grouped`, puts hyphens between the groups, as a UUID has them.
+    #[inline]
+    fn push_hex(&mut self, bytes: &[u8], is_grouped: bool) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        for (position, byte) in bytes.iter().enumerate() {
+            if is_grouped && GROUP_STARTS.contains(&position) {
+                self.text.push('-');
+            }
+            self.text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            self.text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
     }
 }
 

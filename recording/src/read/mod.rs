@@ -15,7 +15,7 @@ use super::Record;
 use super::error::ReadError;
 
 /// Replays a whole recording. Returns the analysis and the other input of its report. The report equals that of the live run, because
-/// events and ticks are the same and in the same order. `progress` is as for [`read_records`].
+/// events and ticks are the same and in the same order. Calls `progress` as [`read_records`] does.
 pub fn analyse(
     recording: &Recording,
     engines: Engines,
@@ -55,12 +55,13 @@ pub fn read_records(
         match reader.next() {
             Ok(Some(record)) => visit(&record),
             Ok(None) => break,
+            // The next call goes on behind the damaged block.
             Err(error @ ReadError::Damaged { .. }) => {
                 input.degraded.push(Value::from(format!("recording: {error}")));
             }
             Err(error) => return Err(error),
         }
-        // Several records are in one block, at whose end the offset changes.
+        // The offset changes only when the next block begins, and one block has many records.
         if reported_offset != reader.offset() {
             reported_offset = reader.offset();
             progress(reported_offset, recording.bytes());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -77,6 +78,20 @@ pub struct MissingParts {
     pub stopped: bool,
 }
 
+impl MissingParts {
+    /// Adds what the file's end section, `end`, says about the rest of the run. `None` if the file has no such section.
+    fn add_state_of_end(&mut self, end: Option<&EndSection>, is_ring: bool) {
+        match end {
+            // A ring never has an end section.
+            None => self.unfinished = !is_ring,
+            Some(end) => {
+                self.continued = end.why == EndReason::Rotated;
+                self.stopped = end.why == EndReason::Full;
+            }
+        }
+    }
+}
+
 impl fmt::Display for MissingParts {
     /// Lists the missing parts, separated by semicolons.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,40 +145,22 @@ impl Recording {
             return Err(OpenError::NotARecording(path));
         }
         let bytes = metadata.len();
-        let FileStart { preamble, run, header, sections_offset } = read_start(&file, &path, bytes)?;
-        let mut missing = MissingParts::default();
-        // A ring is overwritten while it is in use, so it has no index at its end.
-        let index = if preamble.is_ring { None } else { read_index(&file, run, bytes) };
-        let is_indexed = index.is_some();
-        let mut sections = if let Some(sections) = index {
-            sections
-        } else {
-            let scan = scan_sections(&file, run, sections_offset..bytes, preamble.is_ring);
-            let scan = scan.map_err(|error| OpenError::io(&path, error))?;
-            if preamble.is_ring {
-                newest_consecutive_sections(scan)
-            } else {
-                missing.cut_bytes = scan.cut_bytes;
-                missing.damaged_bytes = scan.damaged_bytes;
-                scan.sections
-            }
-        };
+        let start = read_start(&file, &path, bytes)?;
+        let is_ring = start.preamble.is_ring;
+        let found = find_sections(&file, &start, bytes).map_err(|error| OpenError::io(&path, error))?;
+        let FoundSections { mut sections, is_indexed, cut_bytes, damaged_bytes } = found;
+        let header = start.header;
         let end = sections.iter().find(|located| located.section.kind == kind::END);
         let end = end.and_then(|located| read_json::<EndSection>(&file, located));
         let status = sections.iter().rev().find(|located| located.section.kind == kind::STATUS);
         let status = status.and_then(|located| read_json::<ReportInput>(&file, located));
         sections.retain(|located| located.section.kind == kind::BLOCK);
-        match &end {
-            // A ring has no end.
-            None => missing.unfinished = !preamble.is_ring,
-            Some(end) => {
-                missing.continued = end.why == EndReason::Rotated;
-                missing.stopped = end.why == EndReason::Full;
-            }
-        }
         let blocks: Vec<BlockInfo> =
             sections.iter().map(|located| BlockInfo::new(located.offset, &located.section)).collect();
+        let mut missing = MissingParts { cut_bytes, damaged_bytes, ..MissingParts::default() };
+        missing.add_state_of_end(end.as_ref(), is_ring);
         count_missing_records(&blocks, &mut missing);
+        // Each block has a reading of both clocks, as the header has.
         let mut anchors = vec![header.anchor];
         anchors.extend(sections.iter().map(|located| located.section.anchor));
         anchors.dedup();
@@ -252,29 +249,37 @@ struct FileStart {
     sections_offset: u64,
 }
 
-/// Reads the preamble and the header of a file with this length. The error tells apart a file that is no recording, one of another version,
-/// and one that was cut too early.
-fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
+/// Length of the shortest file that can have a header.
+const MIN_FILE_BYTES: u64 = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
+
+/// Reads the first bytes of a file with this length, which say what file it is. The error tells apart a file that is no recording, one of
+/// another version, and one that was cut too early.
+fn read_preamble(file: &File, path: &Path, file_bytes: u64) -> Result<Preamble, OpenError> {
     let mut preamble_bytes = [0; PREAMBLE_BYTES];
-    // A shorter file cannot have a header.
-    let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
     let available = file_bytes.min(PREAMBLE_BYTES as u64) as usize;
     file.read_exact_at(&mut preamble_bytes[..available], 0).map_err(|error| OpenError::io(path, error))?;
     // Even a file truncated within its first bytes can be recognised as a recording.
     if !Preamble::has_magic(&preamble_bytes[..available]) {
         return Err(OpenError::NotARecording(path.to_owned()));
     }
-    let preamble = if file_bytes >= min_bytes { Preamble::parse(&preamble_bytes) } else { None };
-    let preamble = preamble.ok_or_else(|| OpenError::no_header_within(path, min_bytes))?;
+    let preamble = if file_bytes >= MIN_FILE_BYTES { Preamble::parse(&preamble_bytes) } else { None };
+    let preamble = preamble.ok_or_else(|| OpenError::no_header_within(path, MIN_FILE_BYTES))?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {
         return Err(OpenError::OtherFormat { path: path.to_owned(), major, minor });
     }
+    Ok(preamble)
+}
+
+/// Reads the preamble and the header of a file with this length. The header, which describes the run, is the first section. Fails if the
+/// file is no recording of this version, or does not have a whole header.
+fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
+    let preamble = read_preamble(file, path, file_bytes)?;
     let mut section_header = [0; SECTION_HEADER_BYTES];
     let read = file.read_exact_at(&mut section_header, PREAMBLE_BYTES as u64);
     read.map_err(|error| OpenError::io(path, error))?;
     let section = Section::parse(&section_header).filter(|section| section.kind == kind::HEADER);
-    let section = section.ok_or_else(|| OpenError::no_header_within(path, min_bytes))?;
+    let section = section.ok_or_else(|| OpenError::no_header_within(path, MIN_FILE_BYTES))?;
     let located = LocatedSection { offset: PREAMBLE_BYTES as u64, section };
     let sections_offset = located.offset + section.total_bytes();
     let header = if sections_offset <= file_bytes { read_json(file, &located) } else { None };
@@ -295,9 +300,52 @@ fn read_intact_payload(file: &File, located: &LocatedSection) -> Option<Vec<u8>>
     is_intact.then_some(bytes)
 }
 
+/// Sections of a file behind its header, and how they were found.
+struct FoundSections {
+    sections: Vec<LocatedSection>,
+    /// They are from the file's index, so no scan was needed.
+    is_indexed: bool,
+    /// As in [`MissingParts`].
+    cut_bytes: u64,
+    damaged_bytes: u64,
+}
+
+/// Finds the sections of a file with this length, by its index if it has one, and otherwise by a scan of the whole file.
+fn find_sections(file: &File, start: &FileStart, file_bytes: u64) -> io::Result<FoundSections> {
+    let FileStart { preamble: Preamble { is_ring, .. }, run, sections_offset, .. } = *start;
+    // A ring is overwritten while it is in use, so it has no index at its end.
+    if !is_ring && let Some(sections) = read_index(file, run, file_bytes) {
+        return Ok(FoundSections { sections, is_indexed: true, cut_bytes: 0, damaged_bytes: 0 });
+    }
+    // In a ring, the header of an overwritten section may be left without its content.
+    let checks_payloads = is_ring;
+    let scan = scan_sections(file, run, sections_offset..file_bytes, checks_payloads)?;
+    let is_indexed = false;
+    if is_ring {
+        // Overwritten blocks are normal in a ring, so nothing counts as damaged.
+        let sections = newest_consecutive_sections(scan);
+        return Ok(FoundSections { sections, is_indexed, cut_bytes: 0, damaged_bytes: 0 });
+    }
+    let SectionScan { sections, cut_bytes, damaged_bytes } = scan;
+    Ok(FoundSections { sections, is_indexed, cut_bytes, damaged_bytes })
+}
+
 /// Reads the index at the end of a file with this length. Returns the sections that it lists and the end section. `None` without a valid
 /// index. `run`: the id of the run, which each section must have.
 fn read_index(file: &File, run: u64, file_bytes: u64) -> Option<Vec<LocatedSection>> {
+    let index = find_index(file, run, file_bytes)?;
+    let packed = read_intact_payload(file, &index)?;
+    // Limited, because the stated length may be damaged.
+    let length = index.section.raw_bytes.min(MAX_PAYLOAD_BYTES);
+    let entries = zstd::bulk::decompress(&packed, length as usize).ok()?;
+    let mut sections = parse_index_entries(&entries, run, index.offset)?;
+    let end = find_end_section(file, run, sections.last(), index.offset).ok()?;
+    sections.extend(end);
+    Some(sections)
+}
+
+/// Finds the index of a file with this length, by the trailer in the file's last bytes. `None` if they do not lead to one.
+fn find_index(file: &File, run: u64, file_bytes: u64) -> Option<LocatedSection> {
     let mut trailer = [0; TRAILER_BYTES];
     let trailer_offset = file_bytes.checked_sub(TRAILER_BYTES as u64)?;
     file.read_exact_at(&mut trailer, trailer_offset).ok()?;
@@ -307,23 +355,26 @@ fn read_index(file: &File, run: u64, file_bytes: u64) -> Option<Vec<LocatedSecti
     if index.kind != kind::INDEX || index_offset + index.total_bytes() != trailer_offset {
         return None;
     }
-    let packed = read_intact_payload(file, &LocatedSection { offset: index_offset, section: index })?;
-    // Limited, because the stated length may be damaged.
-    let entries = zstd::bulk::decompress(&packed, index.raw_bytes.min(MAX_PAYLOAD_BYTES) as usize).ok()?;
-    let mut sections = parse_index_entries(&entries, run, index_offset)?;
-    // The end section follows the last block, or the header if there are no blocks.
-    let end_offset = if let Some(last) = sections.last() {
+    Some(LocatedSection { offset: index_offset, section: index })
+}
+
+/// Finds the end section, which no index lists. It follows the `last` listed section, or the header if the index is empty. `None` if
+/// another section is there.
+fn find_end_section(
+    file: &File,
+    run: u64,
+    last: Option<&LocatedSection>,
+    index_offset: u64,
+) -> io::Result<Option<LocatedSection>> {
+    let end_offset = if let Some(last) = last {
         last.offset + last.section.total_bytes()
     } else {
-        let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset).ok()?;
+        let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset)?;
         PREAMBLE_BYTES as u64 + header.map_or(0, |header| header.total_bytes())
     };
-    if let Some(section) = read_section(file, run, end_offset, index_offset).ok()?
-        && section.kind == kind::END
-    {
-        sections.push(LocatedSection { offset: end_offset, section });
-    }
-    Some(sections)
+    let section = read_section(file, run, end_offset, index_offset)?;
+    let end = section.filter(|section| section.kind == kind::END);
+    Ok(end.map(|section| LocatedSection { offset: end_offset, section }))
 }
 
 /// Sections listed in the entries of an index, each an offset and a section header. `None` unless all are of this run, in the file's order

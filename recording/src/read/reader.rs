@@ -131,14 +131,7 @@ impl RecordReader<'_> {
         self.next_record.get_or_insert(block.first_record);
         // Before any error, so that the next call continues after this block.
         self.next_block += 1;
-        let loaded = load_block(&self.recording.file, block, &mut self.packed);
-        let section = loaded.map_err(|error| {
-            let path = self.recording.path().to_owned();
-            ReadError::Io { path, offset: block.offset, error }
-        })?;
-        let section = section.ok_or_else(|| self.damaged_block(&"its checksum does not match"))?;
-        let decompressed = self.buffers.decompress_columns(&self.packed, section.raw_bytes);
-        decompressed.map_err(|error| self.damaged_block(&error))?;
+        let section = self.load_into_buffers(block)?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written, because the queue was full.
         let follows_last_block = section.seq == self.last_seq + 1;
         let cause = if follows_last_block { MissedCause::QueueFull } else { MissedCause::Unframed };
@@ -152,6 +145,19 @@ impl RecordReader<'_> {
         });
         self.block = Some(block.map_err(|error| self.damaged_block(&error))?);
         Ok(())
+    }
+
+    /// Reads a block from the file and decompresses it into the buffers. Returns its section header.
+    fn load_into_buffers(&mut self, block: &BlockInfo) -> Result<Section, ReadError> {
+        let loaded = load_block(&self.recording.file, block, &mut self.packed);
+        let section = loaded.map_err(|error| {
+            let path = self.recording.path().to_owned();
+            ReadError::Io { path, offset: block.offset, error }
+        })?;
+        let section = section.ok_or_else(|| self.damaged_block(&"its checksum does not match"))?;
+        let decompressed = self.buffers.decompress_columns(&self.packed, section.raw_bytes);
+        decompressed.map_err(|error| self.damaged_block(&error))?;
+        Ok(section)
     }
 
     /// Error about the block that was opened last.

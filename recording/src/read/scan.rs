@@ -28,8 +28,8 @@ pub(super) struct SectionScan {
     pub(super) damaged_bytes: u64,
 }
 
-/// Scans a range of the file for sections of `run`. With `checks_payloads`, only sections with a valid payload checksum count. This is for
-/// rings, in which a header may outlive its payload.
+/// Lists the sections of `run` in a range of the file, and counts the bytes that belong to none. If `checks_payloads`, a section counts
+/// only if the checksum of its content matches. This is for rings, in which a header may outlive its content.
 pub(super) fn scan_sections(
     file: &File,
     run: u64,
@@ -42,12 +42,14 @@ pub(super) fn scan_sections(
     while offset < range.end {
         if let Some(section) = read_section(file, run, offset, range.end)? {
             let end = offset + section.total_bytes();
+            // The file ends within this section, so no other one follows.
             if end > range.end {
                 scan.cut_bytes = range.end - offset;
                 break;
             }
             // The payload is read only for its checksum.
             let is_accepted = !checks_payloads || read_payload(file, offset, &section, &mut buffer)?;
+            // The next section normally begins where this one ends.
             if is_accepted {
                 scan.sections.push(LocatedSection { offset, section });
                 offset = end;

@@ -68,7 +68,7 @@ impl BlockPacker {
         Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, raw: Vec::new(), packed: Vec::new(), sealed: Vec::new() })
     }
 
-    /// Compresses a block as section `seq` of the run.
+    /// Compresses a block into a section, which is number `seq` of the run.
     pub(crate) fn pack_section(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<SealedSection<'_>> {
         let mut section = Section {
             kind: kind::BLOCK,
@@ -83,7 +83,7 @@ impl BlockPacker {
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
         block.columns.write_to(&mut raw);
-        // The result without the bytes, which are also in `sealed`.
+        // The result without the bytes, whose borrow of `self` would last too long. They are also in `sealed`.
         let result = self.pack_bytes(&raw, &mut section).map(|_| ());
         // The buffer is kept after an error, too.
         self.raw = raw;

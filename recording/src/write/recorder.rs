@@ -149,7 +149,8 @@ impl Recorder {
         self.close_block_if_due(event.at);
     }
 
-    /// Records a tick of the analysis and, at intervals, both clocks. Does nothing once the recording has stopped.
+    /// Records a tick, at which the analysis looks for findings, and at intervals a reading of both clocks (an anchor). Does nothing once
+    /// the recording has stopped.
     pub fn tick(&mut self, now: MonoNs) {
         if self.has_stopped() {
             return;
@@ -205,24 +206,27 @@ impl Recorder {
     /// Passes a block to the writer's thread. If the queue is full, waits if [`RecordOptions::wait`] is set, and otherwise drops the block
     /// and counts its records.
     fn submit_or_drop(&mut self, job: WriterJob) {
+        // Events of a file can wait, and events of a live run cannot.
         let submitted = if self.options.wait {
-            // Events of a file can wait, and events of a live run cannot. This fails only if the thread has ended. The error holds the job.
+            // Fails only if the thread has ended. The error has the job.
             self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
         } else {
             self.jobs.try_send(job)
         };
         match submitted {
-            // A job that needs a reply is sent by `submit_or_fail` instead, so none is dropped here.
-            Ok(()) | Err(TrySendError::Full(WriterJob::Dump { .. } | WriterJob::Finish { .. })) => {}
-            Err(TrySendError::Full(WriterJob::Block(block))) => {
-                self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
-                // Kept for the next block, as the thread returns only buffers that it got.
-                self.spare_columns = Some(block.columns);
-            }
-            Err(TrySendError::Disconnected(_)) => {
-                self.shared.stop_recording(&self.shared.crash_message());
-            }
+            Ok(()) => {}
+            Err(TrySendError::Disconnected(_)) => self.shared.stop_recording(&self.shared.crash_message()),
+            Err(TrySendError::Full(unsent)) => self.drop_block(unsent),
         }
+    }
+
+    /// Drops a block for which the queue of the writer's thread has no space, and counts its records.
+    fn drop_block(&mut self, job: WriterJob) {
+        // Only blocks are dropped: `submit_or_fail` passes the jobs that need a reply.
+        let WriterJob::Block(block) = job else { return };
+        self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
+        // Kept for the next block, because the thread returns only buffers that it got.
+        self.spare_columns = Some(block.columns);
     }
 
     /// Copies a ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are
@@ -245,8 +249,9 @@ impl Recorder {
         pending.wait()
     }
 
-    /// Passes the current block to the writer's thread, and then the job that `job_with_reply` makes about the file `path`. If `may_wait`,
-    /// waits for space in the queue. The thread sends the result of the job to the returned [`PendingSummary`].
+    /// Asks the writer's thread to complete the file `path`: the recording itself, or the copy of a ring. The current block is written
+    /// first. `job_with_reply` makes the job from the channel for its result, which the returned [`PendingSummary`] receives. If
+    /// `may_wait`, waits for space in the queue of jobs.
     fn request_summary(
         &mut self,
         path: PathBuf,
@@ -268,9 +273,10 @@ impl Recorder {
     /// fails, and counts the records of a block as dropped.
     fn submit_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
+            // A channel has no send with a deadline. A full one returns the job, which is then tried again.
             job = match self.jobs.try_send(job) {
                 Ok(()) => return Ok(()),
-                Err(TrySendError::Full(returned)) => returned,
+                Err(TrySendError::Full(unsent)) => unsent,
                 Err(TrySendError::Disconnected(_)) => return Err(self.shared.no_reply_error()),
             };
             let may_retry = deadline.is_some_and(|deadline| Instant::now() < deadline);

@@ -101,25 +101,14 @@ impl RecordingFiles {
         &self.current.path
     }
 
-    /// Appends a sealed block, to the next file if the current one is full. Returns by how many bytes the files grew.
+    /// Appends a block, whose section header and compressed content are the bytes `sealed`. Starts the next file if the current one is
+    /// full. Returns by how many bytes the files grew.
     pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         // What is written to a deleted file is lost.
         if is_removed(&self.file) {
             return Err(BlockRefused::Failed(RecordError::Removed(self.current.path.clone())));
         }
-        let mut grown_bytes = 0;
-        if let Some(max_bytes) = self.options.max_bytes {
-            // The end of the file must fit as well: index, end section and trailer.
-            let index_bytes = (self.current.blocks + 1) * INDEX_ENTRY_BYTES as u64;
-            let needed_bytes = self.current.bytes + section.total_bytes() + index_bytes + END_BYTES;
-            // The first block is written even if it is larger than the limit.
-            if self.current.blocks > 0 && needed_bytes > max_bytes {
-                if self.options.rotate.is_none() {
-                    return Err(BlockRefused::Full { max_bytes });
-                }
-                grown_bytes += self.start_next_file().map_err(BlockRefused::Failed)?;
-            }
-        }
+        let started_bytes = self.start_next_file_if_full(section.total_bytes())?;
         let appended = self.append_bytes(sealed);
         appended.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.current.path, error)))?;
         // The block is at the end of the file, whose length now includes it.
@@ -131,7 +120,25 @@ impl RecordingFiles {
         self.seq = section.seq + 1;
         self.current.blocks += 1;
         self.current.records += u64::from(section.content.records);
-        Ok(grown_bytes + section.total_bytes())
+        Ok(started_bytes + section.total_bytes())
+    }
+
+    /// Starts the next file if a block of `block_bytes` would exceed the size limit of the current one. Returns by how many bytes the files
+    /// grew. Refuses the block instead if the recording may have only one file.
+    fn start_next_file_if_full(&mut self, block_bytes: u64) -> Result<u64, BlockRefused> {
+        let Some(max_bytes) = self.options.max_bytes else { return Ok(0) };
+        // The end of the file must fit as well: index, end section and trailer.
+        let index_bytes = (self.current.blocks + 1) * INDEX_ENTRY_BYTES as u64;
+        let needed_bytes = self.current.bytes + block_bytes + index_bytes + END_BYTES;
+        // The first block is written even if it is larger than the limit: the next file would have no more space for it.
+        let is_first_block = self.current.blocks == 0;
+        if is_first_block || needed_bytes <= max_bytes {
+            return Ok(0);
+        }
+        if self.options.rotate.is_none() {
+            return Err(BlockRefused::Full { max_bytes });
+        }
+        self.start_next_file().map_err(BlockRefused::Failed)
     }
 
     /// Writes all of `bytes`, or leaves the file unchanged.
@@ -142,7 +149,7 @@ impl RecordingFiles {
                 Ok(())
             }
             Err(error) => {
-                // Readers skip a truncated block, so it does no harm if removing it fails.
+                // Removes what was written. Readers skip a truncated block, so it does no harm if this fails.
                 self.file.set_len(self.current.bytes).ok();
                 io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.current.bytes)).ok();
                 Err(error)
@@ -150,7 +157,7 @@ impl RecordingFiles {
         }
     }
 
-    /// Appends a section with this content as JSON.
+    /// Appends a section of this kind, with this content as JSON and the next number.
     fn append_json<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
         let json = serde_json::to_vec(content)?;
         let mut section =
@@ -208,7 +215,8 @@ impl RecordingFiles {
         self.append_bytes(&trailer_bytes(index_offset))
     }
 
-    /// Ends the current file and starts the next. Deletes the oldest at the limit. Returns by how many bytes the files grew.
+    /// Ends the current file and starts the next. Deletes the oldest one beyond the number of files to keep. Returns by how many bytes the
+    /// files grew.
     fn start_next_file(&mut self) -> Result<u64, RecordError> {
         let bytes_before_end = self.current.bytes;
         self.header.part += 1;
@@ -228,6 +236,12 @@ impl RecordingFiles {
         self.finished.push_back(std::mem::replace(&mut self.current, FilePart::new(&next, bytes)));
         self.file = file;
         self.index.clear();
+        self.delete_oldest_files();
+        Ok(end_bytes + bytes)
+    }
+
+    /// Deletes the oldest finished files beyond the number of files to keep.
+    fn delete_oldest_files(&mut self) {
         // The current file is one of those to keep.
         let max_files = u64::from(self.options.rotate.unwrap_or(u32::MAX).max(1));
         while self.finished.len() as u64 >= max_files {
@@ -236,7 +250,6 @@ impl RecordingFiles {
                 storage::remove(&oldest.path).ok();
             }
         }
-        Ok(end_bytes + bytes)
     }
 
     /// Summary of everything written so far, in all files. The caller adds the dropped records and why the recording stopped.
@@ -324,14 +337,10 @@ pub(super) fn create_file(
     let is_replaced = force && existing.is_some();
     let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;
-    let written = write_start(&mut file, header, run, is_ring).and_then(|bytes| {
-        // The complete file takes the place of the existing one.
-        if is_replaced {
-            storage::rename(&created_path, path)?;
-        }
-        Ok(bytes)
-    });
-    match written {
+    let written = write_start(&mut file, header, run, is_ring);
+    // The complete file takes the place of the existing one, which stays as it is after an error.
+    let in_place = if is_replaced && written.is_ok() { storage::rename(&created_path, path) } else { Ok(()) };
+    match in_place.and(written) {
         Ok(bytes) => Ok(StartedFile { file, bytes }),
         Err(error) => {
             // The first error is the one to report.

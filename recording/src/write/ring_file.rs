@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -50,13 +51,7 @@ impl RingFile {
         }
         let is_ring = true;
         let StartedFile { file, bytes: first_offset } = create_file(path, force, header, run, is_ring)?;
-        // Reserve all space now, so that a full disk cannot stop the ring later.
-        let reserved = match fallocate(&file, FallocateFlags::empty(), 0, size_bytes) {
-            // The file system cannot reserve space.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(size_bytes),
-            other => other.map_err(io::Error::from),
-        };
-        if let Err(error) = reserved {
+        if let Err(error) = reserve_space(&file, size_bytes) {
             // The first error is the one to report.
             storage::remove(path).ok();
             return Err(RecordError::io("reserve space for", path, error));
@@ -75,7 +70,8 @@ impl RingFile {
         })
     }
 
-    /// Writes a block behind the last one, or at the start of the ring. The blocks in its place are lost. Returns its length in bytes.
+    /// Writes a block, whose section header and compressed content are the bytes `sealed`, behind the last one, or at the start of the ring
+    /// if it does not fit there. The blocks in its place are lost. Returns its length in bytes.
     pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         let length = section.total_bytes();
         // Not even the empty ring has space for the block.
@@ -83,24 +79,34 @@ impl RingFile {
             return Err(BlockRefused::Full { max_bytes: self.size_bytes });
         }
         if self.next_offset + length > self.size_bytes {
-            // The blocks behind this offset are older than those at the start of the ring, so they are forgotten first.
-            let lap_end = self.next_offset;
-            self.blocks.retain(|block| block.offset < lap_end);
-            // A block is never divided, so the rest of the ring's end stays unused.
-            self.next_offset = self.first_offset;
+            self.continue_at_start();
         }
         let start = self.next_offset;
         let end = start + length;
-        // The new block overwrites these. They are forgotten before the write, which may fail halfway.
-        while self.blocks.front().is_some_and(|block| (start..end).contains(&block.offset)) {
-            self.blocks.pop_front();
-        }
+        // Before the write, which may fail halfway.
+        self.forget_overwritten_blocks(start..end);
         let written = self.file.write_all_at(sealed, start);
         written.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.path, error)))?;
         self.blocks.push_back(WrittenBlock { offset: start, section });
         self.seq = section.seq + 1;
         self.next_offset = end;
         Ok(length)
+    }
+
+    /// Lets the next block be written at the start of the ring. A block is never divided, so the rest of the ring's end stays unused.
+    fn continue_at_start(&mut self) {
+        // The blocks behind this offset are older than those at the start, which are overwritten next. They are forgotten first, because
+        // `forget_overwritten_blocks` expects the overwritten blocks at the front of the list.
+        let lap_end = self.next_offset;
+        self.blocks.retain(|block| block.offset < lap_end);
+        self.next_offset = self.first_offset;
+    }
+
+    /// Forgets the blocks that begin in this range of the file, which is overwritten next. They are the oldest ones.
+    fn forget_overwritten_blocks(&mut self, range: Range<u64>) {
+        while self.blocks.front().is_some_and(|block| range.contains(&block.offset)) {
+            self.blocks.pop_front();
+        }
     }
 
     /// Copies the content of the ring to a new recording. Removes the new file after an error.
@@ -156,5 +162,14 @@ impl RingFile {
             dropped,
             stopped: None,
         })
+    }
+}
+
+/// Gives the file its whole length and reserves the space for it, so that a full disk cannot stop the ring later.
+fn reserve_space(file: &File, size_bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, size_bytes) {
+        // The file system cannot reserve space, so the file gets only its length.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(size_bytes),
+        other => other.map_err(io::Error::from),
     }
 }

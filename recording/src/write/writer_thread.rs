@@ -94,7 +94,7 @@ impl WriterThread {
         while let Ok(job) = jobs.recv() {
             match job {
                 WriterJob::Block(block) => {
-                    // Blocks that are still queued after a stop are only returned.
+                    // A recording that has stopped takes no more blocks. Those still queued are only returned.
                     if self.shared.stopped.get().is_none() {
                         self.write_block(&block);
                     }
@@ -102,14 +102,8 @@ impl WriterThread {
                     self.returned_columns.send(block.columns).ok();
                 }
                 WriterJob::Dump { to, closing, reply } => {
-                    let dropped = self.shared.dropped.load(Ordering::Relaxed);
-                    let dumped = match &self.store {
-                        BlockStore::Ring(ring) => ring.copy_to(&to, &closing, dropped),
-                        // Only a ring can be dumped.
-                        BlockStore::Files(_) => Err(RecordError::Empty),
-                    };
                     // Without a receiver, nobody waits for the result.
-                    reply.send(dumped).ok();
+                    reply.send(self.dump_ring(&to, &closing)).ok();
                 }
                 WriterJob::Finish { closing, reply } => {
                     reply.send(self.finish_store(&closing)).ok();
@@ -119,7 +113,17 @@ impl WriterThread {
         }
     }
 
-    /// Packs and writes a block. An error ends the recording, but not the run.
+    /// Copies the ring to a recording at `to`, which ends with the data for a report, `closing`. Fails for a recording, which cannot be
+    /// copied.
+    fn dump_ring(&self, to: &Path, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
+        let dropped = self.shared.dropped.load(Ordering::Relaxed);
+        match &self.store {
+            BlockStore::Ring(ring) => ring.copy_to(to, closing, dropped),
+            BlockStore::Files(_) => Err(RecordError::Empty),
+        }
+    }
+
+    /// Compresses a block and writes it to the recording or the ring. An error ends the recording, but not the run.
     fn write_block(&mut self, block: &OpenBlock) {
         // Tests can inject a fault here.
         trace::fault::inject_at("writer");
@@ -145,7 +149,8 @@ impl WriterThread {
         }
     }
 
-    /// Ends the recording at its size limit, because a block with `records` records exceeds it. A ring only drops the block.
+    /// Ends the recording, because a block with this number of records would exceed its size limit, `max_bytes`. A ring goes on, and only
+    /// drops the block.
     fn refuse_block_that_exceeds(&mut self, max_bytes: u64, records: u32) {
         let dropped = &self.shared.dropped;
         match &mut self.store {
@@ -183,13 +188,14 @@ impl WriterThread {
         self.shared.stop_recording(&format!("{error}; earlier blocks are intact"));
     }
 
-    /// Ends the file. A recording that has stopped by itself already has its end.
+    /// Writes the end of the recording, with the data for a report, `closing`. A ring has no end, so it is only synchronised with the disk.
     fn finish_store(&mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         let stopped = self.shared.stopped.get().cloned();
         match &mut self.store {
             BlockStore::Ring(ring) => ring.finish(dropped),
             BlockStore::Files(files) => {
+                // A recording that has stopped by itself already has its end.
                 if stopped.is_none() {
                     files.end_file(EndReason::Finished, dropped, Some(closing))?;
                 }

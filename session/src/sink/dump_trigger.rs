@@ -42,8 +42,8 @@ impl DumpTrigger {
         Self { rules, last_dump: None, dumped_findings: HashSet::new(), scheduled: None }
     }
 
-    /// Schedules a dump for findings that start. Returns the reason of a dump that is due now; `None` if none is. `dump_count` counts the
-    /// existing dumps.
+    /// Looks for findings that start, and schedules a dump of the hindsight ring some seconds later. Returns the reason of a dump that is
+    /// due now, which the caller then makes; `None` if none is due. `dump_count` counts the existing dumps.
     pub(super) fn take_due_reason<'a>(
         &mut self,
         now: MonoNs,

@@ -78,8 +78,8 @@ impl HindsightRing {
         })
     }
 
-    /// Writes a tick. Starts a dump if one is due, and returns a message about it. `closing` makes the contents of the report that end the
-    /// dump.
+    /// Writes a tick, at which the analysis has looked for findings. Starts a dump of the ring if one is due, and returns a message about
+    /// it. `closing` makes the contents of the report that end the dump.
     pub(super) fn process_tick(
         &mut self,
         now: MonoNs,
@@ -114,11 +114,11 @@ impl HindsightRing {
     /// Message about a dump that has finished since the last call; `None` if none has.
     pub(super) fn take_message(&mut self) -> Option<String> {
         let mut message = None;
+        // Taken out, because those that are still written are put back.
         for mut dump in std::mem::take(&mut self.dumps) {
             match dump.pending.poll() {
                 // Of several that have finished, the last one is shown.
                 Some(result) => message = Some(dump_message(&result, &dump.path, &dump.reason)),
-                // It is still written, so it stays in the list.
                 None => self.dumps.push(dump),
             }
         }
@@ -144,7 +144,7 @@ impl HindsightRing {
         match self.recorder.finish(closing) {
             Err(error) => messages.push(problem_message(format_args!("hindsight: {error}"))),
             Ok(_) if self.is_named => messages.push(format!("saved the hindsight ring to {}", path.display())),
-            // The content was dumped, or nothing happened. A file that cannot be removed stays.
+            // A ring that the user did not name is removed: its content was dumped, or nothing happened. It stays if that fails.
             Ok(_) => drop(recording::storage::remove(&path)),
         }
         messages

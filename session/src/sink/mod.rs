@@ -148,7 +148,8 @@ impl Sink {
         });
     }
 
-    /// Writes a tick that the analysis has processed. `input` returns the current input of a report.
+    /// Writes a tick, at which the analysis has looked for findings, to the recording and the hindsight ring. The ring starts a dump if one
+    /// is due. `input` returns the current input of a report.
     pub fn write_tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         if self.has_no_output() {
             return;
@@ -159,6 +160,7 @@ impl Sink {
             }
             if let Some(ring) = &mut sink.ring {
                 let started_dump = ring.process_tick(now, analysis, input);
+                // Only one message is shown. If a dump starts at this tick, that of a finished one waits for the next.
                 if let Some(message) = started_dump.or_else(|| ring.take_message()) {
                     // It replaces an older one that was not shown yet.
                     sink.message = Some(message);
@@ -248,12 +250,14 @@ impl Sink {
         // A recording that stopped by itself has already added its problem to the report.
         let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
         let path = recorder.path().to_owned();
-        // The outer `Err` means that the recorder panicked, the inner one that it failed.
-        Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {
-            Ok(Ok(summary)) => recorded_message(&path, &summary),
-            Ok(Err(error)) if is_reported => problem_message(format_args!("recording: {error}")),
-            Ok(Err(error)) => self.record_problem(format!("recording: {error}")),
-            Err(_) => self.disable_outputs(),
+        let Ok(finished) = catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) else {
+            // The recorder panicked.
+            return Some(self.disable_outputs());
+        };
+        Some(match finished {
+            Ok(summary) => recorded_message(&path, &summary),
+            Err(error) if is_reported => problem_message(format_args!("recording: {error}")),
+            Err(error) => self.record_problem(format!("recording: {error}")),
         })
     }
 

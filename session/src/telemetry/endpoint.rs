@@ -137,13 +137,14 @@ impl EndpointServer {
         let (metrics, metrics_client) = snapshot_pair();
         let (report, report_client) = snapshot_pair();
         let (health, health_client) = snapshot_pair();
-        // The run writes to `stream`. The endpoint's thread reads it from `jobs`, encodes it with `packer` and keeps it in `store`.
+        // The run writes its recording to `stream`. The endpoint's thread reads it from `jobs`, encodes it with `packer` and keeps it in
+        // `store` for the clients.
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
         self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
         let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
         let runs_before = self.runs.add_run(Arc::clone(&run));
         if runs_before > 0 {
-            // A watcher of the whole machine needs a stream for each run.
+            // The limit of clients is for one run. A watcher of the whole machine needs a stream for each.
             let permits = &self.client_permits[ServedPath::Recording as usize];
             permits.add_permits(ServedPath::Recording.max_clients());
         }
@@ -325,7 +326,7 @@ async fn run_connection(
 ) {
     // If that fails, the kernel's own limit holds.
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER_BYTES).ok();
-    // Its drop takes a stream off the run's count when the connection ends, also if this task is aborted.
+    // Its drop takes a stream off the run's count when the connection ends. That includes a task that is aborted, which runs no code here.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
         // A client that disconnects by itself causes another error, and is not counted.

@@ -19,12 +19,13 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Reads the settings of OpenTelemetry. `get` returns the value of an environment variable. A variable that is set but blank counts as
-    /// unset.
+    /// Reads the settings of OpenTelemetry: attributes and name of the service, headers and timeout of a push. `get` returns the value of
+    /// an environment variable. Fails if one cannot be parsed.
     pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
+        // A variable that is set but blank counts as unset.
         let variable = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         let attributes = parse_list_variable("OTEL_RESOURCE_ATTRIBUTES", variable)?;
-        // Of several attributes with the name, the last one counts.
+        // Of several attributes with the name, the last one counts. The variable takes precedence over them.
         let service_attribute = attributes.iter().rev().find(|(name, _)| name == "service.name");
         let service = variable("OTEL_SERVICE_NAME").or_else(|| service_attribute.map(|(_, value)| value.clone()));
         let timeout = match variable("OTEL_EXPORTER_OTLP_TIMEOUT") {

@@ -126,21 +126,27 @@ impl RunHealth {
         if !is_running {
             return Self::dead_json("the run has ended");
         }
-        let mut tokens_since = None;
-        let mut no_tokens_reason = None;
-        match flow.last_token_at.map(|last| now.mono.since(last)) {
-            None => no_tokens_reason = Some("no token was observed yet".to_owned()),
-            Some(pause_ns) if pause_ns >= PAUSE_NS => {
-                no_tokens_reason = Some(format!("no token for {} s", pause_ns / SECOND_NS));
-            }
-            Some(_) => tokens_since = format_wall_time(now.wall_ns_at(flow.flow_began)),
-        }
+        let no_tokens_reason = self.no_tokens_reason();
+        let tokens_since =
+            if no_tokens_reason.is_none() { format_wall_time(now.wall_ns_at(flow.flow_began)) } else { None };
         json!({
             "alive": true,
             "attached": is_attached,
             "tokens_since": tokens_since,
             "no_tokens_reason": no_tokens_reason,
         })
+    }
+
+    /// Why no tokens flow; `None` if they do.
+    fn no_tokens_reason(self) -> Option<String> {
+        let Some(last_token_at) = self.flow.last_token_at else {
+            return Some("no token was observed yet".to_owned());
+        };
+        let pause_ns = self.now.mono.since(last_token_at);
+        if pause_ns < PAUSE_NS {
+            return None;
+        }
+        Some(format!("no token for {} s", pause_ns / SECOND_NS))
     }
 
     /// State of a run that is not alive.

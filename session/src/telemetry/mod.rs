@@ -168,8 +168,8 @@ impl Telemetry {
         }
     }
 
-    /// Pushes and streams what is due at a tick, which `analysis` has already processed. `input` makes the input of a report as of now, and
-    /// `engine` returns the engine of the run.
+    /// Pushes the spans and metrics that are due to the OTLP receiver, and writes a tick to the stream of the endpoint. `analysis` has
+    /// already processed the tick. `input` makes the input of a report as of now, and `engine` returns the engine of the run.
     pub fn process_tick(
         &mut self,
         now: MonoNs,
@@ -180,9 +180,9 @@ impl Telemetry {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push_and_pair(|push, pair_report| {
             push.set_engine(engine());
-            // Only the first run has the metrics of the process.
+            // The metrics of the tokengap process are in the first run only, because a sum over the runs would count them several times.
             let includes_process = push.is_first;
-            // Called when metrics are due, with the numbers of what was pushed so far.
+            // Called only when metrics are due, with the numbers of what was pushed so far.
             let collect = |pushed| {
                 let source =
                     MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair_report };
@@ -196,14 +196,14 @@ impl Telemetry {
         });
     }
 
-    /// Publishes the snapshots that clients of the endpoint have requested. Called between two turns of the run loop. `input` makes the
-    /// input of a report as of now.
+    /// Publishes the health, the metrics and the report of this moment, each if a client of the endpoint waits for it. Called between two
+    /// turns of the run loop. `input` makes the input of a report as of now.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
         let Some(endpoint) = &self.endpoint else { return };
         if endpoint.health.take_request() {
             self.publish_running_health(is_attached);
         }
-        // Both are taken first, because the closures below borrow the whole telemetry.
+        // Both are read before the calls below, because these borrow the whole telemetry.
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
         let is_final = false;

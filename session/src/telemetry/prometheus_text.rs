@@ -111,12 +111,8 @@ fn encode_metric_of_run(
     let engine_labels = if definition.is_of_process() { &[] } else { run.engine_labels.as_slice() };
     let families = run.families.iter().filter(|family| family.definition.name == definition.name);
     for point in families.flat_map(|family| &family.points) {
-        // Other processes chose the labels. They are escaped here, because the encoder escapes quotes and line breaks only.
-        let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
-        let mut labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
-        for (name, value) in engine_labels {
-            labels.push((*name, hostile::output(value, EscapeForm::Text)));
-        }
+        let labels = labels_of_point(definition, point, engine_labels);
+        // The encoder needs another call for a value without labels.
         if labels.is_empty() {
             encode_value(metric, definition.kind, point)?;
         } else {
@@ -124,6 +120,23 @@ fn encode_metric_of_run(
         }
     }
     Ok(())
+}
+
+/// Names and values of the labels of one value: those of its metric, then those of its engine. Other processes chose the texts, so they are
+/// escaped here: the encoder escapes quotes and line breaks only.
+fn labels_of_point<'p>(
+    definition: &Definition,
+    point: &'p Point,
+    engine_labels: &'p [(&'static str, String)],
+) -> Vec<(&'static str, Cow<'p, str>)> {
+    let mut labels = Vec::new();
+    for (name, value) in definition.labels.iter().zip(&point.labels) {
+        labels.push((*name, hostile::output(value, EscapeForm::Text)));
+    }
+    for (name, value) in engine_labels {
+        labels.push((*name, hostile::output(value, EscapeForm::Text)));
+    }
+    labels
 }
 
 /// The encoder's name of a kind.
@@ -141,14 +154,15 @@ impl Collector for MetricCollector {
         // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
         for definition in self.definitions() {
             let kind = metric_type(definition.kind);
-            // The encoder appends two units, seconds and bytes, to the name. Another unit is in the name already, or has no suffix.
-            let (name, unit) = match definition.unit {
-                Unit::Seconds => (definition.stem(), Some(Base::Seconds)),
-                Unit::Bytes => (definition.stem(), Some(Base::Bytes)),
-                Unit::Ratio | Unit::Info => (definition.prometheus_name(), None),
-                Unit::Of(_) => (definition.stem(), None),
+            // The encoder appends these two units to the name. Another unit is in the name already, or has no suffix.
+            let appended_unit = match definition.unit {
+                Unit::Seconds => Some(Base::Seconds),
+                Unit::Bytes => Some(Base::Bytes),
+                Unit::Ratio | Unit::Info | Unit::Of(_) => None,
             };
-            let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;
+            let is_unit_in_name = matches!(definition.unit, Unit::Ratio | Unit::Info);
+            let name = if is_unit_in_name { definition.prometheus_name() } else { definition.stem() };
+            let mut metric = encoder.encode_descriptor(&name, definition.help, appended_unit.as_ref(), kind)?;
             for run in &self.runs {
                 encode_metric_of_run(&mut metric, definition, run)?;
             }

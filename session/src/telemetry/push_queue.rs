@@ -102,18 +102,20 @@ impl PushQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body. Drops and counts it if the queue is full, or if the spans of the minute have reached their limit. The last body before
-    /// the limit may exceed it.
+    /// Adds a body, which has spans (traces) or metric points of a run. Drops it and counts its items if the queue is full, or if the spans
+    /// of the minute have reached their limit. The last body before that limit may exceed it.
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
-        if body.signal == PushSignal::Traces {
-            let is_admitted = state.admit_in_current_minute(&body, self.max_span_bytes_per_minute);
-            if !is_admitted {
-                state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
-                return;
+        match body.signal {
+            // There are spans for each request, so only they are limited per minute.
+            PushSignal::Traces => {
+                let is_admitted = state.admit_in_current_minute(&body, self.max_span_bytes_per_minute);
+                if !is_admitted {
+                    state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
+                    return;
+                }
             }
-        } else {
-            state.remove_waiting_metrics(body.run);
+            PushSignal::Metrics => state.remove_waiting_metrics(body.run),
         }
         if state.waiting_bytes() + body.json.len() > self.max_bytes {
             state.count_dropped_items(&body, body.items, "the queue is full (--otlp-queue)");
@@ -151,7 +153,8 @@ impl PushQueue {
         self.lock_state().deadline.is_some()
     }
 
-    /// Records that a body was sent and accepted, except `rejected` of its items for the reason `why`.
+    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `rejected` of them for the reason
+    /// `why`.
     pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
         let mut state = self.lock_state();
         // A receiver may claim to have rejected more than the body has.
@@ -187,6 +190,7 @@ impl PushQueue {
     /// sets the `deadline` of all.
     pub(super) fn close_run(&self, run: PushRunId, deadline: Instant) {
         let mut state = self.lock_state();
+        // Shared, so that the end of several runs takes no longer than that of one.
         let deadline = *state.deadline.get_or_insert(deadline);
         if let Some(run_push) = state.runs.get_mut(run.index) {
             run_push.is_closed = true;
@@ -372,8 +376,10 @@ impl PushSender {
                 }
                 Err(failure) => failure,
             };
+            // The receiver may ask for any pause.
             let wait = failure.retry_after.unwrap_or(pause).min(MAX_BODY_AGE);
-            if queue.is_closing() || body.created_at.elapsed() + wait > MAX_BODY_AGE {
+            let would_be_too_old = body.created_at.elapsed() + wait > MAX_BODY_AGE;
+            if queue.is_closing() || would_be_too_old {
                 // All of its items are dropped.
                 queue.record_sent(body, body.items, &failure.why);
                 return;

@@ -49,10 +49,17 @@ fn limits_help() -> String {
     text
 }
 
-/// Parses `NAME=N`.
+/// Parses `NAME=N`: the name of a limit, and its value, which is at least 1.
 fn parse_limit(text: &str) -> Result<Limit, String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=N, for example lost_ranges=1000000")?;
-    let bound = Bound::with_name(name).ok_or_else(|| match name {
+    let bound = Bound::with_name(name).ok_or_else(|| unknown_limit_message(name))?;
+    let value = super::parse_at_least_one(value)?;
+    Ok(Limit { bound, value })
+}
+
+/// Why `--limit` does not accept this name, and what to use instead.
+fn unknown_limit_message(name: &str) -> String {
+    match name {
         // Two limits have flags of their own.
         "live_rids" => "use --max-live for it".to_owned(),
         "finished_kept" => "use --max-finished for it".to_owned(),
@@ -60,9 +67,7 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
             let names: Vec<_> = BOUNDS.iter().map(|bound| bound.name).collect();
             format!("unknown limit {name:?}; the limits are {}", names.join(", "))
         }
-    })?;
-    let value = super::parse_at_least_one(value)?;
-    Ok(Limit { bound, value })
+    }
 }
 
 #[cfg(test)]

@@ -138,9 +138,9 @@ pub(crate) fn serve_requests(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Re
         let outcome = match channel::receive_message(socket, &mut buffer) {
             // The other end is closed.
             Ok(received) if received.bytes == 0 => return Ok(()),
-            // A longer message than any request.
-            Err(Errno::MSGSIZE) => Err(Errno::INVAL.into()),
             Ok(received) => execute_request(&mut rules, &buffer[..received.bytes]),
+            // A longer message than any request is refused, but the next one may be valid.
+            Err(Errno::MSGSIZE) => Err(Errno::INVAL.into()),
             // Any other error of the socket ends the service.
             Err(error) => return Err(error.into()),
         };

@@ -27,7 +27,9 @@ impl Rules {
     /// Opens the folders of the results. Skips a folder that cannot be opened: nothing can be created in it later.
     pub(crate) fn new(results: ResultFiles) -> Self {
         let folders_of_files = results.file.iter().filter_map(|file| file.parent());
-        let paths: HashSet<&Path> = folders_of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
+        let named_folders = results.folder.iter().map(PathBuf::as_path);
+        // A set, because several results may be in one folder.
+        let paths: HashSet<&Path> = folders_of_files.chain(named_folders).collect();
         let mut folders = HashMap::new();
         for path in paths {
             let path = or_working_folder(path);
@@ -39,9 +41,9 @@ impl Rules {
         Self { results, folders, created: HashSet::new() }
     }
 
-    /// Creates a result that does not exist, or the file that is to be renamed to one. Refuses other files.
+    /// Creates a file that this run may write (a result). Refuses any other path, and a file that exists.
     pub(super) fn create_result(&mut self, path: &Path) -> io::Result<File> {
-        // A result that is not complete has another name.
+        // A result that replaces a file is written under another name, and renamed once it is complete.
         let becomes_result = replaced_file(path).is_some_and(|replaced| self.is_result(&replaced));
         if !self.is_result(path) && !becomes_result {
             return Err(Errno::PERM.into());
@@ -94,18 +96,24 @@ impl Rules {
         }
     }
 
-    /// Whether `path` is a named file, a further file of a named recording, or has a name of tokengap's in a permitted folder.
+    /// Whether this run may create a file at `path`: the user has named it or its folder.
     fn is_result(&self, path: &Path) -> bool {
-        let is_named = self
-            .results
-            .file
-            .iter()
-            .any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named));
+        self.is_of_named_file(path) || self.is_own_file_in_named_folder(path)
+    }
+
+    /// Whether `path` is a file that the user has named, a further file of such a recording, or such a recording of one of several engines.
+    fn is_of_named_file(&self, path: &Path) -> bool {
+        let mut named_files = self.results.file.iter();
+        named_files.any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named))
+    }
+
+    /// Whether `path` is in a folder that the user has named, and has a name that tokengap chooses. Other files of the folder are not of
+    /// this run.
+    fn is_own_file_in_named_folder(&self, path: &Path) -> bool {
         let file_name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let parent = path.parent().map(or_working_folder);
-        let is_in_permitted_folder = self.results.folder.iter().any(|folder| parent == Some(or_working_folder(folder)));
-        let has_own_name = file_name.starts_with(OWN_PREFIX.as_bytes());
-        is_named || (is_in_permitted_folder && has_own_name)
+        let is_in_named_folder = self.results.folder.iter().any(|folder| parent == Some(or_working_folder(folder)));
+        is_in_named_folder && file_name.starts_with(OWN_PREFIX.as_bytes())
     }
 }
 

@@ -158,12 +158,19 @@ fn write_tar_entry(archive: &mut impl Write, folder: &str, file: BundledFile, mo
 /// Longest prefix of a name in a tar header.
 const TAR_PREFIX_BYTES: usize = 155;
 
-/// Header of a file in a tar archive, in the format `ustar` of POSIX. Its mode is 0600, because the files name requests and endpoints.
+/// Header of a file in a tar archive, in the format `ustar` of POSIX: fields at fixed offsets, with numbers as octal digits.
 fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8; TAR_BLOCK] {
+    // The files name requests and endpoints, so only their owner may read them.
+    let mode = "0000600\0";
+    let owner_and_group = "0000000\x000000000\0";
+    // Replaced below if the size has too many digits.
     let size = bytes.min(TAR_MAX_OCTAL);
     let seconds = modified.as_second();
-    // Name, mode, owner, group, size, time, a checksum of blanks, over which it is computed, and the type of a regular file.
-    let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
+    // The checksum is computed over a header with blanks in its place.
+    let blank_checksum = "        ";
+    let regular_file = "0";
+    let start =
+        format!("{name:\0<100}{mode}{owner_and_group}{size:011o}\0{seconds:011o}\0{blank_checksum}{regular_file}");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());
     header[TAR_MAGIC].copy_from_slice(b"ustar\x0000");
@@ -172,7 +179,7 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
         header[TAR_SIZE].copy_from_slice(&binary_size(bytes));
     }
     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
-    // The checksum replaces its blanks; the last one stays.
+    // Six digits and a zero byte replace the blanks; the last one stays.
     header[TAR_CHECKSUM].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     header
 }

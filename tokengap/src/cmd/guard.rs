@@ -1,6 +1,7 @@
 //! `tokengap guard`: hidden command, started by [`sources::guard`].
 
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -49,7 +50,7 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     let _ = rustix::process::setsid();
     ignore_ending_signals()?;
     let folders = open_folders(args)?;
-    // Moving the sockets back needs only the rights of their owner.
+    // Moving the sockets back needs only the rights of their owner. Without these arguments, that is the user of this process.
     if let (Some(user), Some(group)) = (args.user, args.group) {
         let plan = Plan::new(Work::Move);
         confinement::change_account(Account { user, group }, plan)?;
@@ -67,12 +68,19 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
         move_sockets_back(folder)?;
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {
-        // The command may still use its folder, so this waits for its exit, however long. A poll that a signal interrupts is repeated.
-        while poll(&mut [PollFd::new(&child, PollFlags::IN)], None).is_err() {}
+        // The command may still use its folder.
+        wait_for_exit(&child);
         // The command may have removed its folder already, and nobody is left to read an error.
         let _ = std::fs::remove_dir_all(folder);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the process of this descriptor has exited, however long.
+fn wait_for_exit(process: &OwnedFd) {
+    let no_timeout = None;
+    // The descriptor becomes readable at the exit. A poll that a signal interrupts is repeated.
+    while poll(&mut [PollFd::new(process, PollFlags::IN)], no_timeout).is_err() {}
 }
 
 /// Opens the folders in which sockets may have been moved.

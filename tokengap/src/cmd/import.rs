@@ -70,8 +70,9 @@ pub(crate) fn run_import(args: &Args) -> anyhow::Result<ExitCode> {
     import_files(args)
 }
 
-/// Imports the files, then prints the report or completes the recording. Fails before it reads them if the recording exists already.
+/// Imports the files, then prints the report or completes the recording.
 fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
+    // Checked before the files are read, which may take long.
     if let Some(path) = &args.record
         && path.exists()
         && !args.report_output.output.force
@@ -80,6 +81,7 @@ fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let ImportedRun { analysis, input, recorder, .. } = read_logs(args)?;
     let report = Report::of(&analysis, &input);
+    // Without --record, the report is the result.
     let Some(recorder) = recorder else { return args.report_output.write(&report) };
     let path = recorder.path().to_owned();
     let written = recorder.finish(&input)?;

@@ -97,14 +97,15 @@ impl LivePairs {
         self.last_join = Some(LastJoin { at: began, duration: began.elapsed(), request: self.shown_request() });
     }
 
-    /// Joins these servers. Gives the screen the pairs, and what they show about the request that is open there. Returns the pair of each
-    /// decode server.
+    /// Joins the requests of prefill and decode servers into pairs, and shows the pairs on the screen, with the parts of the request that
+    /// is open there. Returns the pair of each decode server.
     fn join_and_show(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
         let shown = self.shown_request();
         let joined = pair::join_newest(servers, self.slowest, NEWEST_FINISHED, shown.as_ref());
         if let Some(screen) = &self.screen {
             let mut screen = screen.borrow_mut();
-            screen.set_pairs(joined.pairs.iter().map(|pair| line_of(servers, pair.run_index, &pair.report)).collect());
+            let lines = joined.pairs.iter().map(|pair| line_of(servers, pair.run_index, &pair.report));
+            screen.set_pairs(lines.collect());
             screen.set_pair_request(joined.request);
         }
         joined.pairs

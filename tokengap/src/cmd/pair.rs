@@ -81,7 +81,8 @@ impl RecordedServer {
     }
 }
 
-/// Report of a decode server with the part of its prefill server, from the recordings of both in any order.
+/// Report of a decode server with the part of its prefill server, from the recordings of both in any order. The prefill server processes
+/// the prompts of the requests, and the decode server generates their tokens.
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
     /// Index of the prefill server, of which a pair could have several.
     const ONLY_PREFILL: usize = 0;
@@ -117,6 +118,7 @@ impl RecordedPair {
     /// Finds out which of the two is the prefill server. If only one shows its side, the other gets the opposite one. Fails if neither
     /// shows a side, or if both show the same.
     fn assign_sides(mut first: RecordedServer, mut second: RecordedServer) -> anyhow::Result<Self> {
+        // The side of one server also shows that of the other, because a pair has one of each.
         let Some(known) = first.side.or(second.side) else {
             bail!(
                 "neither {} nor {} shows whether it is of a prefill or a decode server: no --disaggregation-mode, and no message between the \
@@ -228,8 +230,11 @@ pub(crate) fn join_newest(
             }
             joined.pairs.push(PairOfRun { run_index: decode.run_index, report });
         }
-        if let Some(shown) = shown {
-            joined.request = joined.request.or_else(|| find_shown_request(&pair, &names, decode, shown));
+        // A prefill server may be in several pairs. The first one that has the request is shown.
+        if let Some(shown) = shown
+            && joined.request.is_none()
+        {
+            joined.request = find_shown_request(&pair, &names, decode, shown);
         }
     }
     joined
@@ -243,21 +248,31 @@ fn find_shown_request(
     decode: &RunningServer<'_>,
     shown: &ShownRequest,
 ) -> Option<PairRequest> {
-    // The two servers may know a request by different ids.
-    let is_shown = |row: &&PairRow<'_>| {
-        let prefill = row.prefill_server.and_then(|index| prefill_servers.get(index));
-        let is_on_decode = shown.run_index == decode.run_index && row.decode_rid == shown.rid;
-        let is_on_prefill = prefill.is_some_and(|server| server.run_index == shown.run_index);
-        is_on_decode || (is_on_prefill && row.prefill_rid == Some(&*shown.rid))
-    };
-    let mut rows = pair.rows().iter().filter(is_shown);
+    let mut rows = pair.rows().iter().filter(|row| is_row_of_shown(row, prefill_servers, decode, shown));
     let row = rows.next()?;
-    if rows.next().is_some() {
+    let are_several = rows.next().is_some();
+    if are_several {
         return None;
     }
     let line = PairRequestLine::new(pair, row, decode.capture_start())?;
     let prefill = prefill_servers.get(row.prefill_server?)?;
     Some(PairRequest { shown: shown.clone(), decode: decode.name.clone(), prefill: prefill.name.clone(), line })
+}
+
+/// Whether a row, which is a request with its part on both servers, is the request that the screen shows. The screen may show the run of
+/// either server, and the two may know the request by different ids.
+fn is_row_of_shown(
+    row: &PairRow<'_>,
+    prefill_servers: &[PrefillName],
+    decode: &RunningServer<'_>,
+    shown: &ShownRequest,
+) -> bool {
+    if shown.run_index == decode.run_index && row.decode_rid == shown.rid {
+        return true;
+    }
+    let prefill = row.prefill_server.and_then(|index| prefill_servers.get(index));
+    let is_on_prefill = prefill.is_some_and(|server| server.run_index == shown.run_index);
+    is_on_prefill && row.prefill_rid == Some(&*shown.rid)
 }
 
 /// Names of the prefill servers, with what shows their side.

@@ -24,13 +24,15 @@ pub(crate) fn pick_arguments() -> anyhow::Result<Option<Vec<String>>> {
     pick_source(demo_offers().collect(), &found)
 }
 
-/// Searches for sources once a second and sends what was found, until the receiver is dropped.
+/// Searches once a second for what tokengap can show: engines, runs that other tokengaps serve, recordings and the demo. Sends the list
+/// until the receiver is dropped.
 fn search_loop(sender: &Sender<FoundSources>) {
     let mut watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED));
     loop {
         let mut found = FoundSources { offers: Vec::new(), blind: Vec::new() };
         match &mut watcher {
             Ok(watcher) => {
+                // After a failed search, the engines that were found before are still offered.
                 let failure = watcher.poll().err();
                 let topology = watcher.topology();
                 found.offers.extend(topology.engines.iter().filter_map(engine_offer));

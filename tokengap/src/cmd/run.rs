@@ -5,10 +5,12 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use confine::{Capabilities, Work};
+use outputs::report::Report;
 use sources::account;
 use sources::guard::{Cleanup, Guard};
 use sources::run::{Child, Forwarding, Private, Run};
@@ -64,45 +66,33 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
     let endpoint = args.live.telemetry.endpoint_options()?;
     let signals = Forwarding::install()?;
     let folder = Private::open_folder(args.folder.as_deref())?;
-    let command_output = if args.live.outcome.is_headless() { None } else { Some(create_log_file(args)?) };
-    let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
+    // The screen uses the terminal, so the command writes to a file instead.
+    let command_log = if args.live.outcome.is_headless() { None } else { Some(create_log_file(args)?) };
+    let output = command_log.as_ref().map(|log| log.file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
-    let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
-    let started = Guard::start(std::slice::from_ref(&folder.held), None, afterwards).and_then(|guard| {
-        // No other program starts after this point, and no output of the child has been read yet.
-        confine_run(args, folder.path())?;
-        signals.forward_to(&child).context("cannot pass signals on")?;
-        let options = RelayOptions { formats: engines::FORMATS, ..RelayOptions::default() };
-        let tap = Tap::start(Vec::new(), options).context("the relay did not start")?;
-        Run::start(tap, child.clone(), &folder, guard)
-    });
-    let source = match started {
+    let source = match start_relay(args, &child, &folder, signals) {
         Ok(source) => source,
+        // The user asked for a relayed command, so it does not run without the relay.
         Err(error) => {
             child.ask_to_end();
             child.exit_code(PATIENCE, &app::print_message);
             return Err(error);
         }
     };
-    if let Some((_, path)) = &command_output {
-        errln!("tokengap: the output of {} is in {}", child.name(), path.display());
+    if let Some(log) = &command_log {
+        errln!("tokengap: the output of {} is in {}", child.name(), log.path.display());
     }
+    // This thread decodes, and must not delay the relay.
     lower_priority();
+    // The signals go to the command, and the run ends with it.
     let watched = app::run_to_report(source, &args.live, endpoint, &Signals::none());
     let code = child.exit_code(PATIENCE, &app::print_message);
     // Removed only after the command has ended.
     drop(folder);
     let report = watched?;
-    let text = app::report_text(&report, args.live.outcome.json)?;
-    match &args.report {
-        Some(path) => {
-            output::write_result(Some(path), &text, app::escape_form(args.live.outcome.json), args.live.record.force)
-                .inspect_err(|_| err!("{text}"))?;
-        }
-        None => err!("{text}"),
-    }
-    if let Some((_, path)) = &command_output {
-        errln!("tokengap: the output of the command is in {}", path.display());
+    write_report(args, &report)?;
+    if let Some(log) = &command_log {
+        errln!("tokengap: the output of the command is in {}", log.path.display());
     }
     if code != 0 {
         return Ok(ExitCode::from(code));
@@ -116,6 +106,34 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(app::exit_code(report.severity, args.live.outcome.fail_on))
 }
 
+/// Starts the guard of the command's sockets and the relay for them, confines this process, and passes its signals on to the command.
+fn start_relay(args: &Args, child: &Arc<Child>, folder: &Private, signals: Forwarding) -> anyhow::Result<Run> {
+    let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
+    // The guard keeps the user of this process.
+    let other_account = None;
+    let guard = Guard::start(std::slice::from_ref(&folder.held), other_account, afterwards)?;
+    // No other program starts after this point, and no output of the child has been read yet.
+    confine_run(args, folder.path())?;
+    signals.forward_to(child).context("cannot pass signals on")?;
+    let options = RelayOptions { formats: engines::FORMATS, ..RelayOptions::default() };
+    let tap = Tap::start(Vec::new(), options).context("the relay did not start")?;
+    Run::start(tap, Arc::clone(child), folder, guard)
+}
+
+/// Writes the report to the file of `--report`. Without that flag, and if the file cannot be written, prints it on standard error, because
+/// standard output is the command's.
+fn write_report(args: &Args, report: &Report) -> anyhow::Result<()> {
+    let text = app::report_text(report, args.live.outcome.json)?;
+    match &args.report {
+        Some(path) => {
+            output::write_result(Some(path), &text, app::escape_form(args.live.outcome.json), args.live.record.force)
+                .inspect_err(|_| err!("{text}"))?;
+        }
+        None => err!("{text}"),
+    }
+    Ok(())
+}
+
 /// Restricts this process to the access that it needs once the command runs.
 fn confine_run(args: &Args, folder: &Path) -> anyhow::Result<()> {
     let mut plan = confinement::live_plan_without_results(Work::Move, &args.live);
@@ -126,9 +144,15 @@ fn confine_run(args: &Args, folder: &Path) -> anyhow::Result<()> {
     confinement::confine_as(account::own_account(), plan, &args.live)
 }
 
-/// Creates the log file for the command's output while the screen is active.
+/// File with the command's output.
+struct CommandLog {
+    file: File,
+    path: PathBuf,
+}
+
+/// Creates the log file for the command's output while the screen is active. Fails if the file exists.
 #[expect(clippy::disallowed_methods, reason = "creates a new file")]
-fn create_log_file(args: &Args) -> anyhow::Result<(File, PathBuf)> {
+fn create_log_file(args: &Args) -> anyhow::Result<CommandLog> {
     let path = match &args.output {
         Some(path) => path.clone(),
         None => std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id())),
@@ -136,5 +160,5 @@ fn create_log_file(args: &Args) -> anyhow::Result<(File, PathBuf)> {
     // The output may contain prompts, so only the file's owner may read it.
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot create {} for the output of the command", path.display()))?;
-    Ok((file, path))
+    Ok(CommandLog { file, path })
 }

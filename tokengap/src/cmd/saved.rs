@@ -23,9 +23,11 @@ pub(crate) fn load_report(file: &Path, slowest: usize) -> anyhow::Result<Report>
         let text = read_limited(std::io::stdin().lock()).context("cannot read standard input")?;
         return parse_named_report(&text, "standard input");
     }
+    // The format is that of the content, whatever the name of the file.
     if is_json(file).with_context(|| format!("cannot read {name}"))? {
         let text = File::open(file).map_err(anyhow::Error::from).and_then(read_limited);
-        return parse_named_report(&text.with_context(|| format!("cannot read {name}"))?, &name.to_string());
+        let text = text.with_context(|| format!("cannot read {name}"))?;
+        return parse_named_report(&text, &name.to_string());
     }
     match Recording::open(file) {
         Ok(recording) => replay_report(&recording, slowest),

@@ -11,7 +11,7 @@ use probe_user::discover::RoleSpec;
 use session::Signals;
 use sources::account;
 use sources::guard::Guard;
-use sources::splice::{Located, Movable, Prepared, SETTLE, Splice};
+use sources::splice::{Located, MessageRate, Movable, Prepared, SETTLE, Splice};
 use sources::tap::lower_priority;
 use zmq_tap::relay::RelayOptions;
 use zmq_tap::splice::{Folder, Restored, restore_sockets};
@@ -80,7 +80,8 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     let located = Located::find(engine, args.hop.as_deref())?;
     // The guard must have the user that writes the notes.
     let account = if confinement::is_disabled() { account::own_account() } else { located.account };
-    let guard = Guard::start(&located.folders(), Some(account), None)?;
+    let no_cleanup = None;
+    let guard = Guard::start(&located.folders(), Some(account), no_cleanup)?;
     // The confinement comes after the last program was started and before the first message is read. From here on, sockets are reached with
     // the rights of the engine's user.
     let mut needs = confinement::live_plan_without_results(Work::Move, &args.live);
@@ -95,15 +96,7 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     if let Err(why) = &prepared.witness {
         errln!("tokengap: cannot check whether the move loses frames: {why}");
     }
-    let Some(rate) = prepared.rate else {
-        bail!("cannot measure the senders' rate, so nothing was moved: run as root, or use tokengap attach");
-    };
-    ensure!(
-        rate.per_second <= args.max_rate,
-        "refused: {} messages per second exceed the limit of {} (--max-rate): nothing was changed; tokengap attach works at any rate",
-        rate.per_second,
-        args.max_rate
-    );
+    check_rate(prepared.rate, args.max_rate)?;
     errln!("{RISK}");
     if !args.yes && !ask_for_confirmation()? {
         errln!("tokengap: nothing was changed");
@@ -116,6 +109,20 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     lower_priority();
     let report = app::run_to_report(splice, &args.live, endpoint, &signals)?;
     app::print_report(&report, args.live.outcome)
+}
+
+/// Fails if the senders send more messages per second than the move may interrupt, or if their `rate` could not be measured.
+fn check_rate(rate: Option<MessageRate>, max_rate: u64) -> anyhow::Result<()> {
+    let Some(rate) = rate else {
+        bail!("cannot measure the senders' rate, so nothing was moved: run as root, or use tokengap attach");
+    };
+    ensure!(
+        rate.per_second <= max_rate,
+        "refused: {} messages per second exceed the limit of {} (--max-rate): nothing was changed; tokengap attach works at any rate",
+        rate.per_second,
+        max_rate
+    );
+    Ok(())
 }
 
 /// Prints how long the move interrupted the connections, and whether requests continued across it without a missing chunk.
@@ -160,7 +167,8 @@ fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
     account::account_of_process(pid)
 }
 
-/// `tokengap splice --restore`: moves sockets back that a killed tokengap has left behind. Exit code 2 if one could not be moved back.
+/// `tokengap splice --restore`: moves the engine's sockets back that a killed tokengap has left in another place. Each has a note beside it
+/// that says where it belongs. Exit code 2 if one could not be moved back.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     // Engines create their sockets among the temporary files.

@@ -34,7 +34,8 @@ impl ConfigFile<'_> {
         anyhow::anyhow!("{}:{line}:{column}: {what}", self.path.display())
     }
 
-    /// Entries for `section`: shared ones first, then its own, which take precedence. Checks all sections.
+    /// The flags that the file sets for the subcommand `section`: those of the shared section, then those of its own one, which take
+    /// precedence. Fails at the first mistake in any section, also in those of other subcommands.
     pub(super) fn entries_for(&self, command: &Command, section: &str) -> anyhow::Result<Vec<Entry>> {
         let document = Document::parse(self.text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
@@ -44,7 +45,7 @@ impl ConfigFile<'_> {
         for (name, item) in root {
             self.check_is_section(root, name, item)?;
             if name != SHARED_SECTION && name != section {
-                // A section of another command is read only to find its errors. It has the name of its command.
+                // Read only to find its errors. A section has the name of its subcommand.
                 let subcommand = name;
                 self.section_entries(root, command, name, subcommand)?;
             }

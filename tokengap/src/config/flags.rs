@@ -27,16 +27,27 @@ pub(super) fn long_name(arg: &Arg) -> &str {
     arg.get_long().unwrap_or_default()
 }
 
-/// Command-line words that set the flag to the value; none if it is off.
+/// Command-line words that set a flag to the value that the configuration file has for it. No words if the value turns the flag off. Fails
+/// if the flag needs another kind of value.
 pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
     let flag = format!("--{}", long_name(arg));
-    let (words, expected) = match arg.get_action() {
-        ArgAction::SetTrue => (words_of_switch(flag, value), "true or false"),
-        ArgAction::Count => (words_of_counter(flag, value), "a number from 0 to 255"),
-        ArgAction::Append => (words_of_list(&flag, value), "a list of values"),
-        _ => (flag_with_value(&flag, value).map(|word| vec![word]), "a string or a number"),
+    let words = match arg.get_action() {
+        ArgAction::SetTrue => words_of_switch(flag, value),
+        ArgAction::Count => words_of_counter(flag, value),
+        ArgAction::Append => words_of_list(&flag, value),
+        _ => flag_with_value(&flag, value).map(|word| vec![word]),
     };
-    words.ok_or_else(|| format!("{} must be {expected}, not {}", long_name(arg), kind_in_words(value)))
+    words.ok_or_else(|| format!("{} must be {}, not {}", long_name(arg), expected_value(arg), kind_in_words(value)))
+}
+
+/// Values that the flag accepts, for a message.
+fn expected_value(arg: &Arg) -> &'static str {
+    match arg.get_action() {
+        ArgAction::SetTrue => "true or false",
+        ArgAction::Count => "a number from 0 to 255",
+        ArgAction::Append => "a list of values",
+        _ => "a string or a number",
+    }
 }
 
 /// The flag, or nothing if the value is false. `None` if the value is not boolean.

@@ -61,7 +61,8 @@ impl FileRequest {
     }
 }
 
-/// Inserts the flags of the file, whose content is `text`, after the subcommand's name in `line`.
+/// Inserts the flags of the configuration file, whose content is `text`, into the command line, after the name of the subcommand. A flag
+/// that the user has given on the command line is left out. Fails at a value that its flag does not accept.
 fn insert_flags(
     command: &Command,
     mut line: Vec<OsString>,
@@ -82,6 +83,7 @@ fn insert_flags(
             flags.extend(words);
         }
     }
+    // The section has the name of its subcommand.
     let subcommand_index = line.iter().position(|word| **word == **section);
     let after_subcommand = subcommand_index.map_or(line.len(), |index| index + 1);
     line.splice(after_subcommand..after_subcommand, flags);

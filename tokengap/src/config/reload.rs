@@ -62,19 +62,21 @@ impl Configured {
     }
 }
 
-/// Names of the flags with different lines. Both texts list the same flags in the same order.
+/// Names of the flags whose lines differ between two texts of the configuration in effect. Both list all flags in the same order.
 fn changed_flags<'t>(old: &str, new: &'t str) -> Vec<&'t str> {
     let mut names = Vec::new();
     for (old_line, new_line) in old.lines().zip(new.lines()) {
         if old_line != new_line {
-            // A flag with its default value is a comment.
-            names.push(new_line.trim_start_matches("# ").split(' ').next().unwrap_or_default());
+            // The line of a flag with its default value is a comment. The name is its first word.
+            let line = new_line.trim_start_matches("# ");
+            names.push(line.split(' ').next().unwrap_or_default());
         }
     }
     names
 }
 
-/// Message that lists the changed flags, and separately those that take effect at the next start. Such a message begins with `!`.
+/// Message about a reload of the configuration: the flags that have changed, and those whose change waits for the next start. If there are
+/// any of these, the message begins with `!`. `old` and `new` are the texts of the configuration in effect before and after.
 fn describe_changes(old: &str, new: &str) -> String {
     let mut changed_now = Vec::new();
     let mut changed_later = Vec::new();

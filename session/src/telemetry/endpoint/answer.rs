@@ -88,6 +88,18 @@ fn report_of_engine(engine: EngineIdentity, report: Report) -> RunReport {
     }
 }
 
+/// The only report as JSON, or the report of several runs. `no_answer` names further runs, which have none: with these, even a single
+/// report has the form of several.
+fn report_json(reports: &[RunReport], no_answer: Vec<String>) -> serde_json::Result<String> {
+    match reports {
+        [only] if no_answer.is_empty() => serde_json::to_string(&only.report),
+        several => {
+            let runs_report = RunsReport::of_runs(several).map(|report| report.with_unanswered(no_answer));
+            serde_json::to_string(&runs_report)
+        }
+    }
+}
+
 /// Counts the connection among those that stream the run. The count goes down when the connection closes.
 fn count_streaming_connection(connection: &ConnectionState, run: &Arc<ServedRun>) {
     // `set` succeeds once for each connection.
@@ -238,15 +250,10 @@ impl RequestHandler {
             };
             reports.push(report_of_engine(engine, (*report).clone()));
         }
-        let json = match reports.as_slice() {
-            // No run has answered.
-            [] => return no_answer_response(&runs),
-            [one] if no_answer.is_empty() => serde_json::to_string(&one.report),
-            several => {
-                serde_json::to_string(&RunsReport::of_runs(several).map(|report| report.with_unanswered(no_answer)))
-            }
-        };
-        match json {
+        if reports.is_empty() {
+            return no_answer_response(&runs);
+        }
+        match report_json(&reports, no_answer) {
             Ok(json) => {
                 let escaped = hostile::output(&json, EscapeForm::Json).into_owned();
                 full_response(StatusCode::OK, "application/json", escaped + "\n")
@@ -257,7 +264,7 @@ impl RequestHandler {
         }
     }
 
-    /// Answers with the state of all runs. Only clients that `may_see_names` of engines get them.
+    /// Answers with the state of all runs: whether they are alive and tokens flow. Names engines only to a client that `may_see_names`.
     async fn answer_health(&self, may_see_names: bool) -> Response<ReplyBody> {
         let runs = self.runs.list();
         let snapshots = fetch_snapshots(runs.iter().map(|run| run.health.clone()).collect(), HEALTH_TIMEOUT).await;

@@ -73,11 +73,12 @@ impl StreamClient {
         });
     }
 
-    /// Converts the sections of the run to JSON lines and sends them, until the run ends or the client does not keep up. Has a thread of
-    /// its own, because it blocks.
+    /// Converts the sections (blocks of the recording) of the run to JSON lines and sends them, until the run ends or the client does not
+    /// keep up. Has a thread of its own, because it blocks.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
-        // What the export states before its first event. Read ahead by a copy of the cursor, so that the conversion begins at the start.
+        // What the export states before its first event. A copy of the cursor reads ahead for it, so that the conversion begins at the
+        // start.
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,

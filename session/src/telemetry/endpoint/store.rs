@@ -86,7 +86,7 @@ impl SectionStore {
             kept.bytes -= removed;
             kept.first_number += 1;
         }
-        // Before the wake-up, because those who wait take the lock at once.
+        // Unlocked before the wake-up, because the clients that wake take the lock at once.
         drop(kept);
         self.arrived.notify_waiters();
     }
@@ -152,7 +152,8 @@ impl SectionCursor {
         }
     }
 
-    /// Next part, without waiting; `None` if there is none yet.
+    /// Next part of the run's recording for this client, without waiting; `None` if there is none yet. The store keeps only the latest
+    /// sections, so a client that is too slow is told that it is behind.
     pub(super) fn try_next(&mut self) -> Option<StreamStep> {
         let kept = self.store.lock_kept();
         // The first part is the start of the recording, before the kept past.
@@ -160,7 +161,7 @@ impl SectionCursor {
             self.next_number = Some(self.store.first_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));
         };
-        // Sections before the first kept one are gone.
+        // Sections before the first kept one were removed.
         let Some(index) = next_number.checked_sub(kept.first_number) else { return Some(StreamStep::Behind) };
         match kept.sections.get(index as usize) {
             Some(section) => {

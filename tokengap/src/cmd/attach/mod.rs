@@ -195,21 +195,20 @@ fn attach_to_running(args: &Args, options: AttachOptions, signals: &Signals) -> 
     let start_up = StartUp::new(signals, args.live.duration);
     // A step has no result if the start was interrupted.
     let named_processes = args.pid.clone();
-    let Some(watcher) = start_up.wait_for_result_of(move || find_processes(&named_processes))? else {
+    let find = move || find_processes(&named_processes);
+    let Some(watcher) = start_up.wait_for_result_of(find)? else {
         return Ok(AttachOutcome::Interrupted { unfinished: "the search for the engine's processes" });
     };
     let topology = watcher.topology().clone();
     let named_processes = args.pid.clone();
     let engine_names = args.engine_names();
-    let Some(chosen) = start_up
-        .wait_for_result_of(move || engine_names.select_engines(choose_engines(&topology, &named_processes)?))?
-    else {
+    let choose = move || engine_names.select_engines(choose_engines(&topology, &named_processes)?);
+    let Some(chosen) = start_up.wait_for_result_of(choose)? else {
         return Ok(AttachOutcome::Interrupted { unfinished: "the choice of an engine" });
     };
     let may_join = args.engines_that_may_join();
-    let Some((engines, first)) =
-        start_up.wait_for_result_of(move || EngineRuns::attach(watcher, chosen, options, may_join))?
-    else {
+    let attach = move || EngineRuns::attach(watcher, chosen, options, may_join);
+    let Some((engines, first)) = start_up.wait_for_result_of(attach)? else {
         return Ok(AttachOutcome::Interrupted { unfinished: "the attach to the engine's processes" });
     };
     Ok(AttachOutcome::Attached(Box::new(AttachedEngines { engines, first })))
@@ -272,8 +271,15 @@ fn watch_engines(
         run.source.leave_screen();
         run.session.remove_observer();
     }
+    // Both share the screen.
     drop(pairs);
     drop(maker);
+    report_runs(runs, live, signals)
+}
+
+/// Ends the runs and prints their reports, with the pairs of prefill and decode servers among them. Fails if an engine could not be
+/// observed.
+fn report_runs(mut runs: Vec<Running<WatchedEngine>>, live: &LiveArgs, signals: &Signals) -> anyhow::Result<ExitCode> {
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);
     // For the final state that is served.
@@ -331,20 +337,21 @@ fn finish_runs(mut runs: Vec<Running<WatchedEngine>>) -> Vec<RunReport> {
     runs.into_iter().map(|run| run.source.finish(run.session)).collect()
 }
 
-/// The runs, each of which may belong to a server of a pair.
+/// The servers that the runs observe, with what shows whether a server is the prefill or the decode server of a pair.
 fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
-    let servers = runs.iter().enumerate().map(|(run_index, run)| {
+    let mut servers = Vec::new();
+    for (run_index, run) in runs.iter().enumerate() {
         let analysis = run.session.analysis();
-        RunningServer {
+        servers.push(RunningServer {
             run_index,
             name: run.source.name(),
             analysis,
             side: KnownSide::find(run.source.side(), analysis),
             // All run on this machine, so their clocks are the same.
             anchor: None,
-        }
-    });
-    servers.collect()
+        });
+    }
+    servers
 }
 
 /// Reports a run that ended before it observed an engine.
@@ -431,8 +438,15 @@ fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
     engine
 }
 
-/// Prints the processes that are connected or look like a part of an engine, but are not watched.
+/// Prints the processes that may be of an engine but are not among the chosen `engines`: other groups of connected processes, and single
+/// processes.
 fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
+    report_unwatched_groups(topology, engines);
+    report_unconnected_candidates(topology, engines);
+}
+
+/// Prints how many groups of connected processes are not watched. Nothing identifies them as an engine but their connections.
+fn report_unwatched_groups(topology: &Topology, engines: &[&Engine]) {
     let main_pids = topology.confirmed_engines().filter_map(Engine::main_process).map(|process| process.id.pid);
     let unwatched_engines: Vec<u32> = main_pids.filter(|pid| !has_process(engines, *pid)).collect();
     if let [first, ..] = unwatched_engines.as_slice() {
@@ -441,7 +455,10 @@ fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
             "tokengap: not watched: {count} groups of connected processes (first pid {first}); if one is an engine, name it with --pid"
         );
     }
-    // A candidate only looks like a part of an engine: nothing shows that it exchanges messages.
+}
+
+/// Prints how many processes only look like a part of an engine: nothing shows that they exchange messages.
+fn report_unconnected_candidates(topology: &Topology, engines: &[&Engine]) {
     let candidates: Vec<u32> =
         topology.candidate_pids().into_iter().filter(|pid| !has_process(engines, *pid)).collect();
     if let [first, ..] = candidates.as_slice() {

@@ -48,7 +48,8 @@ impl WatchedEngine {
         }
     }
 
-    /// Updates the run's line in the list of runs (its `PodLine`), at most once per interval. Does nothing without a screen or list.
+    /// Updates the run's line in the list of runs on the screen (its `PodLine`), at most once per interval. Does nothing without a screen
+    /// or a list.
     fn update_line(&mut self, analysis: &Analysis) {
         let now = Instant::now();
         let Some(RunView { screen, run_index }) = &self.screen else { return };

@@ -137,11 +137,13 @@ impl Serialize for Chunk<'_> {
         fields.serialize_field("retractions", &chunk.retractions)?;
         // Limits the items shown, because a hostile value may contain itself.
         let values_left = Cell::new(MAX_SHOWN_VALUES);
-        match message.finish_reason(index) {
-            Some(value) => fields
-                .serialize_field("finish", &WireValue { value, depth: MAX_DEPTH, values_left: &values_left, budget })?,
+        if let Some(value) = message.finish_reason(index) {
+            let finish = WireValue { value, depth: MAX_DEPTH, values_left: &values_left, budget };
+            fields.serialize_field("finish", &finish)?;
+        } else {
             // Only the kind is known. It has the form of SGLang's finish reasons.
-            None => fields.serialize_field("finish", &chunk.finish.map(|finish| json!({ "type": finish.as_str() })))?,
+            let finish = chunk.finish.map(|finish| json!({ "type": finish.as_str() }));
+            fields.serialize_field("finish", &finish)?;
         }
         fields.serialize_field("http_worker_ipc", &chunk.worker)?;
         // On the engine's monotonic clock.
@@ -180,6 +182,51 @@ impl<'a> WireValue<'a> {
         WireValue { value, depth: self.depth - 1, values_left: self.values_left, budget: self.budget }
     }
 
+    /// Writes items of this value as a list, up to the first one beyond a limit.
+    fn serialize_list<S: Serializer>(
+        &self,
+        items: impl IntoIterator<Item = Value<'a>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        // The number of items is not known, because a limit may leave some out.
+        let unknown_length = None;
+        let mut list = to.serialize_seq(unknown_length)?;
+        for item in items {
+            if !self.count_shown_value() {
+                break;
+            }
+            list.serialize_element(&self.nested(item))?;
+        }
+        list.end()
+    }
+
+    /// Writes entries of this value as an object, up to the first one beyond a limit. A key that is neither a text nor a number becomes
+    /// `?`.
+    fn serialize_map<S: Serializer>(
+        &self,
+        entries: impl IntoIterator<Item = (Value<'a>, Value<'a>)>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        // The number of entries is not known, because a limit may leave some out.
+        let unknown_length = None;
+        let mut map = to.serialize_map(unknown_length)?;
+        for (key, value) in entries {
+            if !self.count_shown_value() {
+                break;
+            }
+            match key {
+                Value::Str(key) => {
+                    self.budget.charge(key.len());
+                    map.serialize_entry(key, &self.nested(value))?;
+                }
+                // JSON has only strings as keys.
+                Value::Int(key) => map.serialize_entry(&key.to_string(), &self.nested(value))?,
+                _ => map.serialize_entry("?", &self.nested(value))?,
+            }
+        }
+        map.end()
+    }
+
     /// Counts one more value and charges it to the budget. Returns whether it may be shown.
     fn count_shown_value(&self) -> bool {
         let values_left = self.values_left.get();
@@ -203,37 +250,8 @@ impl Serialize for WireValue<'_> {
             }
             Value::Bytes(value) => to.collect_str(&format_args!("{} bytes", value.len())),
             Value::Other(what) => to.serialize_str(what),
-            Value::List(items) => {
-                // The number of items is not known, because a limit may leave some out.
-                let unknown_length = None;
-                let mut list = to.serialize_seq(unknown_length)?;
-                for item in items {
-                    if !self.count_shown_value() {
-                        break;
-                    }
-                    list.serialize_element(&self.nested(item))?;
-                }
-                list.end()
-            }
-            Value::Map(entries) => {
-                let unknown_length = None;
-                let mut map = to.serialize_map(unknown_length)?;
-                for (key, value) in entries {
-                    if !self.count_shown_value() {
-                        break;
-                    }
-                    match key {
-                        Value::Str(key) => {
-                            self.budget.charge(key.len());
-                            map.serialize_entry(key, &self.nested(value))?;
-                        }
-                        // JSON has only strings as keys.
-                        Value::Int(key) => map.serialize_entry(&key.to_string(), &self.nested(value))?,
-                        _ => map.serialize_entry("?", &self.nested(value))?,
-                    }
-                }
-                map.end()
-            }
+            Value::List(items) => self.serialize_list(items, to),
+            Value::Map(entries) => self.serialize_map(entries, to),
         }
     }
 }

@@ -67,26 +67,38 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(output::stdout(app::escape_form(args.json)));
     let mut code = ExitCode::SUCCESS;
     for file in &args.files {
-        let name = if file.as_os_str() == "-" { "stdin".into() } else { file.display().to_string() };
         let message = read_message(file, args.max_bytes);
         let decoded = decode_message(&mut reader, &message);
-        let budget = OutputBudget::new(args.max_output);
-        match &decoded {
-            Ok(message) if args.json => json::write_message(&mut out, &name, message, &budget)?,
-            Ok(message) => text::write_message(&mut out, &name, message, &budget)?,
-            Err(why) if args.json => json::write_error(&mut out, &name, why)?,
-            Err(why) => print_error(&mut out, &name, why)?,
-        }
-        if budget.is_exhausted() {
-            let what = format!("more than {} bytes of content; the rest is omitted (--max-output)", args.max_output);
-            print_error(&mut out, &name, &what)?;
-        }
+        write_decoded(&mut out, args, file, &decoded)?;
         if decoded.is_err() {
             code = ExitCode::from(2);
         }
     }
     out.flush()?;
     Ok(code)
+}
+
+/// Writes a message of `file`, or why the file has none, in the form that the arguments ask for. Says so if the message has more content
+/// than the arguments allow.
+fn write_decoded(
+    out: &mut impl Write,
+    args: &Args,
+    file: &Path,
+    decoded: &Result<message::AnyMessage<'_>, String>,
+) -> io::Result<()> {
+    let name = if file.as_os_str() == "-" { "stdin".into() } else { file.display().to_string() };
+    let budget = OutputBudget::new(args.max_output);
+    match decoded {
+        Ok(message) if args.json => json::write_message(out, &name, message, &budget)?,
+        Ok(message) => text::write_message(out, &name, message, &budget)?,
+        Err(why) if args.json => json::write_error(out, &name, why)?,
+        Err(why) => print_error(out, &name, why)?,
+    }
+    if budget.is_exhausted() {
+        let what = format!("more than {} bytes of content; the rest is omitted (--max-output)", args.max_output);
+        print_error(out, &name, &what)?;
+    }
+    Ok(())
 }
 
 /// Decodes what was read of a file. The error is a line for the user.

@@ -118,6 +118,7 @@ fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
             let value = match value {
                 Value::Int(value) => value.to_string(),
                 Value::Str(value) => format!("{:?}", printable(value)),
+                // A value of several parts would not fit into the line.
                 _ => continue,
             };
             if key != "type" {

@@ -129,7 +129,7 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
     if let [engine] = engines {
         facts.extend(facts::engine_facts(engine));
     }
-    // From here on, all engines are tested like one.
+    // From here on, all engines are tested like one: a permission that one of them lacks shows in the same row.
     let engine = all_processes(engines);
     facts.extend(facts::candidate_fact(watcher.topology()));
     let mut features = vec![rows::engine_row(!engines.is_empty(), watcher.topology())];

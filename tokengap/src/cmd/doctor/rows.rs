@@ -57,11 +57,13 @@ pub(super) fn splice_row(engine: &Engine) -> FeatureRow {
         "found the engine's listeners and their folders; copied a descriptor",
         check_folders_writable(engine).err().map(|error| Reason::new(&format_args!("{error:#}"))),
     );
-    let connections = engine.routes().into_iter().flat_map(|route| route.lanes);
-    let mut senders =
-        connections.filter_map(|connection| connection.from).map(|End { pid, fd, .. }| Holder { pid, fd });
+    // A lane is one connection of a hop.
+    let mut connections = engine.routes().into_iter().flat_map(|route| route.lanes);
     // One sender stands for all: the same permission is needed for each.
-    if let Some(Err(error)) = senders.next().map(handoff::check_duplicable) {
+    let first_sender = connections.find_map(|connection| connection.from);
+    if let Some(End { pid, fd, .. }) = first_sender
+        && let Err(error) = handoff::check_duplicable(Holder { pid, fd })
+    {
         row.state = FeatureState::Missing;
         row.reasons.push(Reason::new(&error));
     }

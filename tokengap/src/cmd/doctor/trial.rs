@@ -45,45 +45,73 @@ pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
         Err(ProbeError::Unavailable(degraded)) => return refused_rows(&(&degraded).into(), "an empty probe"),
         Err(error) => return refused_rows(&Reason::new(&error), "an empty probe"),
     };
-    let serves = Serves { written: CAPTURE, ..Serves::default() };
-    let writes = probe.observe_serving(std::process::id(), serves);
-    let arrivals = probe.observe_arrivals(std::process::id(), ListeningPorts::default());
-    let reads = probe.observe_zmtp_reads(std::process::id(), &BTreeSet::new());
-    let uprobe = probe_self_with_multi_uprobe();
-    let permissions = Permissions::current();
-    let rows = Feature::ALL.into_iter().map(|feature| {
+    let refusals = TrialRefusals::of_probe(&mut probe);
+    let mut rows = Vec::new();
+    for feature in Feature::ALL {
         let mut reasons: Vec<Reason> =
             probe.degraded().iter().filter(|degraded| degraded.feature == feature).map(Reason::from).collect();
-        let tried = match feature {
-            Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
-                let refusal = uprobe.as_ref().err();
-                reasons.extend(refusal.map(|degraded| Reason::from(&Degraded { feature, ..degraded.clone() })));
-                "a uprobe on tokengap itself"
-            }
-            Feature::Scheduler => "raw tracepoints of the scheduler",
-            Feature::Egress => {
-                reasons.extend(writes.as_ref().err().map(Reason::new));
-                "raw tracepoints of writes"
-            }
-            Feature::Arrivals => {
-                reasons.extend(arrivals.as_ref().err().map(Reason::new));
-                "raw tracepoints of sockets"
-            }
-            Feature::SocketReads => {
-                reasons.extend(reads.as_ref().err().map(Reason::new));
-                "a raw tracepoint of socket reads"
-            }
-            Feature::Queues | Feature::PythonStacks => "capabilities only; --try tests a running engine",
-        };
-        let capabilities = permissions.missing_for(feature);
+        reasons.extend(refusals.refusal_of(feature));
+        let capabilities = Permissions::current().missing_for(feature);
         // Reading one's own memory always works; that of another user's process needs capabilities.
         if reasons.is_empty() && !capabilities.is_empty() {
             let missing = Missing::Capabilities(capabilities);
             reasons.push(Reason::from(&Degraded { feature, pid: None, missing }));
         }
-        FeatureRow::with_reasons(feature.name(), tried, reasons)
-    });
-    rows.collect()
+        rows.push(FeatureRow::with_reasons(feature.name(), describe_trial(feature), reasons));
+    }
+    rows
+}
+
+/// Why the kernel refused parts of a probe of this process; `None` for each part that works.
+struct TrialRefusals {
+    uprobe: Option<Degraded>,
+    writes: Option<Reason>,
+    arrivals: Option<Reason>,
+    reads: Option<Reason>,
+}
+
+impl TrialRefusals {
+    /// Attaches each part to this process once.
+    fn of_probe(probe: &mut Probe) -> Self {
+        let own_pid = std::process::id();
+        let serves = Serves { written: CAPTURE, ..Serves::default() };
+        let writes = probe.observe_serving(own_pid, serves);
+        let arrivals = probe.observe_arrivals(own_pid, ListeningPorts::default());
+        let reads = probe.observe_zmtp_reads(own_pid, &BTreeSet::new());
+        Self {
+            uprobe: probe_self_with_multi_uprobe().err(),
+            writes: writes.err().map(|error| Reason::new(&error)),
+            arrivals: arrivals.err().map(|error| Reason::new(&error)),
+            reads: reads.err().map(|error| Reason::new(&error)),
+        }
+    }
+
+    /// Why the part that this feature needs was refused; `None` if it works, or was not tried.
+    fn refusal_of(&self, feature: Feature) -> Option<Reason> {
+        match feature {
+            Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
+                let refused = self.uprobe.clone()?;
+                // The same uprobe stands for all four features, so the reason names this one.
+                Some(Reason::from(&Degraded { feature, ..refused }))
+            }
+            Feature::Egress => self.writes.clone(),
+            Feature::Arrivals => self.arrivals.clone(),
+            Feature::SocketReads => self.reads.clone(),
+            Feature::Scheduler | Feature::Queues | Feature::PythonStacks => None,
+        }
+    }
+}
+
+/// What was tried for a feature, for its row.
+fn describe_trial(feature: Feature) -> &'static str {
+    match feature {
+        Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => "a uprobe on tokengap itself",
+        Feature::Scheduler => "raw tracepoints of the scheduler",
+        Feature::Egress => "raw tracepoints of writes",
+        Feature::Arrivals => "raw tracepoints of sockets",
+        Feature::SocketReads => "a raw tracepoint of socket reads",
+        Feature::Queues | Feature::PythonStacks => "capabilities only; --try tests a running engine",
+    }
 }
 
 /// A row of each feature with the same reason.

@@ -97,7 +97,8 @@ pub(crate) fn run_watch(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
+/// Watches the runs of these sources until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has
+/// ended. Returns a report for each run.
 fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<RunReport>> {
     let signals = Signals::install()?;
     let (mut remotes, first) = RemoteRuns::start(sources)?;
@@ -127,12 +128,18 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         run.source.leave_screen();
         run.session.remove_observer();
     }
+    // Both share the screen.
     drop(live_pairs);
     drop(maker);
-    let pairs = pair::join_runs(&pair_servers(&runs), args.report.slowest);
+    Ok(finish_runs(runs, args.report.slowest))
+}
+
+/// Ends the runs and returns their reports, with the pairs of prefill and decode servers among them.
+fn finish_runs(runs: Vec<Running<Pod>>, slowest: usize) -> Vec<RunReport> {
+    let pairs = pair::join_runs(&pair_servers(&runs), slowest);
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
-    Ok(finished)
+    finished
 }
 
 /// Prepares the screen for these runs, which share it. With several runs, the list shows first which one has a problem.
@@ -155,7 +162,7 @@ struct PodMaker<'a> {
 }
 
 impl PodMaker<'_> {
-    /// Makes the session and the screen's tab of a remote run. If `are_several`, the run records to a file of its own.
+    /// Connects a remote run with its analysis and with its place on the screen. If `are_several`, the run records to a file of its own.
     fn create_run(&mut self, remote: RemoteRun, are_several: bool) -> Running<Pod> {
         let run_index = self.run_count;
         self.run_count += 1;
@@ -163,6 +170,7 @@ impl PodMaker<'_> {
             Some(view) => Box::new(view),
             None => Box::new(Progress::default()),
         };
+        // The run opens its recording itself, once it knows the header of the source.
         let sink = Sink::none("watch", &self.config);
         let session = Session::new(&self.config, observer, sink, self.args.report.slowest);
         Running::new(Pod::new(remote, self.view(run_index), self.args, are_several), session)

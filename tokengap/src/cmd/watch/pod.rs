@@ -83,13 +83,14 @@ impl About for Pod {
 }
 
 impl Source for Pod {
-    /// Passes what has arrived from the remote run to the session, and updates its line in the list of runs.
+    /// Passes what has arrived from the remote run to the session, and at intervals updates the run's line in the list of runs. Returns
+    /// whether anything has arrived, or the run has ended.
     fn poll(&mut self, session: &mut Session) -> Flow {
         if self.is_stopped {
             return Flow::Ended;
         }
         let mut flow = Flow::Idle;
-        // Limited, so that all runs get their turn.
+        // Limited, because all watched runs are polled in turn on one thread.
         for _ in 0..SECTIONS_A_TURN {
             let Some(event) = self.remote.poll() else { break };
             self.process_remote_event(event, session);
@@ -214,27 +215,25 @@ impl Pod {
             StreamSection::Status(status) => self.last_status = *status,
             StreamSection::End(status) => {
                 self.last_status = *status;
-                if self.change_state(PodState::Ended) {
+                let is_newly_ended = self.change_state(PodState::Ended);
+                if is_newly_ended {
                     session.notify(format!("{} has ended", self.name));
                 }
+                // The run stays in this state.
                 return;
             }
         }
         self.down_reason.clear();
+        // A reconnection to a run that has ended gets its sections again.
         if self.state != PodState::Ended {
             self.change_state(PodState::Live);
         }
     }
 
-    /// Starts the run that this header describes. If the source had another run before, closes its files first.
+    /// Starts the run that this header describes, with an empty analysis. If the source had another run before, ends that first.
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
-            for message in session.close_files(&ReportInput::for_source(&self.kind)) {
-                session.notify(message);
-            }
-            session.notify(format!("{} was restarted: this is the new run", self.name));
-            // A recording holds one run.
-            self.record = None;
+            self.end_previous_run(session);
         }
         // Of each limit, the lower one holds: that of the source, or that of this command.
         let mut config = header.config;
@@ -253,6 +252,16 @@ impl Pod {
             session.add_degraded(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
         }
+    }
+
+    /// Closes the files of the previous run, and tells the user that the source was restarted.
+    fn end_previous_run(&mut self, session: &mut Session) {
+        for message in session.close_files(&ReportInput::for_source(&self.kind)) {
+            session.notify(message);
+        }
+        session.notify(format!("{} was restarted: this is the new run", self.name));
+        // A recording holds one run, so the new one is not recorded.
+        self.record = None;
     }
 
     /// Resets what was read, counted and stated so far, because it belongs to the previous run.
@@ -274,15 +283,14 @@ impl Pod {
         // Taken out, because the session's tick borrows this run.
         let mut reader = mem::take(&mut self.reader);
         let lost_before = reader.lost();
+        let mut process_record = |record: Record<'_>| match record {
+            Record::Event(event) => session.process_event(&event),
+            Record::Tick(now) => session.process_tick(now, self),
+            // Neither changes the analysis.
+            Record::Anchor(_) | Record::Closing(_) => {}
+        };
         // An error in the analysis of one run must not end the others.
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            reader.read(block, &mut |record| match record {
-                Record::Event(event) => session.process_event(&event),
-                Record::Tick(now) => session.process_tick(now, self),
-                // Neither changes the analysis.
-                Record::Anchor(_) | Record::Closing(_) => {}
-            })
-        }));
+        let read = catch_unwind(AssertUnwindSafe(|| reader.read(block, &mut process_record)));
         self.reader = reader;
         match read {
             Ok(Ok(())) => {}
