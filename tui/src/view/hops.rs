@@ -442,12 +442,14 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
 /// Number of frames that passed the hop in the slot, counted where they are sent if that is observed, otherwise where they are received.
 /// `None` if neither was observed any more.
 fn passed_frames(slot: &SlotValues, hop: &HopSummary) -> Option<f64> {
+    let values = slot.hops.get(hop.group);
     // In a slot from before the hop appeared, no frame passed it.
-    let Some(values) = slot.hops.get(hop.group) else { return Some(0.0) };
+    let passed = values.map(|values| values.passed).unwrap_or_default();
     if hop.observes_sends {
-        return Some(values.passed.frames_sent as f64);
+        return (!slot.sends_ended).then_some(passed.frames_sent as f64);
     }
-    (!values.receives_ended).then_some(values.passed.frames_received as f64)
+    let is_known = values.is_none_or(|values| !values.receives_ended);
+    is_known.then_some(passed.frames_received as f64)
 }
 
 /// Maximum number of rows for workers from row `y` on, if `hops_below` hops follow them. The facts of the hop keep their room, but workers
