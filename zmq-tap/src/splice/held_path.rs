@@ -155,11 +155,7 @@ impl HeldPath {
         }
         self.remove_leftovers();
         self.note.remove_note();
-        if can_put_back {
-            Ok(())
-        } else {
-            Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
-        }
+        if can_put_back { Ok(()) } else { Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside))) }
     }
 
     /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener. A file that cannot be removed stays: its
