@@ -327,8 +327,7 @@ impl Http2Parser {
         Ok(Some(head))
     }
 
-    /// Begins the frame with this head. Fails if the head is invalid, or invalid behind the frames before it: a block of header fields may
-    /// span several frames, which must follow each other.
+    /// Begins the frame with this head. Fails if the head is invalid, or if it interrupts a block of header fields that spans several frames.
     fn begin_frame(&mut self, head: FrameHead) -> Result<(), Unreadable> {
         let continues_block = head.kind == CONTINUATION && head.stream == self.block.stream;
         // Nothing may interrupt an open block of fields, and only an open one can be continued.
@@ -410,8 +409,7 @@ impl Http2Parser {
         }
     }
 
-    /// Processes a complete block of header fields: the head of a response, which begins it, or its trailers, which are fields behind the
-    /// body.
+    /// Processes a complete block of header fields: the head of a response, or its trailers, which are fields behind the body.
     fn end_block(&mut self, emit: &mut EmitOnStream<'_>) {
         self.block.is_open = false;
         // Decoded in any case, because later blocks may refer to these fields.
