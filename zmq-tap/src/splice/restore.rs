@@ -120,8 +120,8 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
     Some(outcome)
 }
 
-/// Moves the engine's socket back to `name` if it is still aside, and removes sockets that nobody listens on. What is done depends on the
-/// files that have both names now.
+/// Moves the engine's socket back to `name` if it is still aside, and removes sockets that nobody listens on. Decides by the files that
+/// both names lead to now.
 fn reverse_move(folder: &Folder, name: &str, moved: &MoveRecord) -> Restored {
     let shown = folder.shown(name);
     let at_name = ExaminedName::open(folder, name, moved);

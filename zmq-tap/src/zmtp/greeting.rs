@@ -80,7 +80,8 @@ impl GreetingReader {
         Self { bytes: [0; V3_LENGTH], filled: 0 }
     }
 
-    /// Adds the next byte and returns the result so far. No byte may follow a result other than [`GreetingStep::More`].
+    /// Adds the next byte of the greeting, which opens a ZMTP connection, and returns the result so far. No byte may follow a result other
+    /// than [`GreetingStep::More`].
     pub(super) fn push_byte(&mut self, byte: u8) -> GreetingStep {
         self.bytes[self.filled] = byte;
         self.filled += 1;
