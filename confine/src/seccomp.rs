@@ -236,7 +236,7 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
     Ok(rules)
 }
 
-/// Rules that permit each of `values` for argument `index`. Arguments are counted from 0.
+/// One rule for each of `values`, which matches if argument `index` equals that value. Arguments are counted from 0.
 fn argument_is_any_of(index: u8, values: &[u64]) -> BuildResult<Vec<SeccompRule>> {
     let mut rules = Vec::with_capacity(values.len());
     for value in values {

@@ -181,8 +181,8 @@ impl ResponseReader {
         }
     }
 
-    /// Ends the connection, and the responses in progress. `unacknowledged`: number of bytes accepted by the kernel and not acknowledged by
-    /// the client.
+    /// Ends the connection, and the responses in progress on it. `end`: how the connection ended. `unacknowledged`: number of bytes that the
+    /// kernel has accepted and the client has not acknowledged.
     pub fn end_connection(
         &mut self,
         at: MonoNs,
@@ -201,6 +201,7 @@ impl ResponseReader {
         if let Parser::Http(parser) = parser
             && end == AnswerEnd::ServerLeft
         {
+            // HTTP/1 does not hide when requests arrive.
             let other_protocol = None;
             parser.end_connection(&mut |element| {
                 responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
@@ -326,8 +327,8 @@ impl ResponseReader {
 }
 
 impl ConnectionResponses {
-    /// Adds an element to the response of its stream, which it may begin or end. At the limit of streams, evicts the oldest response.
-    /// `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
+    /// Adds an element, such as an event, to the response of its HTTP/2 stream, which it may begin or end. At the limit of streams, ends the
+    /// oldest response. `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
     fn add_element(
         &mut self,
         stream: u32,
@@ -354,10 +355,11 @@ impl ConnectionResponses {
         if is_new_stream && open.len() >= limits.streams {
             end_oldest(open, server, sink);
         }
-        let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
+        let begins_response = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
         let response = open.entry(stream).or_default();
         response.apply_element(element, limits, server, sink);
-        if begins {
+        if begins_response {
+            // The request that arrived last is the one that this response answers.
             let arrival = take_arrival(next_arrival, other_protocol);
             let caller_span = trace_parent.take();
             set_request(response, arrival, caller_span);

@@ -102,6 +102,7 @@ impl GrpcParser {
                 self.has_output = true;
                 self.has_last_message = output.is_last;
                 output.is_whole_body = self.message_count == 1 && output.is_last;
+                // Whether the messages of this response have ids or text. Until that is decided, they are kept.
                 let is_decided = self.decide_first_field(&output, prefix, message, limit, emit);
                 if is_decided {
                     self.emit_output(output, emit);

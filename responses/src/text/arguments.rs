@@ -195,27 +195,25 @@ fn exact_characters(text: &str) -> Vec<CharSpan> {
     chars.map(|(from, char)| CharSpan { char, from, to: from + char.len_utf8() }).collect()
 }
 
-/// The characters without blanks, and with each escape replaced by its character. Strings are treated like the rest of the JSON, so a part
-/// of the text has the same characters alone as in the whole.
+/// The characters of JSON without blanks, and with each escape, such as `\n`, replaced by its character. Strings are treated like the rest of
+/// the JSON, so a part of the text has the same characters alone as in the whole.
 fn plain_characters(text: &str) -> Vec<CharSpan> {
     let mut spans = Vec::with_capacity(text.len());
-    let mut rest = text.char_indices().peekable();
-    while let Some((from, char)) = rest.next() {
-        let mut to = from + char.len_utf8();
-        let plain_char = match char {
-            '\\' => {
-                // An escape that is cut at the end of the text.
-                let Some(Escape { char, bytes }) = parse_escape(&text[from..]) else { break };
-                to = from + bytes;
-                // The other characters of the escape.
-                while rest.next_if(|(offset, _)| *offset < to).is_some() {}
-                char
-            }
-            char => char,
-        };
+    let mut from = 0;
+    while let Some(written_char) = text[from..].chars().next() {
+        let mut plain_char = written_char;
+        let mut bytes = written_char.len_utf8();
+        if written_char == '\\' {
+            // `None` for an escape that is cut at the end of the text.
+            let Some(escape) = parse_escape(&text[from..]) else { break };
+            plain_char = escape.char;
+            bytes = escape.bytes;
+        }
+        let to = from + bytes;
         if !plain_char.is_whitespace() {
             spans.push(CharSpan { char: plain_char, from, to });
         }
+        from = to;
     }
     spans
 }
@@ -250,7 +248,7 @@ struct Escape {
     bytes: usize,
 }
 
-/// The escape at the begin of `text`; `None` if it is incomplete.
+/// The escape of a JSON string at the begin of `text`, which is a backslash. `None` if the escape is incomplete.
 fn parse_escape(text: &str) -> Option<Escape> {
     match text.as_bytes().get(1)? {
         b'u' => {
