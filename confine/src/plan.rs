@@ -107,8 +107,8 @@ impl Plan {
     }
 }
 
-/// Whether something is at `path` that is not replaced by a new file. A regular file is replaced, and so is a socket, which a killed process
-/// may have left.
+/// Whether something is at `path` that is not replaced by a new file. A regular file is replaced, and so is a socket, which a killed
+/// process may have left.
 fn is_written_directly(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| {
         let kind = metadata.file_type();

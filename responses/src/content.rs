@@ -193,8 +193,8 @@ impl ContentMatcher {
 }
 
 impl StreamTokens {
-    /// Whether the chunks of this stream occur in `sent`, the hashed tokens of a request: in order, each contiguous. Tokens between them were
-    /// lost.
+    /// Whether the chunks of this stream occur in `sent`, the hashed tokens of a request: in order, each contiguous. Tokens between them
+    /// were lost.
     fn occurs_in(&self, sent: &[u32]) -> bool {
         // The earliest position of a chunk leaves the most room for later chunks, so no other position needs to be tried.
         let mut rest = sent;

@@ -39,8 +39,8 @@ impl<'a, const N: usize> NextMessage<'a, N> {
 }
 
 impl<const N: usize> Framed<N> {
-    /// Removes the next message from `input`. A message that is complete within `input` is not copied. One of more than `limit` bytes behind
-    /// its prefix, or without space in memory, is skipped. `read_length`: reads from a prefix the number of bytes behind it.
+    /// Removes the next message from `input`. A message that is complete within `input` is not copied. One of more than `limit` bytes
+    /// behind its prefix, or without space in memory, is skipped. `read_length`: reads from a prefix the number of bytes behind it.
     pub fn next_message<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],

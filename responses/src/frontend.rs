@@ -176,8 +176,8 @@ impl TimedResponse {
         }
     }
 
-    /// Begins a response. A short write between responses, one that the socket did not accept in full, may be the beginning of this one, and
-    /// so counts for it.
+    /// Begins a response. A short write between responses, one that the socket did not accept in full, may be the beginning of this one,
+    /// and so counts for it.
     fn begin_response(&mut self) {
         // The writes so far belong to the previous response if it has begun and not ended.
         let writes_before = if self.has_begun { Writes::default() } else { self.writes };

@@ -327,7 +327,8 @@ impl Http2Parser {
         Ok(Some(head))
     }
 
-    /// Begins the frame with this head. Fails if the head is invalid, or if it interrupts a block of header fields that spans several frames.
+    /// Begins the frame with this head. Fails if the head is invalid, or if it interrupts a block of header fields that spans several
+    /// frames.
     fn begin_frame(&mut self, head: FrameHead) -> Result<(), Unreadable> {
         let continues_block = head.kind == CONTINUATION && head.stream == self.block.stream;
         // Nothing may interrupt an open block of fields, and only an open one can be continued.

@@ -22,8 +22,8 @@ pub(super) struct AnnouncedStream {
 }
 
 impl AnnouncedStream {
-    /// Request id of an event on this stream. The event has the stream's name in its place: `name`, followed by `#` and the index of a choice
-    /// other than the first. `None` for an event of another stream.
+    /// Request id of an event on this stream. The event has the stream's name in its place: `name`, followed by `#` and the index of a
+    /// choice other than the first. `None` for an event of another stream.
     pub(super) fn request_id_of(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice_suffix = name.strip_prefix(self.subject.as_str())?;
         // The engine's id, or the frontend's while that is unknown.

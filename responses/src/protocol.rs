@@ -96,7 +96,8 @@ fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected>
     if is_too_short { Some(Detected::Short) } else { None }
 }
 
-/// Detects a chunk of an HTTP/1 body: a line with its size, and data. Only a chunk whose data begins with a server-sent event is recognised.
+/// Detects a chunk of an HTTP/1 body: a line with its size, and data. Only a chunk whose data begins with a server-sent event is
+/// recognised.
 fn detect_chunk_with_event(bytes: &[u8]) -> Detected {
     let Some(chunk_data) = behind_size_line(bytes) else {
         let may_be_size_line = bytes.len() < DETECT_BYTES && bytes.iter().all(u8::is_ascii_hexdigit);

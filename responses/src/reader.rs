@@ -181,8 +181,8 @@ impl ResponseReader {
         }
     }
 
-    /// Ends the connection, and the responses in progress on it. `end`: how the connection ended. `unacknowledged`: number of bytes that the
-    /// kernel has accepted and the client has not acknowledged.
+    /// Ends the connection, and the responses in progress on it. `end`: how the connection ended. `unacknowledged`: number of bytes that
+    /// the kernel has accepted and the client has not acknowledged.
     pub fn end_connection(
         &mut self,
         at: MonoNs,
@@ -327,8 +327,8 @@ impl ResponseReader {
 }
 
 impl ConnectionResponses {
-    /// Adds an element, such as an event, to the response of its HTTP/2 stream, which it may begin or end. At the limit of streams, ends the
-    /// oldest response. `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
+    /// Adds an element, such as an event, to the response of its HTTP/2 stream, which it may begin or end. At the limit of streams, ends
+    /// the oldest response. `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
     fn add_element(
         &mut self,
         stream: u32,

@@ -195,8 +195,8 @@ fn exact_characters(text: &str) -> Vec<CharSpan> {
     chars.map(|(from, char)| CharSpan { char, from, to: from + char.len_utf8() }).collect()
 }
 
-/// The characters of JSON without blanks, and with each escape, such as `\n`, replaced by its character. Strings are treated like the rest of
-/// the JSON, so a part of the text has the same characters alone as in the whole.
+/// The characters of JSON without blanks, and with each escape, such as `\n`, replaced by its character. Strings are treated like the rest
+/// of the JSON, so a part of the text has the same characters alone as in the whole.
 fn plain_characters(text: &str) -> Vec<CharSpan> {
     let mut spans = Vec::with_capacity(text.len());
     let mut from = 0;

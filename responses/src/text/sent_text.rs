@@ -122,7 +122,8 @@ impl SentText {
         self.pending.len() * size_of::<OutputPosition>() + self.text.len()
     }
 
-    /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
+    /// Adds the next chunk that the engine has sent. Returns false if a chunk before it was missed, its text is unknown, or a limit is
+    /// reached.
     pub(super) fn add_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
         let Some(tokens_so_far) = self.tokens_up_to(chunk) else { return false };
         if !self.is_next_chunk(chunk, tokens_so_far) || self.is_full() {
@@ -170,7 +171,8 @@ impl SentText {
         }
     }
 
-    /// Text of a chunk's ids. `None` if one of them is not known. A token that stops the request has no text.
+    /// Turns the token ids of a chunk into text, which continues that of the earlier chunks. `None` if one of the ids is not known. A token
+    /// that stops the request has no text.
     fn detokenize_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
         // The chunk does not carry all ids that it lists.
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {

@@ -89,8 +89,8 @@ pub(super) struct ChunkEnd {
 }
 
 impl ResponseCalls {
-    /// Appends the pieces of calls in the JSON list `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make all
-    /// calls of the response unknown.
+    /// Appends the pieces of calls in the JSON list `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make
+    /// all calls of the response unknown.
     pub(super) fn add_event(&mut self, json: &str) {
         let Ok(elements) = serde_json::from_str::<Vec<CallElement>>(json) else {
             self.are_unknown = true;
@@ -148,8 +148,8 @@ impl ResponseCalls {
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
-    /// Compares each call with its object in the engine's text, and returns the first one with the worst outcome. `None` if the response has
-    /// no calls. `objects`: where the arguments of each call are in the text, if that is known.
+    /// Compares each call with its object in the engine's text, and returns the first one with the worst outcome. `None` if the response
+    /// has no calls. `objects`: where the arguments of each call are in the text, if that is known.
     fn worst_call(
         &self,
         sent: &SearchedText<'_>,
@@ -193,8 +193,8 @@ impl ResponseCalls {
         })
     }
 
-    /// Where in the engine's text the arguments of each call of the response are: a JSON object behind the call's name. `None` for a call if
-    /// that is not certain, or if its arguments have another form.
+    /// Where in the engine's text the arguments of each call of the response are: a JSON object behind the call's name. `None` for a call
+    /// if that is not certain, or if its arguments have another form.
     fn find_objects(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
         let mut objects = vec![None; self.calls.len()];
         let mut search_end = text.len();

@@ -58,9 +58,9 @@ impl MessageAssembly {
         }
     }
 
-    /// Processes an element that the scanner has found in the stream. Adds a frame to the message, of which it is a part, or notes a rejected
-    /// connection or an unreadable part of the stream. `read_at`: time when the last byte of the element was read. `is_kept`: its bytes are
-    /// still in memory.
+    /// Processes an element that the scanner has found in the stream. Adds a frame to the message, of which it is a part, or notes a
+    /// rejected connection or an unreadable part of the stream. `read_at`: time when the last byte of the element was read. `is_kept`: its
+    /// bytes are still in memory.
     pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {

@@ -88,7 +88,8 @@ fn record_connect_failure(
     }
 }
 
-/// Relays both directions until both have ended, one failed, or the relay stops.
+/// Copies the bytes of both directions between the connection that was `accepted` and the one to the `upstream`. Ends when both directions
+/// have ended, and some time after one has failed or the relay stops. Returns how the connection ended.
 async fn relay_both_directions<W: StreamObserver>(
     journal: &Arc<Journal>,
     accepted: &Socket,
@@ -131,13 +132,14 @@ async fn relay_both_directions<W: StreamObserver>(
                         upstream.end_reading();
                     }
                 }
-                // The peer did not close its connection in response.
+                // The peer, which was asked to leave, did not close its connection in response.
                 () = wait_until(leave_deadline) => {
                     leave_deadline = None;
                     // What the kernel has accepted is still read.
                     accepted.end_reading();
                     upstream.end_reading();
                 }
+                // The bytes on their way were given their time.
                 () = wait_until(deadline) => break,
             }
             // The other side gets a reset, and needs no further bytes.

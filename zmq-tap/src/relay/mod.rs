@@ -216,8 +216,8 @@ impl Relay {
         self.shared.counters.read()
     }
 
-    /// Stops accepting, removes the socket files that the relay made, drains accepted bytes for at most `RelayOptions::drain`, and closes every
-    /// connection. Senders see a closed connection, as when a receiver restarts.
+    /// Stops accepting, removes the socket files that the relay made, drains accepted bytes for at most `RelayOptions::drain`, and closes
+    /// every connection. Senders see a closed connection, as when a receiver restarts.
     pub fn stop(mut self) -> RelayStats {
         self.stop_and_join();
         self.stats()

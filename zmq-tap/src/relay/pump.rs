@@ -76,6 +76,7 @@ pub(super) async fn copy_until_end(
                 Ok(written) => {
                     window.record_written(written);
                     watch.observe_written(&mut window, written, MonoNs::now());
+                    // The receiver has accepted enough to be trusted to read what the kernel buffers for it.
                     if window.written() >= TRUST_AFTER_BYTES
                         && let Some(size) = usual_buffer_bytes.take()
                     {

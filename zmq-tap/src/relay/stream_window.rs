@@ -115,7 +115,8 @@ impl StreamWindow {
     }
 
     /// Least number of spare bytes with which an incomplete message stays in its block of memory. With fewer, it is copied to another
-    /// block. `buffered`: number of its bytes that are read. `rest_of_frame`: number of bytes to come of its current frame, or 0 if unknown.
+    /// block. `buffered`: number of its bytes that are read. `rest_of_frame`: number of bytes to come of its current frame, or 0 if
+    /// unknown.
     fn min_spare_to_stay(&self, buffered: usize, rest_of_frame: usize) -> usize {
         let is_cheap_to_move = buffered < self.min_spare_bytes();
         if is_cheap_to_move {

@@ -88,8 +88,8 @@ impl FrameReader {
         }
     }
 
-    /// Processes the next bytes. `on_element` returns whether it knows the frame. A stream that is joined midway is presumed to begin with a
-    /// frame. The first known frame proves that, and a search that finds frames elsewhere disproves it.
+    /// Processes the next bytes. `on_element` returns whether it knows the frame. A stream that is joined midway is presumed to begin with
+    /// a frame. The first known frame proves that, and a search that finds frames elsewhere disproves it.
     pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> bool) {
         let Self { scanner, assembly, .. } = self;
         let base = scanner.position();
@@ -137,8 +137,8 @@ struct FrameAssembly {
 
 impl FrameAssembly {
     /// Processes an element of the stream, `mark`, which the scanner has found in `bytes`. They begin at the stream offset `base`. Tells
-    /// `on_element` of a frame, and of positions where frames are found or lost. Its result says whether it knows a frame, and means nothing
-    /// for other elements.
+    /// `on_element` of a frame, and of positions where frames are found or lost. Its result says whether it knows a frame, and means
+    /// nothing for other elements.
     fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         match mark {
             Mark::Frame { span, more } => {

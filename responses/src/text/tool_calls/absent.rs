@@ -1,7 +1,7 @@
 //! Tool calls in the engine's text that are in no field of the response.
 //!
-//! Only calls whose name and arguments are members of a JSON object are recognised. Nothing is at fault for certain: a parser leaves out calls
-//! of functions that the request does not offer, and reasoning that the client did not ask for may contain calls.
+//! Only calls whose name and arguments are members of a JSON object are recognised. Nothing is at fault for certain: a parser leaves out
+//! calls of functions that the request does not offer, and reasoning that the client did not ask for may contain calls.
 
 use std::ops::Range;
 
@@ -80,7 +80,8 @@ impl ResponseCalls {
     }
 }
 
-/// Removes objects from `rest` up to the first one with this JSON value, and returns that one. `None` if there is none, or above the budget.
+/// Removes objects from `rest` up to the first one with this JSON value, and returns that one. `None` if there is none, or above the
+/// budget.
 fn next_object_with_value<'o>(
     value: &Value,
     rest: &mut impl Iterator<Item = &'o Range<usize>>,
