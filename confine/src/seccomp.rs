@@ -165,7 +165,8 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64)?]);
     }
-    rules.insert(libc::SYS_ioctl, argument_is_any_of(1, &[INPUT_IOCTLS, OWNER_IOCTLS].concat())?);
+    let forbidden_requests = [INPUT_IOCTLS, OWNER_IOCTLS].concat();
+    rules.insert(libc::SYS_ioctl, argument_is_any_of(1, &forbidden_requests)?);
     rules.insert(libc::SYS_fcntl, argument_is_any_of(1, &OWNER_FCNTLS)?);
     Ok(rules)
 }

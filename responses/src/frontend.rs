@@ -143,8 +143,8 @@ pub(super) struct TimedResponse {
 }
 
 impl TimedResponse {
-    /// Records the time of the connection's next element, on this HTTP/2 stream (0 for other protocols). At the end of the response, passes
-    /// its times to `waits`.
+    /// Records the time of the connection's next element, such as an event of a response, on this HTTP/2 stream (0 for other protocols). At
+    /// the end of the response, passes its times to `waits`.
     pub(super) fn time_element(
         &mut self,
         stream: u32,

@@ -405,8 +405,9 @@ impl OpenResponse {
         self.announced.as_ref().is_some_and(|announced| announced.rid.is_some())
     }
 
-    /// Id of the engine's request whose tokens a worker's stream carried. `None` if the stream was announced with the engine's id, if no
-    /// single request has these tokens, and for other responses. Counts whether the stream's request is known.
+    /// Id of the engine's request whose tokens a worker's stream to a frontend carried, found by comparing tokens. `None` for other
+    /// responses, if the stream's request is known by its id, and if no single request has these tokens. Counts whether the request is
+    /// known.
     fn match_by_content(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
         if !self.is_worker_stream {
             return None;
@@ -416,7 +417,7 @@ impl OpenResponse {
             return None;
         }
         let mut matched_rid = None;
-        // Of a stream with missed events, the tokens are not known well enough.
+        // With missed events or without a count, the tokens of the stream are not known well enough.
         if self.is_fully_observed
             && let Some(token_count) = part.stated_tokens
         {
