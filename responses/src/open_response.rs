@@ -205,13 +205,11 @@ impl OpenResponse {
         sink: &mut EventSink<'_>,
     ) {
         let shown_id = replace_shown_id(&mut completion, announced, ids);
-        if let (None, Some(shown_id)) = (announced, &shown_id) {
-            // Events before the first frame were reported under the id that the response shows.
-            if self.find_part(&completion.rid).is_none() && self.find_part(shown_id).is_some() {
-                self.mark_incomplete();
-            }
-            let is_compared = server.texts.is_compared(&completion.rid);
-            completion.tokens = self.count_tokens(&completion, limits, is_compared, sink);
+        // A stream between processes lists the ids of its tokens.
+        if announced.is_none()
+            && let Some(shown_id) = &shown_id
+        {
+            completion.tokens = self.count_under_hop_id(&completion, shown_id, limits, server, sink);
         }
         let is_joined_by_name = announced.is_some_and(|announced| announced.rid.is_some());
         let tokens_by_text = self.count_by_text(&completion, server);
@@ -233,6 +231,26 @@ impl OpenResponse {
         {
             server.content.add_stream_chunk(&mut part.stream_tokens, completion.ids);
         }
+    }
+
+    /// Number of tokens in an event that has got the id of its request on the hops, in place of the `shown_id` of the response. `None` if
+    /// an earlier event or this one shows no count.
+    #[inline]
+    fn count_under_hop_id(
+        &mut self,
+        completion: &Completion<'_>,
+        shown_id: &str,
+        limits: &Limits,
+        server: &Server,
+        sink: &mut EventSink<'_>,
+    ) -> Option<u32> {
+        // Events before the engine's first frame were reported under the shown id, so they are missing in the count of this one.
+        let has_events_under_shown_id = self.find_part(&completion.rid).is_none() && self.find_part(shown_id).is_some();
+        if has_events_under_shown_id {
+            self.mark_incomplete();
+        }
+        let is_compared = server.texts.is_compared(&completion.rid);
+        self.count_tokens(completion, limits, is_compared, sink)
     }
 
     /// Reports the arrival of a new request and the span of its caller, as far as they are known.

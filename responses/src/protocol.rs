@@ -71,8 +71,8 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     detect_chunk_with_event(bytes)
 }
 
-/// Detects a protocol with binary frames, which is one of `protocols` or HTTP/2. [`Detected::Short`] if the bytes may begin one and are too
-/// few. `None` if they begin none.
+/// Detects a protocol with binary frames: HTTP/2, or one of `protocols`. [`Detected::Short`] if more bytes are needed to tell. `None` for
+/// any other protocol.
 fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
     let mut is_too_short = false;
     for protocol in protocols {

@@ -91,7 +91,7 @@ impl GrpcParser {
         self.framed = framed;
     }
 
-    /// Parses a complete gRPC message of the response, and emits what it has. `prefix`: the bytes before it, which are a flag for
+    /// Parses a complete gRPC message of the response, and emits its elements. `prefix`: the bytes before it, which are a flag for
     /// compression and its length. `limit`: number of bytes of messages that may be kept.
     fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
         let [compression_flag, ..] = prefix;
