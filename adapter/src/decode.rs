@@ -260,8 +260,9 @@ impl<'a> Decoded<'a> {
         Some(SendWait { hop, ns: sent_at.since(made_at) })
     }
 
-    /// The engine's times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine. Leaves
-    /// out entries without a request id, and those in which the engine set no time.
+    /// The engine's own times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine: when
+    /// the request was queued, when it first entered a batch, and when its prompt was processed. Leaves out entries without a request id,
+    /// and those in which the engine set no time.
     pub fn request_times(&self, sent_at: MonoNs) -> impl Iterator<Item = RequestTimes<'_>> {
         self.engine_seconds.iter().filter_map(move |entry| {
             let rid = self.chunks.get(entry.chunk)?.rid;
@@ -358,8 +359,8 @@ impl Decoders {
         }
     }
 
-    /// Decodes all parts of one message of a socket. The first format that decodes a message with output is kept in `format`, and is used
-    /// for all later messages of the socket.
+    /// Decodes all parts of one message of a socket, whose engine is not known at first. The first decoder that decodes a message with
+    /// output is kept in `format`, and is used for all later messages of the socket.
     pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let index = match format.decoder_index {
             Some(known) => known,

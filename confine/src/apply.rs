@@ -8,8 +8,8 @@ use crate::plan::{Capabilities, Plan, Work};
 use crate::{caps, seccomp};
 
 impl Plan {
-    /// Drops all rights that the plan does not keep. This cannot be undone. A step that fails is listed in the outcome, and the next ones
-    /// are still taken where possible.
+    /// Drops all rights of this process that the plan does not keep. This cannot be undone. A step that fails is listed in the outcome, and
+    /// the next ones are still taken where possible.
     pub fn apply(&self) -> Outcome {
         let mut outcome = Outcome::of_unconfined_process();
         report_earlier_threads(&mut outcome);
@@ -23,7 +23,7 @@ impl Plan {
             outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
             return outcome;
         }
-        // Landlock also refuses reading `/proc` entries of other processes.
+        // Landlock would also refuse reading `/proc` entries of other processes, so observers go without it.
         if !self.work.observes_processes() {
             self.restrict_access(rules, &mut outcome);
         }

@@ -28,8 +28,8 @@ pub(crate) struct DroppedRights {
     pub(crate) user_change: Option<Result<u32>>,
 }
 
-/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the capabilities that
-/// were kept, and the result of the change.
+/// Drops all capabilities, the parts of root's rights, except those that `plan` keeps or its files need. Changes the user if planned.
+/// Returns the capabilities that were kept, and the result of the change. The order of the steps matters, because each needs some rights.
 pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     let permitted = capabilities(None)?.permitted;
     // Without capabilities there is nothing to drop, and the user cannot be changed.
@@ -40,7 +40,7 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     // The bounding set comes first, since changing it needs CAP_SETPCAP.
     reduce_bounding_set(keep)?;
     clear_ambient_set()?;
-    // Before the capabilities that this needs are dropped.
+    // Before the capabilities are dropped that the change of the user needs.
     let user_change = change_user_as_planned(plan);
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok(DroppedRights { kept: keep, user_change })
@@ -64,7 +64,7 @@ fn change_user_as_planned(plan: &Plan) -> Option<Result<u32>> {
     }
 }
 
-/// Removes all capabilities but `keep` from the bounding set, which limits what an executed program can gain.
+/// Removes all capabilities but `keep` from the bounding set of this thread: those that a program which it executes could gain.
 fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
     for bit in 0..CAPABILITY_BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
@@ -108,8 +108,8 @@ fn is_accessible(path: &Path, access: Access) -> bool {
     !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }
 
-/// Whether all files of the plan can be accessed without capabilities. Puts the capabilities of this thread out of effect for the test, and
-/// then back.
+/// Whether all files of the plan can be accessed without capabilities. Switches the capabilities of this thread off for the test, and then
+/// on again.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let this_thread = None;
     let own_capabilities = capabilities(this_thread)?;

@@ -43,6 +43,11 @@ fn path_rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<Path
     PathFd::new(path).ok().map(|found| PathBeneath::new(found, access))
 }
 
+/// Rules for those of the files and folders that exist.
+fn path_rules(paths: &[impl AsRef<Path>], access: BitFlags<AccessFs>) -> Vec<PathBeneath<PathFd>> {
+    paths.iter().filter_map(|path| path_rule(path.as_ref(), access)).collect()
+}
+
 /// Rule that permits this use of a TCP port.
 fn port_rule(access: PortAccess) -> NetPort {
     match access {
@@ -68,18 +73,16 @@ impl LandlockRules {
     pub(crate) fn from_plan(plan: &Plan) -> Self {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
-        // A file that does not exist gets no rule.
-        let mut paths = Vec::new();
-        paths.extend(COMMON_FILES.iter().filter_map(|path| path_rule(path.as_ref(), read)));
-        paths.extend(TERMINAL.iter().filter_map(|path| path_rule(path.as_ref(), terminal)));
+        let mut paths = path_rules(&COMMON_FILES, read);
+        paths.extend(path_rules(&TERMINAL, terminal));
         let mut ports = plan.ports.clone();
         // For host names, which work on files never resolves.
         if plan.work != Work::Files {
-            paths.extend(RESOLVER_FILES.iter().filter_map(|path| path_rule(path.as_ref(), read)));
+            paths.extend(path_rules(&RESOLVER_FILES, read));
             ports.push(PortAccess::Connect(DNS_PORT));
         }
-        paths.extend(plan.read.iter().filter_map(|path| path_rule(path, read)));
-        paths.extend(plan.write.iter().filter_map(|path| path_rule(path, read | write_access())));
+        paths.extend(path_rules(&plan.read, read));
+        paths.extend(path_rules(&plan.write, read | write_access()));
         // Signals to processes outside are refused, and so are connections to their abstract sockets unless the plan permits these.
         let scopes = if plan.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(NEWEST) };
         Self { paths, ports, scopes }

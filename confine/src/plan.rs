@@ -93,16 +93,25 @@ impl Plan {
         }
     }
 
-    /// Permits creating or replacing `path`, by permitting writes in its folder.
+    /// Permits creating or replacing the file `path`, by permitting writes in its folder. If `path` is a device, pipe, terminal or folder,
+    /// permits writes to it alone.
     pub fn permit_creation(&mut self, path: &Path) {
+        if is_written_directly(path) {
+            self.write.push(path.to_owned());
+            return;
+        }
         // The parent of a bare file name is the empty path.
         let parent = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = parent.unwrap_or(Path::new("."));
-        // A device, pipe or terminal is written to directly. A socket left by a killed process is replaced.
-        let is_written_directly = path.metadata().is_ok_and(|metadata| {
-            let kind = metadata.file_type();
-            !kind.is_file() && !kind.is_socket()
-        });
-        self.write.push(if is_written_directly { path } else { folder }.to_owned());
+        self.write.push(folder.to_owned());
     }
+}
+
+/// Whether something is at `path` that is not replaced by a new file. A regular file is replaced, and so is a socket, which a killed
+/// process may have left.
+fn is_written_directly(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        !kind.is_file() && !kind.is_socket()
+    })
 }

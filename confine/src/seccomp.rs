@@ -153,7 +153,7 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     if work != Work::Move {
         lists.push(FORBIDDEN_UNLESS_MOVE);
     }
-    let mut rules: SeccompRules = lists.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules = rules_without_conditions(&lists);
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let mut other_namespaces = Vec::new();
     if work.attaches_programs() {
@@ -165,11 +165,19 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64)?]);
     }
-    let requests = INPUT_IOCTLS.iter().chain(&OWNER_IOCTLS).map(|&request| argument_equals(1, request));
-    rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
-    let owners = OWNER_FCNTLS.iter().map(|&command| argument_equals(1, command));
-    rules.insert(libc::SYS_fcntl, owners.collect::<BuildResult<_>>()?);
+    let forbidden_requests = [INPUT_IOCTLS, OWNER_IOCTLS].concat();
+    rules.insert(libc::SYS_ioctl, argument_is_any_of(1, &forbidden_requests)?);
+    rules.insert(libc::SYS_fcntl, argument_is_any_of(1, &OWNER_FCNTLS)?);
     Ok(rules)
+}
+
+/// Rules that match each call of these lists, whatever its arguments.
+fn rules_without_conditions(lists: &[&[c_long]]) -> SeccompRules {
+    let mut rules = SeccompRules::new();
+    for call in lists.concat() {
+        rules.insert(call, Vec::new());
+    }
+    rules
 }
 
 /// Rules for the permitted calls. One without conditions is permitted whatever its arguments.
@@ -189,7 +197,7 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         Work::Open => lists.push(FORBIDDEN_UNLESS_OPENER),
         Work::Files | Work::Network => {}
     }
-    let mut rules: SeccompRules = lists.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules = rules_without_conditions(&lists);
     let mut requests = IOCTLS.to_vec();
     if work != Work::Files {
         requests.extend(INTERFACE_IOCTLS);
@@ -201,31 +209,39 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         }
         requests.extend(PERF_IOCTLS);
     }
-    let request_rules = requests.into_iter().map(|request| argument_equals(1, request));
-    rules.insert(libc::SYS_ioctl, request_rules.collect::<BuildResult<_>>()?);
+    rules.insert(libc::SYS_ioctl, argument_is_any_of(1, &requests)?);
+    let mut prctl_options = PRCTL_OPTIONS.map(|option| option as u64).to_vec();
     if work == Work::Attach {
         // For `install_final_filter`. Filters can only remove rights.
         rules.insert(libc::SYS_seccomp, vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?]);
+        prctl_options.push(libc::PR_SET_NO_NEW_PRIVS as u64);
     }
-    let own_pid = u64::from(std::process::id());
-    let no_new_privs = (work == Work::Attach).then_some(libc::PR_SET_NO_NEW_PRIVS);
-    let prctl_options = PRCTL_OPTIONS.iter().chain(&no_new_privs).map(|&option| argument_equals(0, option as u64));
-    rules.insert(libc::SYS_prctl, prctl_options.collect::<BuildResult<_>>()?);
+    rules.insert(libc::SYS_prctl, argument_is_any_of(0, &prctl_options)?);
     // Only its own limits and signals to itself. `clone3` passes its flags by pointer, where a filter cannot read them, so it fails and
     // a libc uses `clone`.
-    rules.insert(libc::SYS_prlimit64, vec![argument_equals(0, 0)?, argument_equals(0, own_pid)?]);
+    let own_pid = u64::from(std::process::id());
+    // `prlimit64` also takes 0 for the calling process.
+    rules.insert(libc::SYS_prlimit64, argument_is_any_of(0, &[0, own_pid])?);
     rules.insert(libc::SYS_tgkill, vec![argument_equals(0, own_pid)?]);
     if work != Work::Move {
         rules.insert(libc::SYS_kill, vec![argument_equals(0, own_pid)?]);
     }
     if has_sockets || work == Work::Attach {
         // getaddrinfo queries the machine's addresses by netlink, and probes query sockets.
-        let mut families = vec![libc::AF_NETLINK];
+        let mut families = vec![libc::AF_NETLINK as u64];
         if has_sockets {
-            families.extend([libc::AF_UNIX, libc::AF_INET, libc::AF_INET6]);
+            families.extend([libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| family as u64));
         }
-        let family_rules = families.into_iter().map(|family| argument_equals(0, family as u64));
-        rules.insert(libc::SYS_socket, family_rules.collect::<BuildResult<_>>()?);
+        rules.insert(libc::SYS_socket, argument_is_any_of(0, &families)?);
+    }
+    Ok(rules)
+}
+
+/// One rule for each of `values`, which matches if argument `index` equals that value. Arguments are counted from 0.
+fn argument_is_any_of(index: u8, values: &[u64]) -> BuildResult<Vec<SeccompRule>> {
+    let mut rules = Vec::with_capacity(values.len());
+    for value in values {
+        rules.push(argument_equals(index, *value)?);
     }
     Ok(rules)
 }

@@ -21,8 +21,9 @@ const MAX_TEXT_BYTES: usize = 16 << 20;
 pub fn open(path: impl AsRef<Path>) -> Result<File, ReadError> {
     let path = path.as_ref();
     let is_in_kernel_folder = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
-    // The path of a cgroup outside the current namespace begins with `..`.
-    if !is_in_kernel_folder || path.components().any(|part| part == Component::ParentDir) {
+    // The path of a cgroup outside the current namespace begins with `..`, and leads out of the folder.
+    let has_parent = path.components().any(|part| part == Component::ParentDir);
+    if !is_in_kernel_folder || has_parent {
         return Err(ReadError::Os(Errno::XDEV));
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

@@ -94,7 +94,8 @@ impl RegularFile {
         Self::open_located_on(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
     }
 
-    /// Opens a located file if it is regular, expected, and on a file system whose type is accepted.
+    /// Opens a file that was located without opening its content (`O_PATH`), if it is regular, expected, and on a file system whose type is
+    /// accepted. All checks come first, because opening a device, a pipe or a file of the kernel may have effects.
     pub(crate) fn open_located_on(
         located: &OwnedFd,
         expected: ExpectedFile,
@@ -112,6 +113,7 @@ impl RegularFile {
         }
         // `NONBLOCK` does not wait for the holder of a lease on the file.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        // By its descriptor, because another file may have its name by now.
         let file = File::from(openat(CWD, descriptor_path(located.as_fd()), flags, Mode::empty())?);
         let opened = fstat(&file)?;
         // The checks were made of the file that was located.

@@ -29,8 +29,8 @@ enum ChunkedState {
 }
 
 impl ChunkedDecoder {
-    /// Takes bytes from `input`, and emits the decoded body piece by piece. Returns whether the body is complete. Then the rest of `input`
-    /// does not belong to it.
+    /// Removes bytes from `input`, and emits the decoded body piece by piece: the data of its chunks, without the lines with their sizes.
+    /// Returns whether the body is complete. Then the rest of `input` does not belong to it.
     pub(super) fn parse(&mut self, input: &mut &[u8], mut emit_data: impl FnMut(&[u8])) -> Result<bool, Unreadable> {
         while !input.is_empty() {
             if let ChunkedState::Data(left) = &mut self.state {
@@ -71,12 +71,14 @@ impl ChunkedDecoder {
         line_end.is_some()
     }
 
-    /// Interprets the complete line in `line`, which is a size, the end of a chunk, or a trailer. Returns whether it ends the body.
+    /// Interprets the complete line in `line`: the size of a chunk, the end of one, or a trailer, which is a header behind the last chunk.
+    /// Returns whether it ends the body.
     fn interpret_line(&mut self) -> Result<bool, Unreadable> {
         let line = self.line.trim_ascii_end();
         match self.state {
             ChunkedState::Size => {
                 let size = parse_size_line(line).ok_or(Unreadable::Chunks)?;
+                // The last chunk is the one without data.
                 self.state = if size == 0 { ChunkedState::Trailer } else { ChunkedState::Data(size) };
             }
             ChunkedState::AfterData if line.is_empty() => self.state = ChunkedState::Size,

@@ -60,12 +60,13 @@ pub(super) struct StreamTokens {
 }
 
 impl SentTokens {
-    /// Those `ids` of a chunk whose marks (hashes) are not kept yet. `tokens_so_far`: number of the request's tokens up to the end of this
-    /// chunk. `None` if the tokens of the request cannot be kept.
+    /// Those `ids` of a chunk that are new: no earlier chunk of the request had them. `tokens_so_far`: number of the request's tokens up to
+    /// the end of this chunk. `None` if not all tokens of the request are kept, or there are too many.
     fn new_ids<'c>(&self, ids: &'c [i64], tokens_so_far: usize) -> Option<&'c [i64]> {
         if self.is_incomplete || tokens_so_far > MAX_TOKENS {
             return None;
         }
+        // Of each token so far, a hash is kept as its mark.
         let new_tokens = tokens_so_far.checked_sub(self.marks.len())?;
         // Cumulative chunks list the earlier tokens first. With more new tokens than ids, a chunk was missed.
         let first_new = ids.len().checked_sub(new_tokens)?;
@@ -100,8 +101,8 @@ impl ContentMatcher {
         self.key.is_some()
     }
 
-    /// Keeps marks (hashes) of the tokens of a request's chunk, if matching is on and the chunk states the number of tokens so far. Forgets
-    /// the oldest requests beyond the limits.
+    /// Keeps hashes of the tokens of a request's chunk as marks, by which a response stream without its id can be matched to it. Only if
+    /// matching is on and the chunk states the number of tokens so far. Forgets the oldest requests beyond the limits.
     pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>) {
         let Chunk { rid, ids, .. } = *chunk;
         let (Some(key), Some(tokens_so_far)) = (self.key, chunk.completion_tokens) else { return };
@@ -149,8 +150,8 @@ impl ContentMatcher {
         stream.ends.push(stream.marks.len());
     }
 
-    /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if
-    /// there is exactly one, which is then forgotten. Counts the result.
+    /// Matches a finished stream, whose response states `token_count` tokens, to a request of the engine by the tokens of both. Returns the
+    /// id of the request if exactly one has these tokens. It is then forgotten. Counts the result.
     pub(super) fn match_stream(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
         if !self.is_enabled() || !stream.can_identify_request() {
             return None;
@@ -192,9 +193,10 @@ impl ContentMatcher {
 }
 
 impl StreamTokens {
-    /// Whether the chunks occur in `sent` in order, each contiguous. Tokens between them were lost. The earliest position of a chunk leaves
-    /// the most room for later chunks, so no other position needs to be tried.
+    /// Whether the chunks of this stream occur in `sent`, the hashed tokens of a request: in order, each contiguous. Tokens between them
+    /// were lost.
     fn occurs_in(&self, sent: &[u32]) -> bool {
+        // The earliest position of a chunk leaves the most room for later chunks, so no other position needs to be tried.
         let mut rest = sent;
         let mut chunk_start = 0;
         for &chunk_end in &self.ends {

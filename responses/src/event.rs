@@ -23,8 +23,8 @@ const FIRST_ERROR_STATUS: u16 = 400;
 const NO_SUCH_PATH: &str = r#"{"detail":"Not Found"}"#;
 const NO_SUCH_METHOD: &str = r#"{"detail":"Method Not Allowed"}"#;
 
-/// Whether a response rejects a request to the engine, by its status and the length of its body. Health checks fail without a body, and
-/// frameworks answer with a fixed one for paths that do not exist (`/metrics` if metrics are off).
+/// Whether a response rejects a request to the engine, by its status and the length of its body. Other errors are not about such a request:
+/// health checks fail without a body, and frameworks answer with a fixed one for paths that do not exist (`/metrics` if metrics are off).
 pub(super) fn is_rejection(status: u16, body_bytes: Option<u64>) -> bool {
     // Length of the framework's own body for this status; 0 without one.
     let fixed_length = match status {
@@ -32,7 +32,9 @@ pub(super) fn is_rejection(status: u16, body_bytes: Option<u64>) -> bool {
         405 => NO_SUCH_METHOD.len() as u64,
         _ => 0,
     };
-    status >= FIRST_ERROR_STATUS && body_bytes.is_none_or(|bytes| bytes > 0 && bytes != fixed_length)
+    // A body of unknown length may be any.
+    let may_be_of_engine = body_bytes.is_none_or(|bytes| bytes > 0 && bytes != fixed_length);
+    status >= FIRST_ERROR_STATUS && may_be_of_engine
 }
 
 /// An element found in the bytes.
@@ -166,13 +168,15 @@ struct CompletionUsage {
 }
 
 impl<'a> ResponseJson<'a> {
-    /// Converts the event to a completion. `None` if it names no request, or is not about a completion.
+    /// Converts the JSON of an event to a completion: the part of a response that belongs to one request. `None` if it names no request, or
+    /// is not about a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
         let completion = if let Some(meta) = self.meta_info {
-            // The name of the list depends on the release.
+            // Only the engine's own endpoint has `meta_info`. The name of its list depends on the release.
             let listed_ids = self.output_ids.or(self.token_ids);
             generate_completion(meta, listed_ids.as_deref())?
         } else {
+            // The other endpoints are those of `OpenAI`.
             let choices = self.choices?;
             let BorrowedText(rid) = self.id?;
             let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
@@ -180,6 +184,7 @@ impl<'a> ResponseJson<'a> {
             let lists_ids = self.prompt_token_ids.is_some();
             choices_completion(rid, choices, stated_tokens, lists_ids)
         };
+        // Longer ids are not accepted from the engine either.
         if completion.rid.is_empty() || completion.rid.len() > LONGEST_RID {
             return None;
         }
@@ -200,7 +205,8 @@ fn generate_completion<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>
     })
 }
 
-/// Completion of an event of an `OpenAI` endpoint. `lists_ids`: the events of its response list the ids of their tokens.
+/// Completion of an event of an `OpenAI` endpoint, which has a list of choices. `stated_tokens`: token count of its usage, if it has one.
+/// `lists_ids`: the events of its response list the ids of their tokens.
 fn choices_completion<'a>(
     rid: Cow<'a, str>,
     choices: Choices<'a>,
@@ -251,7 +257,8 @@ pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
     if json.trim_ascii() == b"[DONE]" {
         return Some(ResponseElement::Done);
     }
-    if json.trim_ascii_start().first() != Some(&b'{') {
+    let is_object = json.trim_ascii_start().first() == Some(&b'{');
+    if !is_object {
         return None;
     }
     let Ok(body) = serde_json::from_slice::<ResponseJson<'_>>(json) else { return Some(ResponseElement::Undecoded) };

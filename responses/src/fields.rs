@@ -161,17 +161,25 @@ struct Choice<'a> {
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
-    /// Combines the finish reasons of all choices, and keeps other values of the last one.
+    /// Reads the list of an answer's choices without keeping any of them.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        fold_list(deserializer, Self::default(), |choices, choice: Choice<'a>| Self {
-            finish: common_finish(choices.finish, choice.finish_reason.map(|FinishReason(finish)| finish)),
-            len: choices.len.saturating_add(1),
+        let first = Self::default();
+        fold_list(deserializer, first, |choices_so_far, choice: Choice<'a>| choices_so_far.with_choice(&choice))
+    }
+}
+
+impl<'a> Choices<'a> {
+    /// These choices and the next one. Combines the finish reasons of all, and keeps other values of the last one: with several choices,
+    /// these are not used.
+    fn with_choice(self, choice: &Choice<'a>) -> Self {
+        Self {
+            finish: common_finish(self.finish, choice.finish_reason.map(|FinishReason(finish)| finish)),
+            len: self.len.saturating_add(1),
             index: choice.index,
-            // The values are those of the last choice; with several, they are not used.
             tokens: choice.token_ids.as_deref().map(count_items),
             logprobs: choice.logprobs.generated_tokens(),
             text: choice.choice_text(),
-        })
+        }
     }
 }
 

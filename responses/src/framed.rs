@@ -39,8 +39,8 @@ impl<'a, const N: usize> NextMessage<'a, N> {
 }
 
 impl<const N: usize> Framed<N> {
-    /// Removes the next message from `input`. A message that is complete within `input` is not copied. One of more than `limit` bytes behind
-    /// its prefix, or without space in memory, is skipped. `read_length`: reads from a prefix the number of bytes behind it.
+    /// Removes the next message from `input`. A message that is complete within `input` is not copied. One of more than `limit` bytes
+    /// behind its prefix, or without space in memory, is skipped. `read_length`: reads from a prefix the number of bytes behind it.
     pub fn next_message<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
@@ -54,10 +54,10 @@ impl<const N: usize> Framed<N> {
         if was_returned {
             self.buffer.clear();
         }
+        // The buffer gets the prefix first. Once that states a length, a second round goes on to the end of the message.
         loop {
             let start_of_message = if self.buffer.is_empty() { *input } else { &self.buffer };
             let stated_length = start_of_message.first_chunk().map(&read_length).transpose()?;
-            // The prefix first, and then as many bytes as it states.
             let needed = match stated_length {
                 None => N,
                 Some(length) if length <= limit as u64 => N + length as usize,
@@ -73,20 +73,23 @@ impl<const N: usize> Framed<N> {
                 *input = rest;
                 return Ok(NextMessage::from_bytes(message));
             }
-            if self.buffer.len() == needed {
+            let is_complete = self.buffer.len() == needed;
+            if is_complete {
                 break;
             }
             if input.is_empty() {
                 return Ok(NextMessage::Incomplete);
             }
             let (piece, rest) = input.split_at(input.len().min(needed - self.buffer.len()));
-            // Without memory for the piece, the whole message is skipped. Its length must be known for that.
-            if self.buffer.extend(piece).is_err() {
+            let is_kept = self.buffer.extend(piece).is_ok();
+            if !is_kept {
+                // Without memory for the piece, the whole message is skipped. Its length must be known for that.
                 self.skip_message(stated_length.ok_or(Unreadable::Frames)?);
                 return Ok(NextMessage::Skipped);
             }
             *input = rest;
         }
+        // The next call clears the buffer.
         self.is_returned = true;
         Ok(NextMessage::from_bytes(&self.buffer))
     }

@@ -143,8 +143,8 @@ pub(super) struct TimedResponse {
 }
 
 impl TimedResponse {
-    /// Records the time of the connection's next element, on this HTTP/2 stream (0 for other protocols). At the end of the response, passes
-    /// its times to `waits`.
+    /// Records the time of the connection's next element, such as an event of a response, on this HTTP/2 stream (0 for other protocols). At
+    /// the end of the response, passes its times to `waits`.
     pub(super) fn time_element(
         &mut self,
         stream: u32,
@@ -176,7 +176,8 @@ impl TimedResponse {
         }
     }
 
-    /// Begins a response. A short write between responses may be the beginning of this one, and so counts for it.
+    /// Begins a response. A short write between responses, one that the socket did not accept in full, may be the beginning of this one,
+    /// and so counts for it.
     fn begin_response(&mut self) {
         // The writes so far belong to the previous response if it has begun and not ended.
         let writes_before = if self.has_begun { Writes::default() } else { self.writes };
@@ -253,8 +254,8 @@ enum ResponseSide {
 }
 
 impl Frontends {
-    /// Records the end of a worker's stream. Joins it with the frontend's response if that has ended before, or else keeps it. `id` is the
-    /// frontend's id of the request, `rid` the engine's.
+    /// Records the end of a worker's stream of tokens to a frontend. Joins it with the frontend's response to the client if that has ended
+    /// before, or else keeps it. `id` is the frontend's id of the request, `rid` the engine's.
     pub(super) fn record_worker_end(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
         self.streams += 1;
         self.last_stream_end = self.last_stream_end.max(sink.at);
@@ -278,7 +279,8 @@ impl Frontends {
         }
     }
 
-    /// Records the end of a frontend's response. Joins it with the worker's stream if that has ended before, or else keeps it.
+    /// Records the end of a frontend's response. Joins it with the worker's stream of the same request if that has ended before, or else
+    /// keeps it. `id` is the frontend's id of the request.
     fn record_frontend_end(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
         match self.waiting.remove(id).map(|ended| ended.side) {
             Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
@@ -308,14 +310,15 @@ impl Frontends {
         }
     }
 
-    /// Reports how long the frontend held the first and the last token back. Responses that are not comparable are counted with the reason.
+    /// Reports how long a frontend held the first and the last token of a request back, between the writes of the `worker` and those of the
+    /// `frontend`. Counts the reason if that is not known.
     fn join_sides(&mut self, rid: &str, worker: &Writes, frontend: &Writes, sink: &mut EventSink<'_>) {
         if let Some(why) = why_not_comparable(worker, frontend) {
             return self.count_unknown(why);
         }
         let first_token_ns = first_token_wait(worker, frontend);
         let last_token_ns = last_token_wait(worker, frontend);
-        // One reason for each response, the most certain one.
+        // A wait that is missing is counted with one reason, the most certain one.
         if frontend.has_short_write {
             self.count_unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {

@@ -56,17 +56,19 @@ impl HttpParser {
         }
     }
 
-    /// Parses the next bytes of the connection. After an error, no further byte can be read.
+    /// Parses the next bytes of the connection: heads of responses, and bodies whose length their heads declare. After an error, no further
+    /// byte can be read.
     pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         while !input.is_empty() {
             let Self { limits, state, body, .. } = self;
+            // Each arm removes its bytes from `input`.
             let is_body_complete = match state {
                 HttpState::Head => {
                     self.parse_head(&mut input, emit)?;
                     false
                 }
                 HttpState::Chunked(chunked) => chunked.parse(&mut input, |piece| body.parse(piece, limits, emit))?,
-                // A response to HEAD announces a body that never follows.
+                // A response to HEAD announces a body that never follows. The next head shows that.
                 HttpState::Length { has_begun: false, .. } if input.starts_with(b"HTTP/1.") => {
                     *body = BodyParser::Other;
                     true
@@ -95,7 +97,8 @@ impl HttpParser {
         std::mem::take(&mut self.body).end_body(&self.limits, emit);
     }
 
-    /// Parses the next bytes of a head, and begins the response once the head is complete.
+    /// Parses the next bytes of a response's head: status and headers. Begins the response once the head is complete, and leaves the bytes
+    /// behind the head in `input`. Keeps an incomplete head for the next call.
     fn parse_head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let earlier_bytes = self.partial_head.len();
         let space = self.limits.head_bytes.saturating_sub(earlier_bytes);
@@ -116,7 +119,7 @@ impl HttpParser {
         };
         let status = response.code;
         let body = body_after_head(&response)?;
-        // The bytes behind the head belong to the body or to the next response.
+        // The bytes behind the head belong to the body or to the next response. The earlier bytes of the head came with other input.
         *input = &input[head_bytes - earlier_bytes..];
         self.partial_head.clear();
         // The response itself follows its interim ones, which have no body.
@@ -185,7 +188,7 @@ fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     // Without chunks and a length, a body ends with its connection.
     let mut state = HttpState::UntilClosed;
     if let Some(coding) = coding {
-        // A transfer coding overrides a length.
+        // A transfer coding overrides a length. Of several, the last one shows where the body ends.
         if coding.to_ascii_lowercase().ends_with(b"chunked") {
             state = HttpState::Chunked(ChunkedDecoder::default());
         }
@@ -193,8 +196,10 @@ fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
         state = HttpState::Length { left, has_begun: false };
     }
     let encoding = header_value(response, "content-encoding");
-    let is_compressed = encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity"))
-        || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
+    let is_encoded = encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity"));
+    // Any transfer coding but chunks alone compresses.
+    let is_transfer_compressed = coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
+    let is_compressed = is_encoded || is_transfer_compressed;
     let content = ContentParser::for_content(header_value(response, "content-type"), is_compressed);
     DeclaredBody { state, content }
 }

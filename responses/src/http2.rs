@@ -88,8 +88,8 @@ impl UnknownBody {
         Self { is_observed_from_start: false, start: Vec::new() }
     }
 
-    /// Adds a piece of a frame with `frame_length` bytes, and recognises the content. Uses the first bytes of the body, or those of the
-    /// frame if the body was not observed from its start.
+    /// Adds a piece of a frame with `frame_length` bytes, and tries to recognise the content of the body. Uses the first bytes of the body,
+    /// or those of the frame if the body was not observed from its start.
     fn add_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
         if self.is_observed_from_start {
             self.start.extend_from_slice(piece);
@@ -327,11 +327,13 @@ impl Http2Parser {
         Ok(Some(head))
     }
 
-    /// Begins the frame with this head. Fails if the head is invalid, or invalid behind the frames before it.
+    /// Begins the frame with this head. Fails if the head is invalid, or if it interrupts a block of header fields that spans several
+    /// frames.
     fn begin_frame(&mut self, head: FrameHead) -> Result<(), Unreadable> {
         let continues_block = head.kind == CONTINUATION && head.stream == self.block.stream;
         // Nothing may interrupt an open block of fields, and only an open one can be continued.
-        if !head.is_valid() || self.block.is_open != continues_block {
+        let follows_last_frame = self.block.is_open == continues_block;
+        if !head.is_valid() || !follows_last_frame {
             return Err(Unreadable::Frames);
         }
         self.frame = Some(head);
@@ -347,7 +349,7 @@ impl Http2Parser {
         Ok(())
     }
 
-    /// Processes a piece of the current frame's payload, which is not empty.
+    /// Processes a piece of the current frame's payload, which is not empty. Passes on its content, without the padding.
     fn parse_payload(
         &mut self,
         head: FrameHead,
@@ -358,7 +360,7 @@ impl Http2Parser {
             Some(padding) => padding,
             None => self.take_padding_length(&mut piece)?,
         };
-        // The padding is at the end of the payload.
+        // The padding is at the end of the payload. Nothing is left of the content once only padding follows.
         let content_bytes = self.payload_left.saturating_sub(padding);
         self.payload_left -= piece.len() as u32;
         let content = &piece[..piece.len().min(content_bytes as usize)];
@@ -370,7 +372,7 @@ impl Http2Parser {
         Ok(())
     }
 
-    /// Takes the length of the padding, the first byte of a padded payload. An error if it exceeds the rest of the payload.
+    /// Removes the length of the padding from `piece`: the first byte of a padded payload. An error if it exceeds the rest of the payload.
     fn take_padding_length(&mut self, piece: &mut &[u8]) -> Result<u32, Unreadable> {
         let (length, rest) = piece.split_first().ok_or(Unreadable::Frames)?;
         *piece = rest;
@@ -386,7 +388,7 @@ impl Http2Parser {
     /// Processes the end of a frame.
     fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         self.frame = None;
-        // The frame is padded, but its payload is empty.
+        // The frame is padded, but its payload is empty, so it does not even have the length of the padding.
         let lacks_padding_length = self.padding.is_none();
         if lacks_padding_length {
             return Err(Unreadable::Frames);
@@ -408,22 +410,24 @@ impl Http2Parser {
         }
     }
 
-    /// Processes a complete block of fields: the head of a response, which begins it, or its trailers.
+    /// Processes a complete block of header fields: the head of a response, or its trailers, which are fields behind the body.
     fn end_block(&mut self, emit: &mut EmitOnStream<'_>) {
         self.block.is_open = false;
-        // The fields of a promise are decoded only to update the table of earlier fields. No request asked for its response.
+        // Decoded in any case, because later blocks may refer to these fields.
         let response = self.decode_block();
         let FieldBlock { stream, is_promised, ends_stream, .. } = self.block;
+        // No request asked for a promised response.
         if is_promised {
             return;
         }
-        let is_trailers = self.streams.contains_key(&stream);
+        // A response of the stream has begun already.
+        let are_trailers = self.streams.contains_key(&stream);
         match response {
             // The response itself follows.
             ResponseHead::Informational => return,
-            ResponseHead::Final(fields) if !is_trailers => self.begin_response(stream, fields, ends_stream, emit),
+            ResponseHead::Final(fields) if !are_trailers => self.begin_response(stream, fields, ends_stream, emit),
             // Unknown fields that end a stream of which nothing was observed may be trailers.
-            ResponseHead::Unknown if !is_trailers && !ends_stream => {
+            ResponseHead::Unknown if !are_trailers && !ends_stream => {
                 emit(stream, ResponseElement::Began);
                 self.open_stream(stream, StreamBody::Unknown(UnknownBody::from_start()));
             }
@@ -445,7 +449,7 @@ impl Http2Parser {
         self.fields.decode_block(&self.block.bytes)
     }
 
-    /// Begins the response of a stream with the fields of its head.
+    /// Begins the response of a stream with the fields of its head. `ends_stream`: the response has no body.
     fn begin_response(&mut self, stream: u32, fields: ResponseFields, ends_stream: bool, emit: &mut EmitOnStream<'_>) {
         emit(stream, ResponseElement::Began);
         let body_bytes = if ends_stream { Some(0) } else { fields.body_bytes };
@@ -468,30 +472,34 @@ impl Http2Parser {
         self.streams.insert(stream, body);
     }
 
-    /// Passes a piece of a stream's data to the reader of its content, which is recognised by its first bytes if no head was seen.
+    /// Passes a piece of a stream's data to the parser of its content, which is recognised by its first bytes if no head was read.
     fn parse_data(&mut self, head: FrameHead, piece: &[u8], emit: &mut EmitOnStream<'_>) {
         let stream = head.stream;
         let is_start_of_frame = std::mem::take(&mut self.is_at_payload_start);
         if !self.streams.contains_key(&stream) {
+            // Its head came before the first observed byte.
             self.open_stream(stream, StreamBody::Unknown(UnknownBody::joined_late()));
         }
         // The stream is open here in any case.
         let Some(body) = self.streams.get_mut(&stream) else { return };
-        match body {
-            StreamBody::Known(parser) => parser.parse(piece, &self.limits, &mut |element| emit(stream, element)),
-            StreamBody::Unknown(unknown) => match unknown.add_piece(piece, head.length, is_start_of_frame) {
-                BodyStart::TooShort => {}
-                BodyStart::Recognised(mut parser) => {
-                    parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
-                    *body = StreamBody::Known(parser);
-                }
-                BodyStart::Other if unknown.is_observed_from_start => {
-                    emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
-                    *body = StreamBody::Known(BodyParser::Other);
-                }
-                // A later frame may be recognised.
-                BodyStart::Other => unknown.start.clear(),
-            },
+        let unknown = match body {
+            StreamBody::Known(parser) => {
+                return parser.parse(piece, &self.limits, &mut |element| emit(stream, element));
+            }
+            StreamBody::Unknown(unknown) => unknown,
+        };
+        match unknown.add_piece(piece, head.length, is_start_of_frame) {
+            BodyStart::TooShort => {}
+            BodyStart::Recognised(mut parser) => {
+                parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
+                *body = StreamBody::Known(parser);
+            }
+            BodyStart::Other if unknown.is_observed_from_start => {
+                emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
+                *body = StreamBody::Known(BodyParser::Other);
+            }
+            // A later frame may be recognised.
+            BodyStart::Other => unknown.start.clear(),
         }
     }
 

@@ -22,8 +22,8 @@ pub(super) struct AnnouncedStream {
 }
 
 impl AnnouncedStream {
-    /// Request id of an event. Its `name` is the name of the stream, followed by `#` and the index of a choice other than the first. `None`
-    /// for an event of another stream.
+    /// Request id of an event on this stream. The event has the stream's name in its place: `name`, followed by `#` and the index of a
+    /// choice other than the first. `None` for an event of another stream.
     pub(super) fn request_id_of(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice_suffix = name.strip_prefix(self.subject.as_str())?;
         // The engine's id, or the frontend's while that is unknown.
@@ -59,7 +59,8 @@ impl ResponseIds {
         }
     }
 
-    /// Records that the choice `index` of response `id` carries the output of request `rid`.
+    /// Records that the choice `index` of the response with the id `id` carries the output of request `rid`. A client may ask for several
+    /// choices, each of which is a request of the engine.
     fn record_choice(&mut self, id: &str, index: u32, rid: &str) {
         let Some(choices) = self.choices.values.get_mut(id) else {
             self.choices.insert(id, vec![ChoiceRequest { index, rid: Some(rid.to_owned()) }], MAX_WAITING);
@@ -69,8 +70,9 @@ impl ResponseIds {
             choices.push(ChoiceRequest { index, rid: Some(rid.to_owned()) });
             return;
         };
-        // Two requests claim the choice. Better no request than the wrong one.
-        if choice.rid.as_deref() != Some(rid) {
+        let is_claimed_by_another = choice.rid.as_deref() != Some(rid);
+        if is_claimed_by_another {
+            // Better no request than the wrong one.
             choice.rid = None;
         }
     }

@@ -49,10 +49,11 @@ impl ObservedCalls {
     pub(super) fn count_calls(&mut self, json: &str) {
         let list = &mut Deserializer::from_str(json);
         let listed = fold_list(list, ListedCalls::default(), ListedCalls::with_call).unwrap_or_default();
-        let first_index = listed.first_index.unwrap_or(0);
+        let first_of_event = listed.first_index.unwrap_or(0);
         self.highest_index = self.highest_index.max(listed.highest_index);
-        let first_of_response = *self.first_index.get_or_insert(first_index);
-        if first_of_response == first_index {
+        // The first event with calls begins the first call of the response.
+        let first_of_response = *self.first_index.get_or_insert(first_of_event);
+        if first_of_event == first_of_response {
             self.events_of_first = self.events_of_first.saturating_add(1);
         }
     }

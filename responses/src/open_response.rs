@@ -155,7 +155,7 @@ impl OpenResponse {
         }
     }
 
-    /// Records an event of one request.
+    /// Records an event of one request, and reports the tokens that it delivers.
     fn record_completion(
         &mut self,
         completion: Completion<'_>,
@@ -164,14 +164,15 @@ impl OpenResponse {
         sink: &mut EventSink<'_>,
     ) {
         self.has_begun = true;
-        // A body is complete by its length.
+        // A response that is one body needs no finish reason or marker: its length shows its end.
         self.says_end |= completion.finished || completion.is_whole_body;
         self.is_body |= completion.is_whole_body;
         if self.is_worker_stream {
+            // The frontend's writes of the same tokens are compared with these times.
             self.writes.record_event(sink.at, &completion);
         }
         self.resolve_announced_rid(server);
-        // Both are moved out of their owners for this call, because the event borrows its request's id from one of them.
+        // The event borrows the id of its request from one of these while `self` and `server` change. So both are moved out for this call.
         let announced = self.announced.take();
         let ids = std::mem::take(&mut server.response_ids);
         self.report_deliveries(completion, announced.as_ref(), &ids, limits, server, sink);
@@ -191,8 +192,9 @@ impl OpenResponse {
         }
     }
 
-    /// Reports the deliveries of an event, under the id that its request has on the hops. `announced`: the stream, if a request plane
-    /// announced it.
+    /// Reports the tokens that an event delivers, under the id that its request has on the hops: the engine's connections before the
+    /// response. `announced`: the response as a stream between processes, if the message that requested it was observed. `ids`: ids on the
+    /// hops by those that responses show.
     fn report_deliveries<'c>(
         &mut self,
         mut completion: Completion<'c>,
@@ -202,22 +204,12 @@ impl OpenResponse {
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        // Id of the request on the hops. `None` if that is the id that the response shows.
-        let rid = match announced {
-            Some(announced) => announced.request_id_of(&completion.rid),
-            None if completion.form == ResponseForm::OpenAi => {
-                ids.find_request(&completion.rid, completion.choice).map(Cow::Borrowed)
-            }
-            None => None,
-        };
-        let shown_id = rid.map(|rid| std::mem::replace(&mut completion.rid, rid));
-        if let (None, Some(shown_id)) = (announced, &shown_id) {
-            // Events before the first frame were reported under the id that the response shows.
-            if self.find_part(&completion.rid).is_none() && self.find_part(shown_id).is_some() {
-                self.mark_incomplete();
-            }
-            let is_compared = server.texts.is_compared(&completion.rid);
-            completion.tokens = self.count_tokens(&completion, limits, is_compared, sink);
+        let shown_id = replace_shown_id(&mut completion, announced, ids);
+        // A stream between processes lists the ids of its tokens.
+        if announced.is_none()
+            && let Some(shown_id) = &shown_id
+        {
+            completion.tokens = self.count_under_hop_id(&completion, shown_id, limits, server, sink);
         }
         let is_joined_by_name = announced.is_some_and(|announced| announced.rid.is_some());
         let tokens_by_text = self.count_by_text(&completion, server);
@@ -241,6 +233,26 @@ impl OpenResponse {
         }
     }
 
+    /// Number of tokens in an event that has got the id of its request on the hops, in place of the `shown_id` of the response. `None` if
+    /// an earlier event or this one shows no count.
+    #[inline]
+    fn count_under_hop_id(
+        &mut self,
+        completion: &Completion<'_>,
+        shown_id: &str,
+        limits: &Limits,
+        server: &Server,
+        sink: &mut EventSink<'_>,
+    ) -> Option<u32> {
+        // Events before the engine's first frame were reported under the shown id, so they are missing in the count of this one.
+        let has_events_under_shown_id = self.find_part(&completion.rid).is_none() && self.find_part(shown_id).is_some();
+        if has_events_under_shown_id {
+            self.mark_incomplete();
+        }
+        let is_compared = server.texts.is_compared(&completion.rid);
+        self.count_tokens(completion, limits, is_compared, sink)
+    }
+
     /// Reports the arrival of a new request and the span of its caller, as far as they are known.
     #[inline]
     fn report_arrival(&self, rid: &str, sink: &mut EventSink<'_>) {
@@ -256,8 +268,8 @@ impl OpenResponse {
         self.parts.iter().find(|part| part.rid == rid)
     }
 
-    /// Index of the part of the event's request. Adds the part if this is the request's first event. `None` if the response has too many
-    /// requests. `shown_id`: id that the response shows, if the engine's frames have another one.
+    /// Index of the part of the response that belongs to the event's request. Adds the part if this is the request's first event. `None` if
+    /// the response has too many requests. `shown_id`: id that the response shows, if the engine's frames have another one.
     fn find_or_add_part(
         &mut self,
         completion: &Completion<'_>,
@@ -276,14 +288,15 @@ impl OpenResponse {
             // Empty if the response shows the same id.
             shown_id: shown_id.filter(|id| completion.rid != **id).unwrap_or_default().to_owned(),
             is_counted: true,
+            // Unknown if an earlier event was missed, which may have had tokens of this request.
             tokens_so_far: self.is_fully_observed.then_some(0),
             ..RequestPart::default()
         });
         Some(self.parts.len() - 1)
     }
 
-    /// Adds an event to its request's part and returns the part, or `None` above the limit of requests. `shown_id`: id that the response
-    /// shows, if the engine's frames have another one.
+    /// Adds an event to the part of the response that belongs to its request, and returns that part. `None` if the response has too many
+    /// requests. `shown_id`: id that the response shows, if the engine's frames have another one.
     fn add_event_to_part(
         &mut self,
         completion: &Completion<'_>,
@@ -303,19 +316,19 @@ impl OpenResponse {
         Some(part)
     }
 
-    /// How the response ended. `end` is how its connection or its body ended. An earlier sign may say more. `unacknowledged`: number of
-    /// bytes that the client has not acknowledged, if known.
+    /// How the response ended. `end` is how its connection or its body ended. An event of the response, or a cancel by the client, may have
+    /// said more before. `unacknowledged`: number of bytes that the client has not acknowledged, if known.
     fn settle_end(&self, end: AnswerEnd, unacknowledged: Option<u64>) -> AnswerEnd {
-        let has_reached_client = unacknowledged.unwrap_or(0) == 0;
-        match self.end {
+        if let Some(earlier) = self.end {
             // The client cancelled a response that was complete.
-            Some(AnswerEnd::ClientLeft) if end == AnswerEnd::Whole => end,
-            // A failed generator may still send its final marker.
-            Some(earlier) => earlier,
-            // Routers close at the final marker, before the end of the body.
-            None if end == AnswerEnd::ClientLeft && self.is_done && has_reached_client => AnswerEnd::Whole,
-            None => end,
+            let was_cancelled_late = earlier == AnswerEnd::ClientLeft && end == AnswerEnd::Whole;
+            // Otherwise the earlier sign counts: a failed generator may still send its final marker.
+            return if was_cancelled_late { end } else { earlier };
         }
+        let has_reached_client = unacknowledged.unwrap_or(0) == 0;
+        // Routers close at the final marker, before the end of the body.
+        let has_left_at_marker = end == AnswerEnd::ClientLeft && self.is_done && has_reached_client;
+        if has_left_at_marker { AnswerEnd::Whole } else { end }
     }
 
     /// Why tool calls are not judged. An incomplete response explains more than `reason`, which their comparison has given.
@@ -343,7 +356,7 @@ impl OpenResponse {
         // Recorded once for the whole response.
         let mut writes = self.is_worker_stream.then_some(self.writes);
         for part in &self.parts {
-            // Its answer has the request's id.
+            // Another part has the rest of the same request, and reports the answer.
             if self.is_under_shown_id(part) {
                 // Only frees the text kept under this id, so nothing is compared.
                 let is_whole = false;
@@ -359,6 +372,7 @@ impl OpenResponse {
                 // A matched stream is still remembered under its own name, so that both ids are reported together.
                 server.content.remember_pair(&part.rid, rid);
             } else if self.has_announced_rid() {
+                // Its id is known, so no stream needs to be matched to this request by its tokens.
                 server.content.forget_request(&part.rid);
             }
             let rid = matched_rid.as_deref().unwrap_or(&part.rid);
@@ -379,7 +393,8 @@ impl OpenResponse {
         }
     }
 
-    /// Whether the part has the events before the first frame: they named the request by the id that the response shows.
+    /// Whether the part has only the events before the engine's first frame of the request. They named it by the id that the response
+    /// shows, because the engine's id was not known yet.
     fn is_under_shown_id(&self, part: &RequestPart) -> bool {
         !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid)
     }
@@ -408,8 +423,9 @@ impl OpenResponse {
         self.announced.as_ref().is_some_and(|announced| announced.rid.is_some())
     }
 
-    /// Id of the engine's request whose tokens a worker's stream carried. `None` if the stream was announced with the engine's id, if no
-    /// single request has these tokens, and for other responses. Counts whether the stream's request is known.
+    /// Id of the engine's request whose tokens a worker's stream to a frontend carried, found by comparing tokens. `None` for other
+    /// responses, if the stream's request is known by its id, and if no single request has these tokens. Counts whether the request is
+    /// known.
     fn match_by_content(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
         if !self.is_worker_stream {
             return None;
@@ -419,7 +435,7 @@ impl OpenResponse {
             return None;
         }
         let mut matched_rid = None;
-        // Of a stream with missed events, the tokens are not known well enough.
+        // With missed events or without a count, the tokens of the stream are not known well enough.
         if self.is_fully_observed
             && let Some(token_count) = part.stated_tokens
         {
@@ -432,8 +448,8 @@ impl OpenResponse {
         matched_rid
     }
 
-    /// Ends the comparison of a request's text with the text that was sent, and reports deliveries that only the end of the response
-    /// confirms. Counts the request by whether its tokens are known. Returns its tokens and tool calls.
+    /// Ends the comparison of the response's text for a request with the text that the engine sent. Reports deliveries that only the end of
+    /// the response confirms. Counts the request by whether its tokens are known. Returns its tokens and tool calls.
     fn end_part(&self, part: &RequestPart, end: AnswerEnd, server: &mut Server, sink: &mut EventSink<'_>) -> EndedPart {
         let is_complete = end == AnswerEnd::Whole;
         let last_tokens = if is_complete { count_last_tokens(part, server) } else { 0 };
@@ -472,6 +488,24 @@ fn count_last_tokens(part: &RequestPart, server: &mut Server) -> u32 {
     server.texts.compare_end(&part.rid, all_observed).unwrap_or(0)
 }
 
+/// Gives an event the id that its request has on the hops, and returns the id that the response shows. `None`, and no change, if the
+/// request has the same id there or is not known.
+#[inline]
+fn replace_shown_id<'c>(
+    completion: &mut Completion<'c>,
+    announced: Option<&'c AnnouncedStream>,
+    ids: &'c ResponseIds,
+) -> Option<Cow<'c, str>> {
+    let rid = if let Some(announced) = announced {
+        announced.request_id_of(&completion.rid)?
+    } else if completion.form == ResponseForm::OpenAi {
+        Cow::Borrowed(ids.find_request(&completion.rid, completion.choice)?)
+    } else {
+        return None;
+    };
+    Some(std::mem::replace(&mut completion.rid, rid))
+}
+
 /// Delivery of an event, which is counted. `None` if the event has no tokens, or if its deliveries are counted by their text: these are
 /// reported apart. `part` has the earlier events of the request.
 #[inline]
@@ -482,23 +516,21 @@ fn delivery_of_event<'c>(
     is_joined_by_name: bool,
     server: &mut Server,
 ) -> Option<Delivery<'c>> {
-    match (completion.form, completion.tokens) {
-        (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
-            let stated_before = part.and_then(|part| part.stated_tokens);
-            server.delivery_of_ids(completion, stated_before, is_joined_by_name)
-        }
-        // Tokens that no event counts are reported once, by the first such event.
-        (_, None) => {
-            let is_first_uncounted = part.is_none_or(|part| part.is_counted);
-            is_first_uncounted.then(|| delivery_of_text(&completion.rid))
-        }
-        // A role, or the usage alone.
-        (_, Some(0)) if !completion.finished => None,
-        (_, Some(tokens)) => {
-            server.deliveries += 1;
-            if is_counted_by_text { None } else { Some(delivery_of_tokens(completion, tokens)) }
-        }
+    if matches!(completion.form, ResponseForm::Generate | ResponseForm::WorkerStream) {
+        let stated_before = part.and_then(|part| part.stated_tokens);
+        return server.delivery_of_ids(completion, stated_before, is_joined_by_name);
     }
+    let Some(tokens) = completion.tokens else {
+        // Tokens that no event counts are reported once, by the first such event.
+        let is_first_uncounted = part.is_none_or(|part| part.is_counted);
+        return if is_first_uncounted { Some(delivery_of_text(&completion.rid)) } else { None };
+    };
+    // A role, or the usage alone.
+    if tokens == 0 && !completion.finished {
+        return None;
+    }
+    server.deliveries += 1;
+    if is_counted_by_text { None } else { Some(delivery_of_tokens(completion, tokens)) }
 }
 
 /// Whether the count that the event states is that of its request. The final usage of several choices is their sum, and so not that of one

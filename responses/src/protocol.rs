@@ -44,7 +44,7 @@ pub(super) enum Detected {
     Short,
 }
 
-/// Detects the protocol from the first bytes of a connection or of a write.
+/// Detects the protocol of a server's bytes from the first ones of a connection or of a write.
 pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
     match Recognition::begins_with(bytes, b"HTTP/1.") {
@@ -60,6 +60,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {
         return Detected::Unreadable(Unreadable::Tls);
     }
+    // The process that writes these bytes is the client.
     if REQUESTS.iter().any(|word| bytes.starts_with(word)) {
         return Detected::Unreadable(Unreadable::Request);
     }
@@ -70,8 +71,8 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     detect_chunk_with_event(bytes)
 }
 
-/// Detects a protocol with binary frames, which is one of `protocols` or HTTP/2. [`Detected::Short`] if further bytes may show one. `None`
-/// if it is another.
+/// Detects a protocol with binary frames: HTTP/2, or one of `protocols`. [`Detected::Short`] if more bytes are needed to tell. `None` for
+/// any other protocol.
 fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
     let mut is_too_short = false;
     for protocol in protocols {
@@ -91,11 +92,12 @@ fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected>
         Recognition::TooShort => is_too_short = true,
         Recognition::No => {}
     }
-    // Several may begin with zeros, so this is decided after all of them.
-    is_too_short.then_some(Detected::Short)
+    // The frames of several protocols may begin with zeros, so too few bytes for one may still be enough for the next.
+    if is_too_short { Some(Detected::Short) } else { None }
 }
 
-/// Detects a chunk of an HTTP/1 body that begins with a server-sent event.
+/// Detects a chunk of an HTTP/1 body: a line with its size, and data. Only a chunk whose data begins with a server-sent event is
+/// recognised.
 fn detect_chunk_with_event(bytes: &[u8]) -> Detected {
     let Some(chunk_data) = behind_size_line(bytes) else {
         let may_be_size_line = bytes.len() < DETECT_BYTES && bytes.iter().all(u8::is_ascii_hexdigit);

@@ -90,12 +90,13 @@ impl ResponseReader {
         self
     }
 
-    /// Records the arrival of the request that the next response answers, and the span of its caller if its head names one.
+    /// Records when the request arrived that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
         if let Some(response) = self.responses.open.get(&SINGLE_STREAM)
             && response.has_begun
         {
-            // Of this and all later requests of the connection, it is unknown which arrived when.
+            // The request came before the last response has ended (pipelining). Of this and all later requests of the connection, it is
+            // unknown which arrived when.
             if response.is_fully_observed && self.responses.next_arrival.is_some() {
                 self.responses.next_arrival = Some(Err(UnknownArrival::Pipelined));
             }
@@ -133,10 +134,11 @@ impl ResponseReader {
 
     /// Records that the socket accepted none or only a part of a write.
     pub fn record_short_write(&mut self) {
+        // A frontend's responses are only timed.
         if let Some(response) = &mut self.responses.timed_response {
             return response.writes.record_short_write();
         }
-        // The write may be the beginning of the next response.
+        // The write may be the beginning of the next response, so there must be one to count it for.
         self.responses.open.entry(SINGLE_STREAM).or_default();
         self.responses.open.values_mut().for_each(OpenResponse::record_short_write);
     }
@@ -154,7 +156,8 @@ impl ResponseReader {
         self.responses.mark_incomplete(&mut EventSink { at, events });
     }
 
-    /// Reads bytes that the kernel has accepted. `is_start_of_write`: the bytes are the first of a write.
+    /// Reads bytes of the server that the kernel has accepted, and passes the events of their responses to `events`. `is_start_of_write`:
+    /// the bytes are the first of a write.
     pub fn read_bytes(
         &mut self,
         at: MonoNs,
@@ -164,6 +167,7 @@ impl ResponseReader {
         events: &mut dyn FnMut(&Event<'_>),
     ) {
         let sink = &mut EventSink { at, events };
+        // While the protocol is not known, bytes that are too few to show it are kept.
         let Parser::Seeking(kept) = &mut self.parser else {
             return self.parse_bytes(bytes, server, sink);
         };
@@ -177,8 +181,8 @@ impl ResponseReader {
         }
     }
 
-    /// Ends the connection, and the responses in progress. `unacknowledged`: number of bytes accepted by the kernel and not acknowledged by
-    /// the client.
+    /// Ends the connection, and the responses in progress on it. `end`: how the connection ended. `unacknowledged`: number of bytes that
+    /// the kernel has accepted and the client has not acknowledged.
     pub fn end_connection(
         &mut self,
         at: MonoNs,
@@ -197,6 +201,7 @@ impl ResponseReader {
         if let Parser::Http(parser) = parser
             && end == AnswerEnd::ServerLeft
         {
+            // HTTP/1 does not hide when requests arrive.
             let other_protocol = None;
             parser.end_connection(&mut |element| {
                 responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
@@ -207,8 +212,8 @@ impl ResponseReader {
         }
     }
 
-    /// Protocol that the first of these bytes show. The rest of a write behind skipped bytes may begin in the middle of a response, so none
-    /// is looked for there.
+    /// Protocol that the first of these bytes show. `Unknown` if bytes before them were skipped and they do not begin a write, because they
+    /// may then be the middle of a response.
     #[inline]
     fn detect_at_start(&self, bytes: &[u8], is_start_of_write: bool) -> Detected {
         if is_start_of_write || self.skipped_bytes == 0 {
@@ -218,11 +223,13 @@ impl ResponseReader {
         }
     }
 
-    /// Looks for a readable position, and parses the bytes from there on. `is_start_of_write`: the bytes are the first of a write.
+    /// Looks for a position in these bytes from which on the connection can be read, as it may be joined anywhere. Parses the bytes from
+    /// there on, and skips those before. `is_start_of_write`: the bytes are the first of a write.
     fn seek_protocol(&mut self, bytes: &[u8], is_start_of_write: bool, server: &mut Server, sink: &mut EventSink<'_>) {
         let mut detected = self.detect_at_start(bytes, is_start_of_write);
         let mut offset = 0;
         if let Detected::Unknown = detected {
+            // In the middle of a response, the start of an event can be recognised.
             if let Some(chunk) = find_chunk_with_event(bytes) {
                 offset = chunk;
                 detected = Detected::Events;
@@ -247,20 +254,22 @@ impl ResponseReader {
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
-    /// Parser of the connection from the position that `detected` describes. It seeks further while `bytes` do not show a position. An
-    /// error if the connection cannot be read.
+    /// Parser of the connection from the position that `detected` describes. A parser that seeks further if `bytes` do not show a position.
+    /// An error if the connection cannot be read.
     fn parser_from(&self, detected: &Detected, bytes: &[u8]) -> Result<Parser, Unreadable> {
         let limits = self.limits;
         let is_from_start = self.skipped_bytes == 0;
         Ok(match *detected {
+            // Kept until further bytes show the protocol.
             Detected::Short => Parser::Seeking(bytes.to_vec()),
+            // Too much was searched already.
             Detected::Unknown if self.skipped_bytes > limits.seek_bytes => return Err(Unreadable::Unknown),
-            // The default parser seeks further.
-            Detected::Unknown => Parser::default(),
+            Detected::Unknown => Parser::Seeking(Vec::new()),
             Detected::Unreadable(why) => return Err(why),
             Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
             Detected::Http2 { is_first } => {
-                Parser::Http2(Box::new(Http2Parser::new(limits, is_first && is_from_start)))
+                let from_start = is_first && is_from_start;
+                Parser::Http2(Box::new(Http2Parser::new(limits, from_start)))
             }
             Detected::Events => Parser::Http(Box::new(HttpParser::within_events(limits))),
             Detected::Stream(protocol) => Parser::Stream((protocol.parser)(limits)),
@@ -318,8 +327,8 @@ impl ResponseReader {
 }
 
 impl ConnectionResponses {
-    /// Adds an element to the response of its stream, which it may begin or end. At the limit of streams, evicts the oldest response.
-    /// `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
+    /// Adds an element, such as an event, to the response of its HTTP/2 stream, which it may begin or end. At the limit of streams, ends
+    /// the oldest response. `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
     fn add_element(
         &mut self,
         stream: u32,
@@ -334,10 +343,10 @@ impl ConnectionResponses {
         if let Some(response) = timed_response {
             return response.time_element(stream, &element, &mut server.frontends, sink);
         }
-        // Known only when the connection ends.
-        let unacknowledged = None;
         if let ResponseElement::Ended = element {
             if let Some(response) = open.remove(&stream) {
+                // Known only when the connection ends.
+                let unacknowledged = None;
                 response.end_response(AnswerEnd::Whole, unacknowledged, server, sink);
             }
             return;
@@ -346,10 +355,11 @@ impl ConnectionResponses {
         if is_new_stream && open.len() >= limits.streams {
             end_oldest(open, server, sink);
         }
-        let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
+        let begins_response = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
         let response = open.entry(stream).or_default();
         response.apply_element(element, limits, server, sink);
-        if begins {
+        if begins_response {
+            // The request that arrived last is the one that this response answers.
             let arrival = take_arrival(next_arrival, other_protocol);
             let caller_span = trace_parent.take();
             set_request(response, arrival, caller_span);
@@ -367,8 +377,8 @@ impl ConnectionResponses {
     }
 }
 
-/// How the open response of a stream ended with its connection. The client may have cancelled one of several streams earlier, which only
-/// the server reads.
+/// How the open response of a stream ended with its connection. Unknown for one of several streams, unless the client has left: the client
+/// may have cancelled it earlier, by a message to the server, which is not observed.
 fn end_of_stream(stream: u32, connection_end: AnswerEnd) -> AnswerEnd {
     let is_end_known = stream == SINGLE_STREAM || connection_end == AnswerEnd::ClientLeft;
     if is_end_known { connection_end } else { AnswerEnd::Unknown }
@@ -397,8 +407,8 @@ fn set_request(
     response.trace_parent = if is_arrival_known { caller_span } else { None };
 }
 
-/// Arrival of the request whose response begins. `None` where arrivals are not observed. `other_protocol`: why the connection's protocol
-/// hides the arrival.
+/// Arrival of the request whose response begins, or why it is unknown. `None` where arrivals are not observed. `other_protocol`: why the
+/// connection's protocol hides the arrival; `None` for HTTP/1, which does not.
 fn take_arrival(
     next_arrival: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
     other_protocol: Option<UnknownArrival>,

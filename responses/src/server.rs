@@ -127,9 +127,9 @@ impl Server {
         logged.or_else(|| self.response_ids.find_request(context, FIRST_CHOICE).map(str::to_owned))
     }
 
-    /// Makes a delivery of an event with token ids, and counts it. `stated_before`: token count in the previous event of the response.
-    /// `is_joined_by_name`: the stream's name leads to its frames. `None` if the event has no token ids or no count, or its frames are
-    /// unknown.
+    /// Makes a delivery of an event with token ids: the number of tokens that it delivers to the client. Counts it. `stated_before`: token
+    /// count in the previous event of the response. `is_joined_by_name`: the name of a worker's stream leads to its request. `None` if the
+    /// event has no token ids or no count, or if its request is not known.
     pub(super) fn delivery_of_ids<'a>(
         &mut self,
         completion: &'a Completion<'_>,
@@ -140,12 +140,14 @@ impl Server {
         match completion.form {
             ResponseForm::WorkerStream if is_joined_by_name => {
                 self.deliveries += 1;
-                Some(Delivery { completion_tokens: stated, ..delivery_of_tokens(completion, completion.tokens?) })
+                let tokens = completion.tokens?;
+                Some(Delivery { completion_tokens: stated, ..delivery_of_tokens(completion, tokens) })
             }
             ResponseForm::Generate => {
                 let event = GenerateEvent::new(completion, stated_before)?;
+                // Whether the event has only new tokens, or all so far.
                 let mode = self.mode_of_delivery(event.shown_mode);
-                // An event that repeats the count of the last one shows no mode.
+                // An event that repeats the count of the last one has no new tokens, so it shows no mode for later events.
                 if stated != stated_before {
                     self.observed_mode = event.shown_mode.or(self.observed_mode);
                 }
@@ -259,14 +261,12 @@ impl GenerateEvent {
     #[inline]
     fn new(completion: &Completion<'_>, stated_before: Option<u32>) -> Option<Self> {
         let stated = completion.stated_tokens;
-        // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
-        Some(match completion.tokens {
-            Some(tokens) => {
-                let shown_mode = stated.and_then(|count| mode_shown_by(tokens, count, stated_before));
-                Self { tokens, shown_mode }
-            }
-            None => Self { tokens: stated?, shown_mode: Some(Mode::Cumulative) },
-        })
+        let Some(tokens) = completion.tokens else {
+            // Up to 0.4.10 an event without ids has the whole text so far, which includes that of earlier tokens.
+            return Some(Self { tokens: stated?, shown_mode: Some(Mode::Cumulative) });
+        };
+        let shown_mode = stated.and_then(|count| mode_shown_by(tokens, count, stated_before));
+        Some(Self { tokens, shown_mode })
     }
 
     /// Number of tokens that the event had when the engine made it: no more than it states. From 0.5.11 on a cumulative event refers to the
@@ -291,12 +291,14 @@ pub(super) fn delivery_of_text(rid: &str) -> Delivery<'_> {
     Delivery { mode: Mode::Cumulative, response: Response::Text, ..Delivery::new(rid, 0, None) }
 }
 
-/// Output mode shown by an event with `tokens` ids that states `count` tokens, where the previous event stated `count_before`. Returns
-/// `None` if both modes are possible: no ids, or all tokens in one event.
+/// Whether the events of a response list all tokens so far (cumulative) or only the new ones (incremental), as shown by an event with
+/// `tokens` ids that states `count` tokens so far. `count_before`: count that the previous event stated. `None` if both are possible: no
+/// ids, or all tokens in one event.
 fn mode_shown_by(tokens: u32, count: u32, count_before: Option<u32>) -> Option<Mode> {
     if tokens == 0 {
         return None;
     }
+    // More ids than new tokens.
     let lists_earlier_tokens = count_before.is_some_and(|before| tokens > count.saturating_sub(before));
     // A cumulative list may lack tokens from before the request was known, but not most of them.
     if lists_earlier_tokens && tokens > count / 2 {

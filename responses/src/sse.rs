@@ -18,16 +18,16 @@ pub(super) struct EventParser {
 }
 
 impl EventParser {
-    /// Parses a piece of the body. Emits the data of each event, its lines joined. `None` stands for an event that is skipped, because it is
-    /// longer than `limit` bytes or memory is short.
+    /// Parses a piece of the body. Emits the data of each event that is complete with it, its lines joined. `None` stands for an event that
+    /// is skipped, because it is longer than `limit` bytes or memory is short. An incomplete event is kept for the next piece.
     pub(super) fn parse(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
-        // Taken, because parsing its bytes changes `self`.
+        // Moved out for this call, because parsing its bytes changes `self`.
         let mut buffer = std::mem::take(&mut self.buffer);
         let has_incomplete_event = !buffer.is_empty();
         // A piece that begins an event is not copied before it is parsed.
         let is_appended = has_incomplete_event && buffer.extend(piece).is_ok();
         if is_appended {
-            // A cut can fall anywhere between the two line ends of a blank line.
+            // The end of the event may be cut: its first bytes are then in the buffer already.
             let search_from = (buffer.len() - piece.len()).saturating_sub(LONGEST_PART_OF_END);
             let parsed_bytes = self.parse_blocks(&buffer, search_from, &mut emit);
             buffer.remove_first(parsed_bytes);
@@ -39,7 +39,8 @@ impl EventParser {
             }
             let search_from = 0;
             let parsed_bytes = self.parse_blocks(piece, search_from, &mut emit);
-            if buffer.extend(&piece[parsed_bytes..]).is_err() {
+            let is_rest_kept = buffer.extend(&piece[parsed_bytes..]).is_ok();
+            if !is_rest_kept {
                 self.skip_event(&mut emit);
             }
         }
@@ -69,11 +70,13 @@ impl EventParser {
         }
     }
 
-    /// Parses every complete block, and returns the number of bytes they take. The first `search_from` bytes contain no end of a block.
+    /// Parses every complete event, which is a block of lines before a blank line. Returns the number of bytes they take. The first
+    /// `search_from` bytes contain no end of a block.
     fn parse_blocks(&mut self, bytes: &[u8], search_from: usize, emit: &mut impl FnMut(Option<&[u8]>)) -> usize {
         let mut block_start = 0;
         for offset in memchr_iter(b'\n', &bytes[search_from..]) {
             let newline = search_from + offset;
+            // Only a line end before a blank line ends a block.
             let blank_line_bytes = match &bytes[newline + 1..] {
                 [b'\n', ..] => 1,
                 [b'\r', b'\n', ..] => 2,
@@ -83,7 +86,7 @@ impl EventParser {
             if newline < block_start {
                 continue;
             }
-            // A skipped event ends with the first block.
+            // The first block is the rest of an event that is skipped. The next ones are read again.
             let is_skipped = std::mem::take(&mut self.is_skipping);
             if !is_skipped {
                 self.parse_block(&bytes[block_start..newline], emit);

@@ -171,8 +171,8 @@ impl ComparedRequest {
         sent_bytes + call_bytes
     }
 
-    /// Adds a delivery to those that are `ready` to be reported. Behind skipped text, holds it until it is clear that this text does not
-    /// come later, and so is lost.
+    /// Adds a delivery, the tokens of one event, to those that are `ready` to be reported. Behind skipped text, holds it until it is clear
+    /// that this text does not come later, and so is lost.
     #[inline]
     fn add_delivery(
         &mut self,
@@ -187,6 +187,7 @@ impl ComparedRequest {
         } else {
             ready.push(carried);
         }
+        // Without counts, the server turns ids into text, and may hold text back for longer.
         let states_counts = self.sent.as_ref().is_some_and(|sent| sent.states_counts);
         let is_text_overdue = states_counts && self.held.len() > MAX_HELD;
         if finished || is_text_overdue {
@@ -233,7 +234,8 @@ impl Texts {
         }
     }
 
-    /// Records the text of a chunk that the engine has sent. At the limit of memory, the oldest requests are forgotten.
+    /// Records the text of a chunk that the engine has sent on a connection, `hop`. At the limit of memory, the oldest requests are
+    /// forgotten.
     fn record_chunk(&mut self, hop: HopId, chunk: &Chunk<'_>) {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
@@ -251,6 +253,7 @@ impl Texts {
             if is_added {
                 self.bytes += sent.kept_bytes() - bytes_before;
             } else {
+                // A part of its text is unknown from here on.
                 self.stop_comparison(rid);
             }
         } else if may_be_first {
@@ -285,9 +288,9 @@ impl Texts {
         self.requests.values.get(rid).is_some_and(|request| request.text_compared_by_event().is_some())
     }
 
-    /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is
-    /// lost only if `all_observed`: no earlier event of the response was missed. [`Texts::take_ready_deliveries`] has the deliveries to
-    /// report.
+    /// Compares the text of an event of a response with the text that the engine sent. Returns its number of tokens, or `None` if it is
+    /// unknown. Text that is missing before an event is lost only if `all_observed`: no earlier event of the response was missed.
+    /// [`Texts::take_ready_deliveries`] has the deliveries to report.
     pub(super) fn compare_event(
         &mut self,
         rid: &str,
@@ -311,7 +314,9 @@ impl Texts {
         let bytes_before = sent.kept_bytes();
         let tokens_before = sent.carried_end.tokens;
         let compared = sent.compare_event(text, finished, may_skip);
+        // Text that the event carries is not kept any longer.
         self.bytes -= bytes_before - sent.kept_bytes();
+        // Number of the request's tokens up to the end of the event.
         let completion_tokens = sent.carried_end.tokens;
         let CarriedChunks { tokens, without_text } = match compared {
             Ok(carried) => carried,
@@ -350,8 +355,8 @@ impl Texts {
         self.compare_event(rid, &no_text, finished, all_observed)
     }
 
-    /// Stops the comparison by event for a request. From this event on, its tool calls are collected, and compared with the rest of the
-    /// sent text when the response ends.
+    /// Stops comparing the response for a request event by event. From this event on, its tool calls are collected, and compared with the
+    /// rest of the sent text when the response ends.
     pub(super) fn defer_comparison(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
         // Held deliveries follow missing text. It remains unknown whether that was lost, so they are never reported.
@@ -379,25 +384,25 @@ impl Texts {
         }
     }
 
-    /// Forgets a request whose response has ended, and compares its tool calls. `is_whole`: each of its events was observed.
+    /// Forgets a request whose response has ended, and compares the tool calls of the response with the text that the engine sent.
+    /// `is_whole`: each event of the response was observed.
     pub(super) fn forget_request(&mut self, rid: &str, is_whole: bool) -> ComparisonResult {
         let why_unknown = if self.has_text { UnjudgedReason::Missed } else { UnjudgedReason::NoText };
         let Some(request) = self.requests.remove(rid) else {
             return ComparisonResult { differs: false, tool_calls: Err(why_unknown) };
         };
         self.bytes -= request.kept_bytes();
-        let differs = request.differs;
-        // Tool calls are compared only with the text of a request, and a response, that were observed from start to end.
-        if let (Some(mut sent), Some(unmatched)) = (request.sent, request.unmatched)
+        let mut tool_calls = Err(why_unknown);
+        // Only a request and a response that were observed from start to end can be compared. `unmatched`: the response's tool calls, and
+        // its other text since the first difference.
+        if let Some(mut sent) = request.sent
+            && let Some(unmatched) = request.unmatched
             && is_whole
             && sent.has_first_chunk
         {
-            return ComparisonResult {
-                differs,
-                tool_calls: sent.compare_calls(&unmatched.calls, unmatched.carried_bytes),
-            };
+            tool_calls = sent.compare_calls(&unmatched.calls, unmatched.carried_bytes);
         }
-        ComparisonResult { differs, tool_calls: Err(why_unknown) }
+        ComparisonResult { differs: request.differs, tool_calls }
     }
 
     /// Subtracts the bytes of a request that was forgotten because of a limit, if there was one. Counts it if its text was kept.

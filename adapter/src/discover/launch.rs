@@ -36,6 +36,7 @@ impl FlagName {
                 return value_after_equals.or(next_argument).map(str::to_owned);
             }
             let is_switched_off = matches!(value_after_equals, Some("false" | "False" | "0"));
+            // One that is switched off may be switched on by a later argument.
             if !is_switched_off {
                 return Some(argument.clone());
             }
@@ -67,7 +68,7 @@ pub enum Program<'a> {
 /// Single-letter options of Python that take no value.
 const OPTIONS_WITHOUT_VALUE: &str = "bBdEiIOPqsSuvVx";
 
-/// Program in a Python command line; `None` for other commands, for `-c`, and for an interactive interpreter.
+/// The module or script that a Python command line runs. `None` for other commands, for `-c`, and for an interactive interpreter.
 pub fn program(argv: &[String]) -> Option<Program<'_>> {
     let (python, rest) = argv.split_first()?;
     if !file_name(python).starts_with("python") {

@@ -58,21 +58,25 @@ impl<'a> GrpcMessage<'a> {
         let mut has_bytes = false;
         while !rest.is_empty() {
             let MessageField { number, value } = take_field(&mut rest)?;
-            has_bytes |= matches!(value, FieldValue::Bytes(_));
-            match (number, value) {
-                (CONTENT, FieldValue::Bytes(value)) if content_field.is_none() => content_field = Some(value),
-                // The field is not repeated in any message of interest.
-                (CONTENT, FieldValue::Bytes(_)) => return None,
-                // An entry of `meta_info`.
-                (META_OR_FINISHED, FieldValue::Bytes(entry)) => {
-                    let is_valid = meta.record_entry(&MetaEntry::parse(entry)?);
-                    if !is_valid {
-                        return None;
+            match value {
+                FieldValue::Bytes(bytes) => {
+                    has_bytes = true;
+                    if number == CONTENT {
+                        // The field is not repeated in any message of interest.
+                        if content_field.is_some() {
+                            return None;
+                        }
+                        content_field = Some(bytes);
+                    } else if number == META_OR_FINISHED {
+                        let is_valid = meta.record_entry(&MetaEntry::parse(bytes)?);
+                        if !is_valid {
+                            return None;
+                        }
                     }
                 }
                 // `finished` is a number, whichever of the two fields it is.
-                (META_OR_FINISHED | FINISHED, FieldValue::Number(value)) => is_last = value != 0,
-                _ => {}
+                FieldValue::Number(value) if matches!(number, META_OR_FINISHED | FINISHED) => is_last = value != 0,
+                FieldValue::Number(_) | FieldValue::Fixed => {}
             }
         }
         // Neither an output nor a chunk is without text or bytes.
@@ -83,7 +87,8 @@ impl<'a> GrpcMessage<'a> {
         Self::from_content(content, meta, is_last)
     }
 
-    /// Classifies a message by its content of field 1 and its `meta_info`, which only outputs have. `None` if it is of no known kind.
+    /// Classifies a message by its content of field 1 and its `meta_info`, which only outputs have. `is_last`: the message is the last of
+    /// its response. `None` if it is of no known kind.
     fn from_content(content: &'a [u8], meta: MetaEntries<'a>, is_last: bool) -> Option<Self> {
         if let Some(rid) = meta.rid {
             return Some(Self::Output(GrpcOutput {
@@ -92,6 +97,7 @@ impl<'a> GrpcMessage<'a> {
                 completion_tokens: meta.completion_tokens?,
                 is_finished: meta.is_finished,
                 is_last,
+                // Set by the caller, which knows whether other messages came before.
                 is_whole_body: false,
             }));
         }
@@ -103,12 +109,13 @@ impl<'a> GrpcMessage<'a> {
 impl GrpcOutput<'_> {
     /// Number of token ids in field 1. `None` if it can only be text.
     pub(super) fn count_ids(&self) -> Option<u32> {
-        // Packed varints: the last byte of each has its upper bit clear.
-        let ends_with_varint = self.ids.last().is_none_or(|byte| *byte < 0x80);
+        // Each id is a varint of one or more bytes, and only its last byte is below this number.
+        const LAST_BYTE_END: u8 = 0x80;
+        let ends_with_varint = self.ids.last().is_none_or(|byte| *byte < LAST_BYTE_END);
         if !ends_with_varint {
             return None;
         }
-        let count = self.ids.iter().filter(|byte| **byte < 0x80).count();
+        let count = self.ids.iter().filter(|byte| **byte < LAST_BYTE_END).count();
         u32::try_from(count).ok()
     }
 
@@ -130,6 +137,7 @@ impl GrpcOutput<'_> {
         }
         Some(Completion {
             rid,
+            // Ids are read like those of the engine's own HTTP endpoint.
             form: if is_text { ResponseForm::GrpcText } else { ResponseForm::Generate },
             tokens: if is_text { None } else { self.count_ids() },
             stated_tokens: Some(self.completion_tokens),

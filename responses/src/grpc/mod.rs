@@ -44,9 +44,10 @@ enum FirstField {
     Text,
 }
 
-/// Whether these bytes begin with a message whose first field is text or bytes. A prefix with a flag for compression and the length comes
-/// before the message. If `frame_length` is known, the message must fill the frame.
+/// Whether these bytes begin with a gRPC message whose first field is text or bytes. A prefix with a flag for compression and the length
+/// comes before the message. `frame_length`: length of the HTTP/2 frame that the message must fill; `None` for any.
 pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Recognition {
+    // Compressed messages are not read.
     let is_compressed = start.first().is_some_and(|flag| *flag != 0);
     if is_compressed {
         return Recognition::No;
@@ -56,6 +57,7 @@ pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Re
     };
     let message_bytes = message_length(*prefix);
     let fills_frame = frame_length.is_none_or(|length| message_bytes.checked_add(PREFIX as u32) == Some(length));
+    // A message of no bytes has no field.
     if !fills_frame || message_bytes == 0 {
         return Recognition::No;
     }
@@ -89,7 +91,8 @@ impl GrpcParser {
         self.framed = framed;
     }
 
-    /// Parses a complete message of the response.
+    /// Parses a complete gRPC message of the response, and emits its elements. `prefix`: the bytes before it, which are a flag for
+    /// compression and its length. `limit`: number of bytes of messages that may be kept.
     fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
         let [compression_flag, ..] = prefix;
         let is_compressed = compression_flag != 0;
@@ -100,6 +103,7 @@ impl GrpcParser {
                 self.has_output = true;
                 self.has_last_message = output.is_last;
                 output.is_whole_body = self.message_count == 1 && output.is_last;
+                // Whether the messages of this response have ids or text. Until that is decided, they are kept.
                 let is_decided = self.decide_first_field(&output, prefix, message, limit, emit);
                 if is_decided {
                     self.emit_output(output, emit);
@@ -118,8 +122,9 @@ impl GrpcParser {
         }
     }
 
-    /// Decides whether the messages have ids or text. While that is unknown, keeps this message and returns false. Once it is decided,
-    /// emits the kept messages.
+    /// Decides whether the messages of the response have ids or text in their first field, which only their bytes can show. While that is
+    /// unknown, keeps this message, with its prefix, and returns false. Once it is decided, emits the kept messages and returns true.
+    /// `limit`: number of bytes that may be kept.
     fn decide_first_field(
         &mut self,
         output: &GrpcOutput<'_>,
@@ -133,10 +138,11 @@ impl GrpcParser {
         }
         // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
         let may_be_either = !output.must_be_ids() && output.count_ids().is_some();
-        let waits_for_decision = may_be_either && self.keep_undecided(prefix, message, limit);
-        if waits_for_decision {
+        let is_kept = may_be_either && self.keep_undecided(prefix, message, limit);
+        if is_kept {
             return false;
         }
+        // If either is possible and no room is left, text is more likely: most ids are not valid text.
         self.first_field = if output.must_be_ids() { FirstField::Ids } else { FirstField::Text };
         self.emit_undecided(emit);
         true
@@ -163,7 +169,7 @@ impl GrpcParser {
             self.first_field = if self.undecided_match_stated_counts() { FirstField::Ids } else { FirstField::Text };
             self.emit_undecided(emit);
         }
-        // A single unknown message is the result of another call.
+        // A single unknown message is the result of another call, so nothing of interest was missed.
         if self.unread_messages > 0 && (self.has_output || self.message_count > 1) {
             emit(ResponseElement::Unreadable(Unreadable::Grpc));
             emit(ResponseElement::Unread(self.unread_messages));
@@ -174,25 +180,25 @@ impl GrpcParser {
         }
     }
 
-    /// Whether the undecided messages are of one request and list as many ids as their stated token counts say. Each of them lists either
-    /// the new ids since the message before, or all ids so far.
+    /// Whether the undecided messages are of one request, and list as many ids as their stated token counts say. A server lists either the
+    /// new ids in each message, or all ids so far.
     fn undecided_match_stated_counts(&self) -> bool {
         let mut previous: Option<GrpcOutput<'_>> = None;
-        // Whether each message so far lists the new ids, or all ids so far.
-        let mut list_new_ids = true;
-        let mut list_all_ids = true;
+        let mut each_lists_new_ids = true;
+        let mut each_lists_all_ids = true;
         for output in self.undecided_outputs() {
             if previous.is_some_and(|previous| !previous.has_same_request(&output)) {
                 return false;
             }
-            let ids = output.count_ids();
-            let stated_tokens = output.completion_tokens;
-            let stated_before = previous.map_or(0, |previous| previous.completion_tokens);
-            list_new_ids &= ids == stated_tokens.checked_sub(stated_before);
-            list_all_ids &= ids == Some(stated_tokens);
+            let listed_ids = output.count_ids();
+            // The count that a message states includes the tokens of the messages before.
+            let tokens_so_far = output.completion_tokens;
+            let tokens_before = previous.map_or(0, |previous| previous.completion_tokens);
+            each_lists_new_ids &= listed_ids == tokens_so_far.checked_sub(tokens_before);
+            each_lists_all_ids &= listed_ids == Some(tokens_so_far);
             previous = Some(output);
         }
-        list_new_ids || list_all_ids
+        each_lists_new_ids || each_lists_all_ids
     }
 
     /// The messages that wait for the decision whether their first field holds text or ids.

@@ -9,16 +9,19 @@ use crate::text::Texts;
 use crate::{Limits, Server};
 
 impl RequestPart {
-    /// Adds the tokens of an event to those of its request.
+    /// Adds the tokens of an event to those of its request. `self.tokens` are those that observed events listed. `self.tokens_so_far` also
+    /// includes those of missed events, if the response states them.
     #[inline]
     pub(super) fn add_tokens(&mut self, completion: &Completion<'_>) {
+        let tokens_before = self.tokens_so_far;
+        self.count_event_for_content(completion, tokens_before);
         let listed_tokens = completion.tokens.unwrap_or(0);
-        self.is_counted &= completion.tokens.is_some();
         self.tokens = if lists_all_ids(completion) { listed_tokens } else { self.tokens.saturating_add(listed_tokens) };
-        self.count_event_for_content(completion, self.tokens_so_far);
+        // A total that the event states shows the tokens of missed events, too.
+        let summed_up = tokens_before.map(|before| before.saturating_add(listed_tokens));
+        self.tokens_so_far = completion.tokens_so_far.or(summed_up);
+        self.is_counted &= completion.tokens.is_some();
         self.may_lack_tokens |= may_lack_removed_text(completion);
-        let counted_so_far = self.tokens_so_far.map(|before| before.saturating_add(listed_tokens));
-        self.tokens_so_far = completion.tokens_so_far.or(counted_so_far);
     }
 
     /// Whether the events had fewer tokens than the response states, because a parser removed the text of the others.
@@ -79,20 +82,19 @@ fn finish_of_event(completion: &Completion<'_>) -> Option<AnswerFinish> {
 /// Number of tokens that are new in the event, if it shows them. `tokens_before`: number of the request's tokens up to the previous event.
 #[inline]
 fn new_tokens_of_event(completion: &Completion<'_>, tokens_before: Option<u32>) -> Option<u32> {
-    let mut new_tokens = None;
-    if let (Some(tokens_so_far), Some(tokens_before)) = (completion.tokens_so_far, tokens_before) {
-        new_tokens = tokens_so_far.checked_sub(tokens_before);
+    if let Some(tokens_so_far) = completion.tokens_so_far
+        && let Some(tokens_before) = tokens_before
+        && let Some(new_tokens) = tokens_so_far.checked_sub(tokens_before)
+    {
+        return Some(new_tokens);
     }
-    // The events of the engine's own endpoint may be cumulative, so the ids that they list are no new tokens.
-    if completion.form == ResponseForm::OpenAi {
-        new_tokens = new_tokens.or(completion.tokens);
-    }
-    new_tokens
+    // An event of the engine's own endpoint may list the ids of earlier tokens, too.
+    if completion.form == ResponseForm::OpenAi { completion.tokens } else { None }
 }
 
 impl OpenResponse {
-    /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
-    /// probabilities. `None` if an earlier event or this one shows no count. An event without text counts as 0 tokens, unless
+    /// Number of tokens in an event, by what the event shows: the total so far of its request (continuous usage), or else its ids, or else
+    /// its log probabilities. `None` if an earlier event or this one shows no count. An event without text counts as 0 tokens, unless
     /// `is_compared`: the tokens are counted by comparing the text with the text that was sent.
     pub(super) fn count_tokens(
         &self,
@@ -101,6 +103,7 @@ impl OpenResponse {
         is_compared: bool,
         sink: &mut EventSink<'_>,
     ) -> Option<u32> {
+        // The earlier events of the request.
         let part = self.find_part(&completion.rid);
         if part.is_some_and(|part| !part.is_counted) {
             return None;
@@ -114,7 +117,7 @@ impl OpenResponse {
             return tokens_so_far.checked_sub(tokens_before);
         }
         if listed.is_none() {
-            // Of the tokens so far, those of missed events are unknown, so nothing shows how many this event has.
+            // The total includes an unknown number of tokens of missed events, so nothing shows how many this event has.
             sink.report_missed_event();
             return Some(0);
         }
@@ -133,27 +136,29 @@ impl OpenResponse {
         }
     }
 
-    /// Counts the tokens of an event that states no count, by comparing its text with the text that was sent. `None` if they are unknown,
-    /// or the event needs no comparison. An event that shows tokens otherwise ends the comparison event by event.
+    /// Counts the tokens of an event that shows no count, by comparing its text with the text that the engine sent for its request. `None`
+    /// if they are unknown, or if the event needs no comparison. Once an event with output shows a count, later ones are not compared.
     pub(super) fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         match completion.form {
             ResponseForm::OpenAi => {}
             // A worker's stream lists ids.
             ResponseForm::WorkerStream => return None,
-            // Their text is not compared.
+            // Their text is not compared, so the kept text of the request is of no use.
             ResponseForm::Generate | ResponseForm::GrpcText => {
                 server.texts.stop_comparison(rid);
                 return None;
             }
         }
+        // The earlier events of the request.
         let part = self.find_part(rid);
-        let is_counted = part.is_none_or(|part| part.is_counted);
-        if completion.tokens.is_some() || !is_counted {
+        let are_earlier_counted = part.is_none_or(|part| part.is_counted);
+        if completion.tokens.is_some() || !are_earlier_counted {
             end_comparison_by_event(completion, &mut server.texts);
             return None;
         }
         let are_all_events_observed = match part {
+            // `None` since an event was missed.
             Some(part) => part.tokens_so_far.is_some(),
             None => self.is_fully_observed,
         };

@@ -83,7 +83,8 @@ impl Comparison {
     }
 }
 
-/// Compares the arguments `written` to a client with the object in the `sent` text, which may be cut off. Unjudged above the budget.
+/// Compares the arguments of a tool call as `written` to a client with the JSON object in the text that the engine `sent`, which may be cut
+/// off (`!is_sent_complete`). Unjudged if the difference has no certain explanation, or if the work exceeds the budget.
 pub(super) fn compare_arguments(
     written: &str,
     sent: &str,
@@ -96,45 +97,56 @@ pub(super) fn compare_arguments(
         return unjudged;
     }
     if !is_sent_complete {
-        return if budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) {
-            compare_unfinished(written, sent)
-        } else {
-            unjudged
-        };
+        let is_within_budget = budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE);
+        return if is_within_budget { compare_unfinished(written, sent) } else { unjudged };
     }
-    let written_value = parse_json(written);
     let sent_value = parse_json(sent);
-    let are_equal = match (&written_value, &sent_value) {
-        (Some(written_value), Some(sent_value)) => written_value == sent_value,
-        // Some parsers write nothing for an empty object.
-        (None, Some(sent_value)) => {
-            written.trim().is_empty() && sent_value.as_object().is_some_and(serde_json::Map::is_empty)
-        }
-        // Invalid JSON of the model.
-        _ => budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) && plain_characters(written) == plain_characters(sent),
-    };
-    if are_equal || written.trim() == sent {
+    if are_same_arguments(written, sent, sent_value.as_ref(), budget) {
         return Comparison::new(ToolCallOutcome::Complete);
     }
     // A parser may have completed or shortened invalid JSON.
     if sent_value.is_none() || !budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) {
         return unjudged;
     }
+    explain_difference(written, sent, budget).unwrap_or(unjudged)
+}
+
+/// Whether the `written` arguments are those that were `sent`: as values of JSON, or else as text. `sent_value` is the value of the sent
+/// ones; `None` if they are invalid.
+#[inline]
+fn are_same_arguments(written: &str, sent: &str, sent_value: Option<&Value>, budget: &mut StepBudget) -> bool {
+    let are_equal = match (parse_json(written), sent_value) {
+        (Some(written_value), Some(sent_value)) => written_value == *sent_value,
+        // Some parsers write nothing for an empty object.
+        (None, Some(sent_value)) => {
+            written.trim().is_empty() && sent_value.as_object().is_some_and(serde_json::Map::is_empty)
+        }
+        // Invalid JSON of the model is compared without blanks and escapes.
+        (_, None) => {
+            let bytes = written.len() + sent.len();
+            budget.take_steps(bytes * STEPS_TO_COMPARE_BYTE) && plain_characters(written) == plain_characters(sent)
+        }
+    };
+    are_equal || written.trim() == sent
+}
+
+/// Finds the damage that turns the arguments `sent` into those `written`. `None` if there is none that explains the whole difference, or
+/// above the budget.
+fn explain_difference(written: &str, sent: &str, budget: &mut StepBudget) -> Option<Comparison> {
     let written_plain = plain_characters(written);
     let sent_plain = plain_characters(sent);
-    // A parser may remove blanks.
+    // Only blanks and escapes differ, which a parser may change.
     if written_plain == sent_plain {
-        return unjudged;
+        return None;
     }
+    let has_replacements = written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd");
     // Before other damage, because each replacement stands for a character that was cut.
-    if (written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd"))
-        && let Some(garbled) = find_garbled(&written_plain, &sent_plain)
-    {
-        return garbled;
+    if has_replacements && let Some(garbled) = find_garbled(&written_plain, &sent_plain) {
+        return Some(garbled);
     }
     let damage = find_damage(&exact_characters(written), &exact_characters(sent), budget);
-    let damage = damage.or_else(|| find_damage(&written_plain, &sent_plain, budget));
-    damage.unwrap_or(unjudged)
+    // Without blanks and escapes if these differ, too.
+    damage.or_else(|| find_damage(&written_plain, &sent_plain, budget))
 }
 
 /// Value of complete JSON. `None` if the text is invalid or incomplete.
@@ -142,10 +154,12 @@ pub(super) fn parse_json(json: &str) -> Option<Value> {
     serde_json::from_str(json).ok()
 }
 
-/// Compares arguments whose end was not sent. A parser may hold back the last characters, or complete the JSON.
+/// Compares arguments whose end was not sent. A parser may hold back the last characters, or complete the JSON. Unjudged if anything else
+/// differs.
 fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let written = plain_characters(written);
     let sent = plain_characters(sent);
+    // Number of equal characters at the begin.
     let equal_start = common_length(written.iter(), sent.iter());
     // A parser that completes the JSON adds only such characters.
     let is_completion = written[equal_start..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
@@ -181,27 +195,25 @@ fn exact_characters(text: &str) -> Vec<CharSpan> {
     chars.map(|(from, char)| CharSpan { char, from, to: from + char.len_utf8() }).collect()
 }
 
-/// The characters without blanks, and with each escape replaced by its character. Strings are treated like the rest of the JSON, so a part
-/// of the text has the same characters alone as in the whole.
+/// The characters of JSON without blanks, and with each escape, such as `\n`, replaced by its character. Strings are treated like the rest
+/// of the JSON, so a part of the text has the same characters alone as in the whole.
 fn plain_characters(text: &str) -> Vec<CharSpan> {
     let mut spans = Vec::with_capacity(text.len());
-    let mut rest = text.char_indices().peekable();
-    while let Some((from, char)) = rest.next() {
-        let mut to = from + char.len_utf8();
-        let plain_char = match char {
-            '\\' => {
-                // An escape that is cut at the end of the text.
-                let Some(Escape { char, bytes }) = parse_escape(&text[from..]) else { break };
-                to = from + bytes;
-                // The other characters of the escape.
-                while rest.next_if(|(offset, _)| *offset < to).is_some() {}
-                char
-            }
-            char => char,
-        };
+    let mut from = 0;
+    while let Some(written_char) = text[from..].chars().next() {
+        let mut plain_char = written_char;
+        let mut bytes = written_char.len_utf8();
+        if written_char == '\\' {
+            // `None` for an escape that is cut at the end of the text.
+            let Some(escape) = parse_escape(&text[from..]) else { break };
+            plain_char = escape.char;
+            bytes = escape.bytes;
+        }
+        let to = from + bytes;
         if !plain_char.is_whitespace() {
             spans.push(CharSpan { char: plain_char, from, to });
         }
+        from = to;
     }
     spans
 }
@@ -236,7 +248,7 @@ struct Escape {
     bytes: usize,
 }
 
-/// The escape at the begin of `text`; `None` if it is incomplete.
+/// The escape of a JSON string at the begin of `text`, which is a backslash. `None` if the escape is incomplete.
 fn parse_escape(text: &str) -> Option<Escape> {
     match text.as_bytes().get(1)? {
         b'u' => {
@@ -276,19 +288,21 @@ fn may_be_number(spans: &[CharSpan]) -> bool {
     are_all_of_number && chars.any(|char| !"eE".contains(char))
 }
 
-/// Where a part that only the longer text has may begin: all characters before it are equal at the start of both texts, and all behind it
-/// at the end. In text that repeats itself, there are several places. `None` if the equal characters do not cover the shorter text, so that
-/// more than one part differs.
+/// Where a part that only the longer of two texts has may begin. The texts have `equal_start` equal characters at the begin, and
+/// `equal_end` at the end. In text that repeats itself, there are several places. `None` if the equal characters do not cover the shorter
+/// text, so that more than one part differs.
 fn possible_starts(equal_start: usize, equal_end: usize, shorter_length: usize) -> Option<RangeInclusive<usize>> {
     if equal_start + equal_end < shorter_length {
         return None;
     }
+    // All characters of the shorter text from here on are also at the end of the longer one.
     let first_start = shorter_length - equal_end.min(shorter_length);
     Some(first_start..=equal_start)
 }
 
 /// Finds one missing, repeated, or exchanged part that explains the whole difference. `None` if there is none, or above the budget.
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
+    // Numbers of equal characters at the begin and at the end.
     let equal_start = common_length(written.iter(), sent.iter());
     let equal_end = common_length(written.iter().rev(), sent.iter().rev());
     let shorter_length = written.len().min(sent.len());
@@ -298,11 +312,13 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
         return find_swapped(written, sent, equal_start, equal_end, budget);
     }
     let starts = possible_starts(equal_start, equal_end, shorter_length)?;
-    if !budget.take_steps(starts.clone().count().saturating_mul(part_length + STEPS_TO_DESCRIBE_PLACE)) {
+    let steps_of_start = part_length + STEPS_TO_DESCRIBE_PLACE;
+    if !budget.take_steps(starts.clone().count().saturating_mul(steps_of_start)) {
         return None;
     }
     let is_missing = written.len() < sent.len();
     let longer_text = if is_missing { sent } else { written };
+    // A parser may write a number in another form, which is no damage.
     let may_be_reformatted_number = starts.clone().any(|start| may_be_number(&longer_text[start..start + part_length]));
     if may_be_reformatted_number {
         return None;
@@ -312,6 +328,7 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
         let part = if is_missing {
             missing_part(written, sent, start, part_length)
         } else {
+            // Additional characters are damage only if they repeat those before them.
             repeated_part(written, sent, start, part_length)
         };
         parts.extend(part);
@@ -345,15 +362,16 @@ fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: 
     Some(differing_part(sent, first.from..last.to, event_ends))
 }
 
-/// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes. `None` if anything else
-/// differs.
+/// Finds characters that were replaced by U+FFFD, because a cut between their bytes made them invalid. Each run of U+FFFD stands for one or
+/// more characters of several bytes. `None` if anything else differs.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     let mut written_index = 0;
     let mut sent_index = 0;
     // From the first to the last replaced character of the sent text.
     let mut replaced: Option<Range<usize>> = None;
     while let Some(span) = written.get(written_index) {
-        if sent.get(sent_index) == Some(span) {
+        let is_equal = sent.get(sent_index) == Some(span);
+        if is_equal {
             written_index += 1;
             sent_index += 1;
             continue;
@@ -371,6 +389,7 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
         let first = replaced.map_or(run_start, |range| range.start);
         replaced = Some(first..sent_index);
     }
+    // The end of the sent text was not written.
     if sent_index != sent.len() {
         return None;
     }
@@ -414,11 +433,11 @@ fn find_swapped(
     budget: &mut StepBudget,
 ) -> Option<Comparison> {
     let difference_end = sent.len().checked_sub(equal_end).filter(|end| *end > equal_start)?;
-    // The search below tries each character as the boundary.
+    // The search below tries each character as the boundary of the parts, so its work grows with the square of the length.
     if difference_end - equal_start > MAX_SWAPPED {
         return None;
     }
-    // Numbers of equal characters before and behind the difference that belong to the exchanged parts.
+    // `lead` and `trail`: numbers of equal characters before and behind the difference that belong to the parts.
     for lead in 0..=equal_start.min(MAX_SHARED) {
         for trail in 0..=equal_end.min(MAX_SHARED) {
             let swapped = equal_start - lead..difference_end + trail;
@@ -441,8 +460,8 @@ fn swapped_part(written: &[CharSpan], sent: &[CharSpan], swapped: Range<usize>, 
     differing_part(sent, bytes, event_ends)
 }
 
-/// Finds a place in `sent` whose two sides were exchanged in `written`. Returns the length of the later side. `None` if there is no such
-/// place, or above the budget.
+/// Finds a place in `sent` whose two sides were exchanged in `written`. Returns the length of the side behind it, which comes first in
+/// `written`. `None` if there is no such place, or above the budget.
 fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<usize> {
     if budget.is_exceeded() {
         return None;

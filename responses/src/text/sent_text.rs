@@ -122,7 +122,8 @@ impl SentText {
         self.pending.len() * size_of::<OutputPosition>() + self.text.len()
     }
 
-    /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
+    /// Adds the next chunk that the engine has sent. Returns false if a chunk before it was missed, its text is unknown, or a limit is
+    /// reached.
     pub(super) fn add_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
         let Some(tokens_so_far) = self.tokens_up_to(chunk) else { return false };
         if !self.is_next_chunk(chunk, tokens_so_far) || self.is_full() {
@@ -170,7 +171,8 @@ impl SentText {
         }
     }
 
-    /// Text of a chunk's ids. `None` if one of them is not known. A token that stops the request has no text.
+    /// Turns the token ids of a chunk into text, which continues that of the earlier chunks. `None` if one of the ids is not known. A token
+    /// that stops the request has no text.
     fn detokenize_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
         // The chunk does not carry all ids that it lists.
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
@@ -193,8 +195,9 @@ impl SentText {
         Some(text)
     }
 
-    /// Compares an event: returns the sent chunks that it carries, or its first difference. With `may_skip`, text that is missing before it
-    /// counts as lost.
+    /// Compares the text of an event of the response with the text that the engine sent in chunks. Returns the chunks that the event
+    /// carries, or its first difference. `finished`: the event is the last one. With `may_skip`, text that is missing before it counts as
+    /// lost.
     pub(super) fn compare_event(
         &mut self,
         text: &ChoiceText<'_>,
@@ -218,23 +221,25 @@ impl SentText {
         Ok(carried)
     }
 
-    /// Finds the chunks with this text, the earliest ones if several have it, and removes them and all before them. `None` if no chunks
-    /// have it. Skips earlier chunks only if `may_skip`.
+    /// Finds the pending chunks with this text, which an event carries: no earlier event has carried them. Takes the earliest ones if
+    /// several have it, and removes them and all before them. `None` if no chunks have it. Skips earlier chunks only if `may_skip`.
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
         let without_text = self.count_without_text(skipped..last, start);
         // Removes the chunks up to `last`, whose end is the position up to which events have carried the text.
         let carried_end = self.pending.drain(..=last).next_back()?;
         // The kept text serves only the search for tool calls, which are in text that no event has carried.
-        self.text.drain(..(carried_end.text.len() - self.carried_end.text.len()) as usize);
+        let carried_bytes = (carried_end.text.len() - self.carried_end.text.len()) as usize;
+        self.text.drain(..carried_bytes);
         self.carried_end = carried_end;
         self.last_event = text;
-        Some(CarriedChunks { tokens: self.carried_end.tokens - start.tokens, without_text })
+        Some(CarriedChunks { tokens: carried_end.tokens - start.tokens, without_text })
     }
 
-    /// Finds the first pending chunks with this text; `None` if there are none. Without `may_skip`, the text must begin where the last
-    /// event ended.
+    /// Finds the first pending chunks with this text, which may have several; `None` if there are none. Without `may_skip`, the text must
+    /// begin where the last event ended.
     fn find_pending(&self, text: Digest, may_skip: bool) -> Option<PendingMatch> {
+        // The text may begin at the end of the last event, or behind each of the pending chunks.
         let starts = std::iter::once(self.carried_end).chain(self.pending.iter().copied());
         for (skipped, start) in starts.enumerate() {
             if skipped > 0 && !may_skip {
@@ -252,7 +257,8 @@ impl SentText {
         None
     }
 
-    /// Number of these pending chunks without text of their own. The first of them follows `start`.
+    /// Number of these pending chunks without text of their own, such as those with a part of a character. The first of them begins at
+    /// `start`.
     fn count_without_text(&self, chunks: Range<usize>, start: OutputPosition) -> u32 {
         let mut count = 0;
         let mut previous = start;
@@ -303,8 +309,9 @@ impl SentText {
         matches!(self.finish, Some(Finish::Length | Finish::Stop))
     }
 
-    /// Removes the last chunks, which have no text, at the end of a response. `None` if the response ends before the text. With `may_skip`,
-    /// text that is missing at the end of a finished request counts as lost.
+    /// Removes the chunks that no event has carried at the end of a response, and returns the last of them that have no text: those came
+    /// with the end. `None` if the response ends before the text. With `may_skip`, text that is missing at the end of a finished request
+    /// counts as lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
         let mut rest_start = self.carried_end;
         let mut skipped_chunks = 0;
@@ -313,7 +320,7 @@ impl SentText {
             if !may_skip || !self.has_ended_normally() {
                 return None;
             }
-            // The chunks behind the missing text.
+            // The first chunk with all of the text. Those behind it have none.
             let last_with_text = self.pending.iter().position(|end| end.text == self.sent_end.text)?;
             rest_start = self.pending[last_with_text];
             skipped_chunks = last_with_text + 1;

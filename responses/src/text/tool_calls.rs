@@ -89,36 +89,47 @@ pub(super) struct ChunkEnd {
 }
 
 impl ResponseCalls {
-    /// Appends the `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make all calls of the response unknown.
+    /// Appends the pieces of calls in the JSON list `tool_calls` of an event or a body. Calls of an unknown form, or above a limit, make
+    /// all calls of the response unknown.
     pub(super) fn add_event(&mut self, json: &str) {
         let Ok(elements) = serde_json::from_str::<Vec<CallElement>>(json) else {
             self.are_unknown = true;
             return;
         };
         for (position, element) in (0..).zip(elements) {
+            // Some servers leave the index out, which is then the position in the list.
             let index = element.index.unwrap_or(position);
-            let known_call = self.calls.iter().position(|call| call.index == index);
             let CallFunction { name, arguments } = element.function.unwrap_or_default();
-            // The event also adds one of the `event_ends` of the call, which takes a `u32`.
-            self.bytes += name.len() + arguments.len() + size_of::<u32>();
-            let exceeds_calls = known_call.is_none() && self.calls.len() == MAX_CALLS;
-            if exceeds_calls || self.bytes > MAX_BYTES {
-                // A part of the calls would be of no use.
-                *self = Self { are_unknown: true, ..Self::default() };
-            }
+            self.add_piece_of_call(index, &name, &arguments);
             // Because of this event, or of an earlier one.
             if self.are_unknown {
                 return;
             }
-            let call = match known_call {
-                Some(known_call) => &mut self.calls[known_call],
-                None => self.calls.push_mut(ResponseCall::new(index)),
-            };
-            call.add_piece(&name, &arguments);
         }
     }
 
-    /// Compares the calls with the text. `Ok(None)` if the response neither has nor lacks a call.
+    /// Adds a piece to the call with this index, which it may begin. Makes all calls unknown if they exceed a limit with it.
+    fn add_piece_of_call(&mut self, index: u32, name: &str, arguments: &str) {
+        let known_call = self.calls.iter().position(|call| call.index == index);
+        // The event also adds one of the `event_ends` of the call, which takes a `u32`.
+        self.bytes += name.len() + arguments.len() + size_of::<u32>();
+        let exceeds_calls = known_call.is_none() && self.calls.len() == MAX_CALLS;
+        if exceeds_calls || self.bytes > MAX_BYTES {
+            // A part of the calls would be of no use.
+            *self = Self { are_unknown: true, ..Self::default() };
+        }
+        if self.are_unknown {
+            return;
+        }
+        let call = match known_call {
+            Some(known_call) => &mut self.calls[known_call],
+            None => self.calls.push_mut(ResponseCall::new(index)),
+        };
+        call.add_piece(name, arguments);
+    }
+
+    /// Compares the calls of the response with the text that the engine sent. Describes the call with the worst outcome, which may be one
+    /// that only the text has. `Ok(None)` if the response neither has nor lacks a call. The error says why nothing was compared.
     pub(super) fn compare_with_text(&self, sent: &SearchedText<'_>) -> Result<Option<ToolCalls>, UnjudgedReason> {
         if self.are_unknown {
             return Err(UnjudgedReason::Unreadable);
@@ -137,8 +148,8 @@ impl ResponseCalls {
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
-    /// Compares each call with its object in the text, and returns the first one with the worst outcome. `None` if the response has no
-    /// calls.
+    /// Compares each call with its object in the engine's text, and returns the first one with the worst outcome. `None` if the response
+    /// has no calls. `objects`: where the arguments of each call are in the text, if that is known.
     fn worst_call(
         &self,
         sent: &SearchedText<'_>,
@@ -182,18 +193,20 @@ impl ResponseCalls {
         })
     }
 
-    /// The object of each call in the text; `None` if it is not certain, or has another form.
+    /// Where in the engine's text the arguments of each call of the response are: a JSON object behind the call's name. `None` for a call
+    /// if that is not certain, or if its arguments have another form.
     fn find_objects(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
         let mut objects = vec![None; self.calls.len()];
         let mut search_end = text.len();
         // Backwards, because the last occurrence of a name is the one that counts.
         for (index, call) in self.calls.iter().enumerate().rev() {
-            // Only the last object of the text may have no end.
+            // Only the last object of the text may have no end, because the engine was stopped.
             let may_be_incomplete = search_end == text.len();
             let Some(located) = locate_call(&call.name, &text[..search_end], may_be_incomplete, budget) else {
                 // Where the text of the calls before this one ends is unknown.
                 break;
             };
+            // The calls before this one are before its name.
             search_end = located.name_start;
             objects[index] = Some(located.object);
         }
@@ -272,7 +285,8 @@ impl ResponseCall {
         [self.event_behind(first), self.event_before(last)]
     }
 
-    /// Compares the arguments of the call with those of the object in the text. `is_cut`: the text may end within the object.
+    /// Compares the arguments of the call with those that the engine sent: the `object` in its text, if it is known. `is_cut`: the text may
+    /// end within the object.
     fn compare_arguments(
         &self,
         object: Option<&Range<usize>>,
@@ -308,22 +322,21 @@ impl ResponseCall {
         if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged }
     }
 
-    /// Whether another object of the text has these arguments, or too many would have to be compared.
+    /// Whether another object of the text than `object` has these arguments, or too many would have to be compared.
     fn belongs_to_another_object(&self, object: &Range<usize>, text: &str, budget: &mut StepBudget) -> bool {
         let Some(value) = arguments::parse_json(&self.arguments) else { return false };
         for (start, _) in text.match_indices('{') {
             if start == object.start {
                 continue;
             }
+            // The search for the end of an object without one has read the rest of the text.
             let length = object_length(&text[start..]);
-            let is_within_budget =
-                budget.take_steps(length.map_or(text.len() - start, |length| length * STEPS_TO_PARSE_BYTE));
-            if !is_within_budget {
+            let steps = length.map_or(text.len() - start, |length| length * STEPS_TO_PARSE_BYTE);
+            if !budget.take_steps(steps) {
                 return true;
             }
-            if let Some(length) = length
-                && arguments::parse_json(&text[start..start + length]).as_ref() == Some(&value)
-            {
+            let Some(length) = length else { continue };
+            if arguments::parse_json(&text[start..start + length]).as_ref() == Some(&value) {
                 return true;
             }
         }
@@ -349,24 +362,19 @@ impl SearchedText<'_> {
         self.chunk_ends.get(first).is_some_and(|end| end.bytes <= to)
     }
 
-    /// Describes the place of a part of the object. Of several possible parts, prefers one of whole events, then one of whole chunks.
-    /// `None` without any part.
+    /// Describes the part of a call's arguments in which the response differs from the `object` in the text. In text that repeats itself,
+    /// several `parts` explain the difference: prefers one of whole events of the response, then one of whole chunks of the text. `None`
+    /// without any part.
     fn describe_part(
         &self,
         object: &Range<usize>,
         parts: &[DifferingPart],
         call: &ResponseCall,
     ) -> Option<ArgumentsPart> {
-        let rank_of = |part: &&DifferingPart| {
-            // The lowest number is the preferred part.
-            match (call.has_each_event_end(part), self.is_whole_chunks(object, part)) {
-                (true, true) => 0,
-                (true, false) => 1,
-                (false, true) => 2,
-                (false, false) => 3,
-            }
-        };
-        let part = parts.iter().min_by_key(rank_of)?;
+        let part = parts.iter().min_by_key(|part| {
+            // False is less than true, and the first of equal parts is taken.
+            [!call.has_each_event_end(part), !self.is_whole_chunks(object, part)]
+        })?;
         let from = object.start + part.bytes.start;
         let to = object.start + part.bytes.end;
         Some(ArgumentsPart {
@@ -415,8 +423,8 @@ struct LocatedCall {
     object: Range<usize>,
 }
 
-/// Finds the last occurrence of a call's name with an object behind it. The name may occur again only within that object. The object may be
-/// incomplete if the text ends with it (`may_be_incomplete`).
+/// Finds the last occurrence of a call's name with a JSON object, its arguments, behind it. `None` if there is none, if the name occurs
+/// again behind that object, or above the budget. The object may be incomplete if the text ends with it (`may_be_incomplete`).
 fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut StepBudget) -> Option<LocatedCall> {
     // Any other text could occur anywhere.
     if !is_name(name) {
@@ -485,9 +493,10 @@ fn skip_marker(rest: &mut impl Iterator<Item = (usize, char)>) -> Option<()> {
     Some(())
 }
 
-/// Offset of the object with a call's arguments in the text behind its name. `None` if anything precedes the object but punctuation,
+/// Offset of the object with a call's arguments in the text behind the call's name. `None` if anything precedes the object but punctuation,
 /// numbers, markers (`<|marker|>`), and the keys of the arguments.
 fn arguments_behind(text: &str) -> Option<usize> {
+    // The letters up to the current character.
     let mut word = String::new();
     let mut rest = text.char_indices().take_while(|(offset, _)| *offset < MAX_BETWEEN);
     while let Some((offset, char)) = rest.next() {
@@ -498,9 +507,9 @@ fn arguments_behind(text: &str) -> Option<usize> {
             }
             continue;
         }
-        // The letters before this character.
-        let are_none_or_key = matches!(&*word, "" | "arguments" | "parameters" | "json");
-        if !are_none_or_key {
+        // Models write one of these keys, or none.
+        let is_key_or_empty = matches!(&*word, "" | "arguments" | "parameters" | "json");
+        if !is_key_or_empty {
             return None;
         }
         word.clear();
@@ -526,10 +535,12 @@ enum Endless {
     Invalid,
 }
 
-/// Length of the JSON object at the begin of `text`. The error says why it has no end.
+/// Length of the JSON object at the begin of `text`, found by its brackets: its values are not checked. The error says why it has no end.
 fn scan_object(text: &str) -> Result<usize, Endless> {
+    // Number of open brackets.
     let mut depth = 0_usize;
     let mut in_string = false;
+    // Whether a backslash comes before the byte, which then has no meaning of its own.
     let mut is_escaped = false;
     for (index, byte) in text.bytes().enumerate() {
         if is_escaped {

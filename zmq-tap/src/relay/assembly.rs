@@ -58,13 +58,14 @@ impl MessageAssembly {
         }
     }
 
-    /// Processes a mark of the scanner: adds a frame to the message, or notes a rejected connection or an unreadable part of the stream.
-    /// The bytes of the mark were read at `read_at`. `is_kept`: they are still in memory, within the budget.
+    /// Processes an element that the scanner has found in the stream. Adds a frame to the message, of which it is a part, or notes a
+    /// rejected connection or an unreadable part of the stream. `read_at`: time when the last byte of the element was read. `is_kept`: its
+    /// bytes are still in memory.
     pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
-                // The reasons below come in the order of precedence: the first one stays.
                 self.message_bytes += span.end - span.body;
+                // Of several reasons not to keep a message, the first one stays.
                 if self.message_bytes > self.max_bytes {
                     self.discard_message(NotKept::TooLarge);
                 }
@@ -82,7 +83,7 @@ impl MessageAssembly {
                 self.reset_message();
                 self.unread.push(why.into());
             }
-            // What was read before belongs to another message.
+            // Bytes were skipped, so the parts before belong to another message.
             Mark::Synced { .. } => self.reset_message(),
             Mark::Command(ZmtpCommand::Error, _) => self.is_rejected = true,
             // Other commands carry no message.

@@ -31,7 +31,8 @@ pub(super) struct RelayRoute {
     pub(super) upstream: UpstreamSocket,
 }
 
-/// Relays one accepted connection, the `lane`th of its pair, until it ends. If its upstream cannot be reached, counts why and closes it.
+/// Relays one accepted connection to the pair's upstream until it ends. If the upstream cannot be reached, counts why and closes the
+/// connection. `lane`: number of the connection among those of its pair.
 pub(super) async fn serve_connection(
     shared: Arc<RelayState>,
     route: Arc<RelayRoute>,
@@ -51,24 +52,7 @@ pub(super) async fn serve_connection(
     };
     let upstream = match connected {
         Ok(upstream) => upstream,
-        Err(ConnectFailure::Distrusted) => {
-            shared.counters.upstreams_distrusted.add(1);
-            return;
-        }
-        Err(ConnectFailure::Forbidden) => {
-            shared.counters.upstreams_forbidden.add(1);
-            return;
-        }
-        Err(ConnectFailure::Unanswered) => {
-            shared.counters.connections_unanswered.add(1);
-            if route.pair.upstream.speaks_http() {
-                // Reply with a reset, as the server's own host does when nothing listens on the port.
-                accepted.reset_on_close();
-            }
-            // The counter above has it, so it may be dropped if the queue is full.
-            let _ = shared.observations.push(Observation { pair: route.index, lane, what: Observed::Refused });
-            return;
-        }
+        Err(failure) => return record_connect_failure(failure, &shared, &route, lane, &accepted),
     };
     let journal = Journal::open(shared, route.index, lane);
     let end = if route.pair.upstream.speaks_http() {
@@ -81,7 +65,31 @@ pub(super) async fn serve_connection(
     journal.record_end(end);
 }
 
-/// Relays both directions until both have ended, one failed, or the relay stops.
+/// Counts a connection that has no upstream, by the reason. It closes when the caller drops `accepted`.
+fn record_connect_failure(
+    failure: ConnectFailure,
+    shared: &RelayState,
+    route: &RelayRoute,
+    lane: u32,
+    accepted: &Socket,
+) {
+    match failure {
+        ConnectFailure::Distrusted => shared.counters.upstreams_distrusted.add(1),
+        ConnectFailure::Forbidden => shared.counters.upstreams_forbidden.add(1),
+        ConnectFailure::Unanswered => {
+            shared.counters.connections_unanswered.add(1);
+            if route.pair.upstream.speaks_http() {
+                // Reply with a reset, as the server's own host does when nothing listens on the port.
+                accepted.reset_on_close();
+            }
+            // The counter above has it, so it may be dropped if the queue is full.
+            let _ = shared.observations.push(Observation { pair: route.index, lane, what: Observed::Refused });
+        }
+    }
+}
+
+/// Copies the bytes of both directions between the connection that was `accepted` and the one to the `upstream`. Ends when both directions
+/// have ended, and some time after one has failed or the relay stops. Returns how the connection ended.
 async fn relay_both_directions<W: StreamObserver>(
     journal: &Arc<Journal>,
     accepted: &Socket,
@@ -124,13 +132,14 @@ async fn relay_both_directions<W: StreamObserver>(
                         upstream.end_reading();
                     }
                 }
-                // The peer did not close its connection in response.
+                // The peer, which was asked to leave, did not close its connection in response.
                 () = wait_until(leave_deadline) => {
                     leave_deadline = None;
                     // What the kernel has accepted is still read.
                     accepted.end_reading();
                     upstream.end_reading();
                 }
+                // The bytes on their way were given their time.
                 () = wait_until(deadline) => break,
             }
             // The other side gets a reset, and needs no further bytes.
@@ -154,14 +163,18 @@ async fn relay_both_directions<W: StreamObserver>(
     if is_stopping {
         return ConnectionEnd { cause: Ending::Stopped, first: None };
     }
-    let cause = if let Some(error) = upstream_failure(forward_end, backward_end) {
+    ConnectionEnd { cause: cause_of_end(forward_end, backward_end), first: first_ended }
+}
+
+/// Why a connection ended whose directions ended like this. If both sides failed, the upstream's failure is the cause.
+fn cause_of_end(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Ending {
+    if let Some(error) = upstream_failure(forward, backward) {
         Ending::Upstream(error)
-    } else if let Some(error) = connector_failure(forward_end, backward_end) {
+    } else if let Some(error) = connector_failure(forward, backward) {
         Ending::Connector(error)
     } else {
         Ending::Closed
-    };
-    ConnectionEnd { cause, first: first_ended }
+    }
 }
 
 /// Whether a reset can report the end of this direction to the other side: the source failed, and had sent nothing that a reset discards.

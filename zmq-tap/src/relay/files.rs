@@ -129,16 +129,17 @@ impl ListenerSender {
 }
 
 impl ListenerReceiver {
-    /// Returns the files of the next pair, or an error if none were sent.
+    /// Receives the files of the next pair, which the kernel opens in the file table of this thread. Fails if none were sent.
     pub(super) fn receive_sockets(&self) -> io::Result<PairSockets> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
+        // The kernel passes files only with at least one byte, which means nothing.
         let mut byte = [0];
         recvmsg(&self.stream, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
         let mut listener = None;
         let mut upstream = None;
         for message in rights.drain() {
-            // In the order in which they were sent. There may be no upstream.
+            // In the order in which they were sent: the listener, then the upstream's socket file if there is one.
             if let RecvAncillaryMessage::ScmRights(mut files) = message {
                 listener = files.next();
                 upstream = files.next();

@@ -71,13 +71,13 @@ impl Journal {
         if self.report_opening() { self.shared.observations.push(observation) } else { Err(observation) }
     }
 
-    /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
+    /// Queues a rare observation that must not be lost. If the queue is full, it goes to a second queue, which is read after all frames.
     pub(super) fn push_rare(&self, what: Observed) {
         // `Ok` means that it is queued like a frame.
         let Err(observation) = self.push(what) else { return };
         let was_announced = self.is_announced.swap(true, Ordering::Relaxed);
         if !was_announced {
-            // Late observations are read in order, so the opening precedes all others of its connection.
+            // The second queue is read in order, so the opening precedes all other observations of its connection.
             self.push_late_or_count(self.observation(Observed::Opened(self.opened_at)));
         }
         self.push_late_or_count(observation);

@@ -124,17 +124,16 @@ impl Listener {
 pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRoute, listener: Listener, stop: Signal) {
     let route = Arc::new(route);
     let mut connections = JoinSet::new();
-    // Number of the next connection.
+    // Number of the next connection among those of this pair.
     let mut lane = 0;
     loop {
         tokio::select! {
             accepted = listener.accept_connection() => match accepted {
                 Ok(socket) => {
-                    // Dropping the socket closes the connection.
-                    if !shared.admit_connection() {
+                    let Some(slot) = ConnectionSlot::take(&shared) else {
+                        // At the limit. Dropping the socket closes the connection.
                         continue;
-                    }
-                    let slot = ConnectionSlot { relay: shared.clone() };
+                    };
                     let served = connection::serve_connection(shared.clone(), route.clone(), lane, socket, stop.clone());
                     connections.spawn(async move {
                         // Released when the task ends, even by a panic.
@@ -174,22 +173,22 @@ struct ConnectionSlot {
     relay: Arc<RelayState>,
 }
 
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.relay.counters.connections_open.subtract(1);
+impl ConnectionSlot {
+    /// Counts a new connection as open until the slot is dropped. If too many are open, counts it as refused instead and returns `None`.
+    fn take(relay: &Arc<RelayState>) -> Option<Self> {
+        let counters = &relay.counters;
+        if counters.connections_open.get() >= relay.options.max_connections as u64 {
+            counters.connections_refused.add(1);
+            return None;
+        }
+        counters.connections_open.add(1);
+        counters.connections_total.add(1);
+        Some(Self { relay: relay.clone() })
     }
 }
 
-impl RelayState {
-    /// Counts a new connection as open and returns true, or counts it as refused if the limit is reached. Dropping a [`ConnectionSlot`]
-    /// later subtracts it from the open ones.
-    fn admit_connection(&self) -> bool {
-        if self.counters.connections_open.get() >= self.options.max_connections as u64 {
-            self.counters.connections_refused.add(1);
-            return false;
-        }
-        self.counters.connections_open.add(1);
-        self.counters.connections_total.add(1);
-        true
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.relay.counters.connections_open.subtract(1);
     }
 }

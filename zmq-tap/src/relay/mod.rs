@@ -165,7 +165,8 @@ impl Relay {
         self.pass_to_thread(pair, &sockets, upstream, gate)
     }
 
-    /// Passes a pair to the relay's thread, and waits until it listens. Connections are relayed once `gate` is sent.
+    /// Passes a pair of a listener and an upstream to the relay's thread, and waits until that thread listens. Connections are relayed once
+    /// `gate` is sent.
     fn pass_to_thread(
         &mut self,
         pair: Pair,
@@ -215,8 +216,8 @@ impl Relay {
         self.shared.counters.read()
     }
 
-    /// Stops accepting, removes the socket files that the relay made, drains accepted bytes for at most `RelayOptions::drain`, and closes every
-    /// connection. Senders see a closed connection, as when a receiver restarts.
+    /// Stops accepting, removes the socket files that the relay made, drains accepted bytes for at most `RelayOptions::drain`, and closes
+    /// every connection. Senders see a closed connection, as when a receiver restarts.
     pub fn stop(mut self) -> RelayStats {
         self.stop_and_join();
         self.stats()
@@ -253,6 +254,7 @@ async fn relay_pairs(
             Some(added) = pair_receiver.recv() => added,
             () = stop.received() => break,
         };
+        // The open files of a pair arrive apart, because they must be passed to the file table of this thread.
         let registered = listener_receiver.receive_sockets().and_then(|sockets| {
             let listener = Listener::new(sockets.listener, &pair.listen)?;
             let route = RelayRoute { index, pair, gate, upstream: upstream.with_held_file(sockets.upstream) };

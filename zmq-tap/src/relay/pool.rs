@@ -111,18 +111,13 @@ impl Pool {
         self.limits.block_bytes
     }
 
-    /// Returns an empty regular block with space for at least `needed` bytes. `None` if the budget is exhausted.
+    /// Returns an empty block of memory with space for at least `needed` bytes: one that is partly or no longer in use, or a new one. All
+    /// such blocks together are within a budget of bytes. `None` if the budget is exhausted.
     pub(super) fn acquire_block(&self, needed: usize) -> Option<ReadBlock> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.reclaim_retired();
-        // Search the blocks with spare bytes from the top: the one used last is likely to be in a cache, and surplus ones below stay
-        // untouched.
-        if let Some(block) = blocks.open.last_mut() {
-            // Whether this worked shows in its spare bytes.
-            block.try_reclaim();
-        }
-        if let Some(index) = blocks.open.iter().rposition(|block| block.spare_bytes() >= needed) {
-            return Some(blocks.open.remove(index));
+        if let Some(block) = blocks.take_open(needed) {
+            return Some(block);
         }
         let size = needed.max(self.limits.block_bytes);
         if blocks.allocated + size > self.limits.budget_bytes {
@@ -132,6 +127,7 @@ impl Pool {
             }
             blocks.free_unused();
         }
+        // Even without the unused blocks, which are freed by now, there is no room.
         if blocks.allocated + size > self.limits.budget_bytes {
             return None;
         }
@@ -140,9 +136,9 @@ impl Pool {
         Some(ReadBlock { bytes: BytesMut::with_capacity(size), size, origin: BlockOrigin::Budget })
     }
 
-    /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted. The block has `wanted`
-    /// bytes, or fewer if other connections hold most of the shared memory. It has at least `LEAST_READ` bytes, which every connection may
-    /// use.
+    /// Returns an empty block for a connection that must continue when the budget for blocks is exhausted. The block has at least
+    /// `LEAST_READ` bytes, which every connection may use. The rest of the `wanted` bytes comes from memory that these connections share,
+    /// and is shorter if others hold most of it.
     pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let free_bytes = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
@@ -163,8 +159,8 @@ impl Pool {
         ReadBlock { bytes, size, origin: BlockOrigin::Unbudgeted { is_full_size } }
     }
 
-    /// Returns a block to the pool and discards its content. A regular block with fewer than `min_spare_bytes` left is used again only after
-    /// all observations that refer to it are dropped.
+    /// Returns a block to the pool and discards its content. If a block of the budget has fewer than `min_spare_bytes` left, it is used
+    /// again only after all observations are dropped that refer to its other bytes.
     pub(super) fn return_block(&self, mut block: ReadBlock, min_spare_bytes: usize) {
         block.bytes.clear();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,10 +179,23 @@ impl Pool {
 }
 
 impl PoolBlocks {
-    /// Reopens retired blocks that are free. Observations are dropped in about the order they were made, so it is enough to check a few of
-    /// the oldest. A block that is still in use moves to the back.
+    /// Takes the block used last of those with `needed` spare bytes. `None` if none has that many.
+    #[inline]
+    fn take_open(&mut self, needed: usize) -> Option<ReadBlock> {
+        if let Some(last) = self.open.last_mut() {
+            // If nothing refers to it any more, all of its bytes are spare again.
+            last.try_reclaim();
+        }
+        // From the end: the block used last is likely to be in a cache, and surplus ones before it stay untouched.
+        let index = self.open.iter().rposition(|block| block.spare_bytes() >= needed)?;
+        Some(self.open.remove(index))
+    }
+
+    /// Moves retired blocks, which were full, to the open ones if no observation refers to them any more. Observations are dropped in about
+    /// the order they were made, so it is enough to check a few of the oldest. A block that is still in use moves to the back.
     fn reclaim_retired(&mut self) {
         let mut blocks_in_use = 0;
+        // Ends at the latest when each of the blocks left is known to be in use.
         while blocks_in_use < RETIRED_CHECKS.min(self.retired.len()) {
             let Some(mut block) = self.retired.pop_front() else { return };
             if block.try_reclaim() {

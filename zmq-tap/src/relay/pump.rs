@@ -35,7 +35,8 @@ pub(super) enum DirectionEnd {
     Sink(io::ErrorKind),
 }
 
-/// Copies until the source ends or one of the two sockets fails. An ordinary end is passed to the sink as a shutdown.
+/// Copies bytes from one socket to the other until the source ends or one of the two fails. An ordinary end is passed to the sink as a
+/// shutdown. `watch` observes the bytes, which `window` holds until they are written, and longer if a message is incomplete.
 pub(super) async fn copy_until_end(
     from: &Socket,
     to: &Socket,
@@ -75,6 +76,7 @@ pub(super) async fn copy_until_end(
                 Ok(written) => {
                     window.record_written(written);
                     watch.observe_written(&mut window, written, MonoNs::now());
+                    // The receiver has accepted enough to be trusted to read what the kernel buffers for it.
                     if window.written() >= TRUST_AFTER_BYTES
                         && let Some(size) = usual_buffer_bytes.take()
                     {

@@ -37,19 +37,20 @@ impl Observations {
         self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
-    /// The next late observation: a rare one that found the queue of frames full. If that queue has a frame by now, returns the frame
-    /// instead. `None` if nothing waits.
+    /// The next late observation: a rare one that found the queue of frames full, and is read after all frames. If that queue has a frame
+    /// by now, returns the frame instead. `None` if nothing waits.
     fn poll_late(&self) -> Option<Observation> {
         // Usually nothing is late, so the lock is not taken.
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        // A frame queued in the meantime precedes the late observations of its connection.
+        // A frame queued since the caller found that queue empty precedes the late observations of its connection.
         if let Some(frame) = self.frames.pop() {
             return Some(frame);
         }
         let first = late.pop_front();
+        // Under the lock, so that no observation that is queued meanwhile is left out.
         self.late_len.store(late.len(), Ordering::Release);
         first
     }

@@ -82,12 +82,12 @@ pub(crate) struct SocketNote {
 }
 
 impl SocketClaim {
-    /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user without permission to connect to the socket
-    /// file `upstream` cannot connect here either.
+    /// Listens at the socket file `path`, which the claim removes when it is dropped. Replaces only a socket that a killed tokengap left
+    /// there, as a note beside it shows. A user without permission to connect to the socket file `upstream` cannot connect here either.
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let entry = FolderEntry::of_path(path).map_err(|error| listen_error(path, error))?;
         let found = entry.find_file().map_err(|error| listen_error(path, error))?;
-        // Locked from here on, so that only one tokengap at a time takes the path.
+        // The note is locked from here on, so that only one tokengap at a time uses the path.
         let note = match &found {
             Some(found) => Self::remove_own_socket(path, &entry, found)?,
             None => SocketNote::create_for(&entry.folder, &entry.name)?,
@@ -96,18 +96,13 @@ impl SocketClaim {
             Ok(bound) => bound,
             Err(error) => {
                 note.remove_note();
-                return Err(match error.kind() {
-                    io::ErrorKind::AddrInUse => RelayError::InUse(Endpoint::Path(path.to_owned())),
-                    _ => listen_error(path, error),
-                });
+                return Err(bind_error(path, error));
             }
         };
         let claim = Self { entry, identity: FileIdentity::of_metadata(bound.file.metadata()), note };
         // By this identity, a later start recognises the socket.
-        claim
-            .note
-            .write_text(&claim.identity.note_text())
-            .map_err(|error| RelayError::Note(claim.note.shown_path(), error))?;
+        let written = claim.note.write_text(&claim.identity.note_text());
+        written.map_err(|error| RelayError::Note(claim.note.shown_path(), error))?;
         Ok((bound.listener, claim))
     }
 
@@ -120,17 +115,25 @@ impl SocketClaim {
         let mut note = SocketNote::open(&entry.folder, &entry.name, MissingNote::IsNone)?;
         let identity = FileIdentity::of_metadata(found.metadata());
         let is_ours = note.as_mut().is_some_and(|note| note.identifies_socket(&identity));
-        // Never replaces a socket that somebody listens on.
+        // Before the owner is judged, because "in use" says more. A socket that somebody listens on is never replaced.
         if is_listening(found).map_err(|error| listen_error(path, error))? {
             return Err(RelayError::InUse(Endpoint::Path(path.to_owned())));
         }
         let note = match note {
             Some(note) if is_ours => note,
+            // Without a note of its own, the socket is another program's.
             _ => return Err(RelayError::Foreign(path.to_owned())),
         };
-        // A killed tokengap left it, and nobody listens.
         entry.folder.remove_file(&entry.name, found.metadata()).map_err(|error| listen_error(path, error))?;
         Ok(note)
+    }
+}
+
+/// Error of binding the socket file `path`, which has its own message if another listener is there.
+fn bind_error(path: &Path, error: io::Error) -> RelayError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => RelayError::InUse(Endpoint::Path(path.to_owned())),
+        _ => listen_error(path, error),
     }
 }
 
@@ -176,7 +179,6 @@ impl SocketNote {
         let mut name = socket.to_owned();
         name.push(".tokengap");
         let shown = folder.shown(&name);
-        // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
         for _ in 0..MAX_NOTE_ATTEMPTS {
             let found = folder.find_file(&name).map_err(|error| note_error(&shown, error))?;
             let file = match found {
@@ -184,15 +186,17 @@ impl SocketNote {
                 Some(found) => found.open_content().map_err(|error| note_error(&shown, error))?,
                 None if missing == MissingNote::IsNone => return Ok(None),
                 None => match folder.create_file(&name) {
-                    // Another process created it in between. The lock below then decides.
+                    // Another process created it in between, so that the next attempt finds it.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                     created => created.map_err(|error| note_error(&shown, error))?,
                 },
             };
-            if !try_lock(&file).map_err(|error| note_error(&shown, error))? {
+            let is_locked = try_lock(&file).map_err(|error| note_error(&shown, error))?;
+            if !is_locked {
                 return Err(RelayError::InUseByTokengap(Endpoint::Path(folder.shown(socket))));
             }
             let note = Self { folder: folder.clone(), name: name.clone(), file };
+            // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
             if note.is_at_its_name() {
                 return Ok(Some(note));
             }
@@ -282,10 +286,11 @@ struct BoundSocket {
 /// Binds a socket file at `path`, which `entry` also names, with at most the permissions of the socket file `upstream`. While `upstream`
 /// does not exist, others get no write permission.
 fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result<BoundSocket> {
-    // No one else can connect before the mode is set.
+    // The kernel makes the file with all permissions but those of the umask. So no one else can connect before the mode is set.
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // By its path, since the kernel shows this name to tools that list sockets.
     let bound = UnixListener::bind(path);
+    // Before an error returns, because the umask is that of the whole process.
     rustix::process::umask(umask);
     let listener = bound?;
     let own_user = rustix::process::geteuid().as_raw();

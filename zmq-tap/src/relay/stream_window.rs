@@ -61,14 +61,14 @@ impl StreamWindow {
         self.max_read_bytes / 4
     }
 
-    /// Ensures space for a read, contiguous with the kept bytes, which begin at `keep.start`. Returns false if the budget is exhausted. Then
-    /// the kept bytes are discarded, and the next read starts inside a message.
+    /// Ensures space for the next read, behind the bytes of the incomplete message `keep`, which stay. The window's memory is one block of
+    /// the relay's pool. If the current block is too small, the message moves to another one. Returns false if the pool's budget is
+    /// exhausted. Then the bytes of the message are discarded, and the next read starts inside it.
     pub(super) fn reserve_space(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        // 0 while the frame's length is unknown. A length has 64 bits, which an address may not have.
-        let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
-        // The block has enough space, and belongs to the budget.
+        let rest_of_frame = self.bytes_to_frame_end(keep);
+        // A block outside the budget is only for one read, and observations may not refer to it.
         if let Some(block) = &self.block
             && !block.is_unbudgeted()
             && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)
@@ -82,11 +82,25 @@ impl StreamWindow {
             self.move_to_block(larger);
             return true;
         }
-        // The kept bytes go with the block, so the window starts again at the next read.
+        self.replace_by_unbudgeted_block();
+        false
+    }
+
+    /// Number of bytes to come of the current frame of `pending`. 0 while the frame's length is unknown.
+    #[inline]
+    fn bytes_to_frame_end(&self, pending: Pending) -> usize {
+        let Some(frame_end) = pending.frame_end else { return 0 };
+        // A length has 64 bits, which an address may not have.
+        usize::try_from(frame_end - self.end).unwrap_or(usize::MAX)
+    }
+
+    /// Replaces the block by one outside the pool's budget, so that the copy goes on. The held bytes go with the old block, so the window
+    /// starts again at the next read.
+    #[inline]
+    fn replace_by_unbudgeted_block(&mut self) {
         self.release_block();
         self.held_start = self.end;
         self.block = Some(self.pool.acquire_unbudgeted(self.max_read_bytes));
-        false
     }
 
     /// Copies the kept bytes to `larger`, which replaces the current block.
@@ -100,12 +114,13 @@ impl StreamWindow {
         self.block = Some(larger);
     }
 
-    /// Least number of spare bytes with which a message stays in its block. With fewer, it moves to another one. `buffered` bytes of it are
-    /// read, and `rest_of_frame` bytes of its current frame are to come.
+    /// Least number of spare bytes with which an incomplete message stays in its block of memory. With fewer, it is copied to another
+    /// block. `buffered`: number of its bytes that are read. `rest_of_frame`: number of bytes to come of its current frame, or 0 if
+    /// unknown.
     fn min_spare_to_stay(&self, buffered: usize, rest_of_frame: usize) -> usize {
         let is_cheap_to_move = buffered < self.min_spare_bytes();
         if is_cheap_to_move {
-            // Move now if the rest does not fit: later the copy is longer.
+            // Move now if the rest does not fit: later the copy is longer. With half a block of space, a message stays in any case.
             rest_of_frame.clamp(self.min_spare_bytes(), self.pool.block_bytes() / 2)
         } else if rest_of_frame > 0 {
             // Less space than usual is enough for the last bytes of a frame.
@@ -115,7 +130,7 @@ impl StreamWindow {
         }
     }
 
-    /// Buffer for the next read, no longer than the current limit of a read. Call [`Self::reserve_space`] before.
+    /// Spare memory for the next read, no longer than the current limit of a read. Call [`Self::reserve_space`] before.
     pub(super) fn spare_buffer(&mut self) -> Limit<&mut BytesMut> {
         let Self { block, pool, max_read_bytes, .. } = self;
         // `reserve_space` has set the block, so another one is only a fallback.
@@ -147,7 +162,7 @@ impl StreamWindow {
         self.written
     }
 
-    /// Splits off the held bytes before the stream offset `end`, and returns them.
+    /// Removes the held bytes before the stream offset `end` from the window, and returns them.
     pub(super) fn split_before(&mut self, end: u64) -> StreamSlice {
         let start = self.held_start;
         let Some(block) = &mut self.block else {

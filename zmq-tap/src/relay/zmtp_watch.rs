@@ -1,7 +1,9 @@
 //! Observer of one direction of a ZMTP connection: scans bytes as they are read and reports messages as they are written.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use trace::MonoNs;
 use trace::event::MissedCause;
 
@@ -68,13 +70,14 @@ impl ZmtpWatch {
         });
     }
 
-    /// Reports that messages could not be read, and why.
+    /// Reports that the stream, or a stretch of it, could not be read, and why. Also reports its messages as lost, if it may have had any.
     fn report_unread(&mut self, why: Unread) {
         self.has_unreadable_part = true;
         self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
-        if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
-            // At least one message was lost.
+        let has_no_new_loss = matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed));
+        if !has_no_new_loss {
+            // The messages of a stretch cannot be counted, so the stretch counts as one.
             self.reporter.report_lost(1, MissedCause::Unframed);
         }
     }
@@ -89,17 +92,29 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
     let payload = if earlier_parts.is_empty() {
         written.part_at(message.last_part).map(Payload::Whole)
     } else {
-        let parts = earlier_parts.into_iter().chain([message.last_part]);
-        parts.map(|part| written.part_at(part)).collect::<Option<Vec<_>>>().map(Payload::Multipart)
+        bytes_of_parts(earlier_parts, message.last_part, written).map(Payload::Multipart)
     };
     // What is no longer in the window was discarded for the budget.
     payload.unwrap_or(Payload::NotKept(NotKept::Budget))
 }
 
+/// The bytes of each part of a message. `None` if those of a part are not in `written`.
+#[inline]
+fn bytes_of_parts(earlier: Vec<Range<u64>>, last: Range<u64>, written: &StreamSlice) -> Option<Vec<Bytes>> {
+    let mut parts = Vec::with_capacity(earlier.len() + 1);
+    for part in earlier {
+        parts.push(written.part_at(part)?);
+    }
+    parts.push(written.part_at(last)?);
+    Some(parts)
+}
+
 impl StreamObserver for ZmtpWatch {
-    /// Bytes of the incomplete message, or no bytes if that message is not kept.
+    /// Position of the incomplete message, whose bytes the window must keep. A position behind all bytes if there is none, or if that
+    /// message is not kept.
     fn bytes_to_keep(&mut self) -> Pending {
         if let Some(pending) = self.scanner.pending() {
+            // Its header may show only now that it is too long to be kept.
             self.assembly.discard_if_too_large(pending);
             if self.assembly.is_message_kept() {
                 return pending;
@@ -134,19 +149,23 @@ impl StreamObserver for ZmtpWatch {
         }
     }
 
-    /// Counts the written bytes, and reports the messages that they complete.
+    /// Counts the written bytes, and reports the messages whose last byte is written now.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed(count);
         let mut completed = 0;
         let mut end_of_last_message = 0;
-        for message in self.assembly.complete.iter().take_while(|message| message.last_part.end <= window.written()) {
+        for message in &self.assembly.complete {
+            let is_written = message.last_part.end <= window.written();
+            if !is_written {
+                break;
+            }
             completed += 1;
             end_of_last_message = message.last_part.end;
         }
         if completed == 0 {
             return;
         }
-        // One split for all messages that this write completed.
+        // Their bytes leave the window together, and each message gets its part of them.
         let written = window.split_before(end_of_last_message);
         for _ in 0..completed {
             if let Some(message) = self.assembly.complete.pop_front() {

@@ -39,19 +39,14 @@ impl HeldPath {
         if file.is_socket() { Ok(file) } else { Err(SpliceError::NotASocket(folder.shown(name))) }
     }
 
-    /// Listens at the path of the socket `name`, which must be `engine`, and moves that socket to [`HeldPath::aside`], where it stays usable.
-    /// Connected peers stay connected to the engine; new connections reach tokengap.
+    /// Listens at the path of the socket `name`, which must be `engine`, and moves that socket to another name, [`HeldPath::aside`], where
+    /// it stays usable. Connected peers stay connected to the engine; new connections reach tokengap.
     pub fn take_over(folder: &Folder, name: &str, engine: HeldFile) -> Result<(UnixListener, Self), SpliceError> {
         let found = Self::find_socket(folder, name)?;
         if !found.is_same_file(engine.metadata()) {
             return Err(SpliceError::Replaced(folder.shown(name)));
         }
-        let mut names = (1..=MAX_ASIDE).map(|number| name_aside(name, number));
-        // A later rename would replace a file of that name.
-        let Some(aside) = names.find(|aside| matches!(folder.find_file(aside), Ok(None))) else {
-            let error = io::ErrorKind::AlreadyExists.into();
-            return Err(SpliceError::File("find a name for moving aside", folder.shown(name), error));
-        };
+        let aside = find_free_name_aside(folder, name)?;
         let note = SocketNote::create(folder, name)?;
         let mut held = Self {
             folder: folder.clone(),
@@ -86,7 +81,8 @@ impl HeldPath {
         SpliceError::File(operation, self.shown(), error)
     }
 
-    /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
+    /// Binds tokengap's socket under the name aside, gives it the owner and mode of the engine's socket, and exchanges the names of both.
+    /// The note, by which a later start can reverse this after a crash, is written before each change.
     fn listen_and_exchange(&mut self) -> Result<UnixListener, SpliceError> {
         // Before there is a socket, so that a cleanup finds the socket even if this process is killed in between.
         self.write_note()?;
@@ -138,7 +134,8 @@ impl HeldPath {
         self.restore_socket()
     }
 
-    /// Moves the engine's socket back to its name. Does nothing the second time.
+    /// Moves the engine's socket back to its name from the name aside. Fails if it is no longer aside, or if another file has its name.
+    /// Does nothing the second time.
     fn restore_socket(&mut self) -> Result<(), SpliceError> {
         if self.is_restored {
             return Ok(());
@@ -148,18 +145,17 @@ impl HeldPath {
         let is_engine_aside = self.find_identical(&self.moved.aside, &self.moved.engine).is_some();
         let is_path_free = matches!(self.folder.find_file(&self.name), Ok(None));
         // The rename replaces a socket of tokengap's at the path, but never another file.
-        let result = if is_engine_aside && (is_path_free || self.is_held()) {
+        let can_put_back = is_engine_aside && (is_path_free || self.is_held());
+        if can_put_back {
             let renamed = self.folder.rename(&self.moved.aside, &self.name);
-            // Return with the note in place, by which a later start can restore the socket.
+            // An error returns with the note in place, by which a later start can restore the socket.
             renamed.map_err(|error| self.file_error("put back", error))?;
-            Ok(())
         } else {
             self.stop_accepting();
-            Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
-        };
+        }
         self.remove_leftovers();
         self.note.remove_note();
-        result
+        if can_put_back { Ok(()) } else { Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside))) }
     }
 
     /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener. A file that cannot be removed stays: its
@@ -195,6 +191,19 @@ impl Drop for HeldPath {
             tracing::error!("{error}");
         }
     }
+}
+
+/// The first name to which the socket `name` can be moved, because no file has it: a rename would replace that file. Fails if all are in
+/// use.
+fn find_free_name_aside(folder: &Folder, name: &str) -> Result<String, SpliceError> {
+    for number in 1..=MAX_ASIDE {
+        let aside = name_aside(name, number);
+        if matches!(folder.find_file(&aside), Ok(None)) {
+            return Ok(aside);
+        }
+    }
+    let error = io::ErrorKind::AlreadyExists.into();
+    Err(SpliceError::File("find a name for moving aside", folder.shown(name), error))
 }
 
 /// Opens the socket that was just bound. Whoever may write to the folder may have replaced it.

@@ -72,8 +72,9 @@ fn decide_step(at_name: FileRole, at_aside: FileRole) -> RestoreStep {
     }
 }
 
-/// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
-/// that a note of the current user identifies by device, inode and time of creation, and follows no links.
+/// Reverses every move of a socket that a note in `folder` records, unless the tokengap that moved it still runs. A note is a file
+/// `NAME.tokengap` beside the socket `NAME`. Changes only sockets that a note of the current user identifies by device, inode and time of
+/// creation, and follows no links. A second call changes nothing.
 pub fn restore_sockets(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
     let entries = fs::read_dir(folder.path()).map_err(|error| folder_error(folder, error))?;
     let mut restored = Vec::new();
@@ -95,7 +96,8 @@ fn folder_error(folder: &Folder, error: io::Error) -> SpliceError {
     SpliceError::Folder(folder.shown(""), error)
 }
 
-/// Restores one socket. Returns `None` if the note does not describe a move.
+/// Restores the engine's socket `name`, which its note says was moved to another name, aside. Returns `None` if the note does not describe
+/// a move.
 fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
     let shown = folder.shown(name);
     // Any user may leave a file of this name in a shared folder.
@@ -110,23 +112,33 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
         Err(error) => return Some(Restored::Refused(shown, error.to_string())),
     };
     let moved = MoveRecord::parse(&note.read_text()?, name)?;
-    let at_name = ExaminedName::open(folder, name, &moved);
-    let at_aside = ExaminedName::open(folder, &moved.aside, &moved);
-    let outcome = match decide_step(at_name.role, at_aside.role) {
-        RestoreStep::PutBack => {
-            if let Err(error) = folder.rename(&moved.aside, name) {
-                return Some(Restored::Refused(shown, format!("cannot move it back: {error}")));
-            }
-            Restored::Back(shown)
+    let outcome = reverse_move(folder, name, &moved);
+    // After a refusal, the note stays, so that a later call can try again.
+    if !matches!(outcome, Restored::Refused(..)) {
+        note.remove_note();
+    }
+    Some(outcome)
+}
+
+/// Moves the engine's socket back to `name` if it is still aside, and removes sockets that nobody listens on. Decides by the files that
+/// both names lead to now.
+fn reverse_move(folder: &Folder, name: &str, moved: &MoveRecord) -> Restored {
+    let shown = folder.shown(name);
+    let at_name = ExaminedName::open(folder, name, moved);
+    let at_aside = ExaminedName::open(folder, &moved.aside, moved);
+    match decide_step(at_name.role, at_aside.role) {
+        RestoreStep::PutBack => match folder.rename(&moved.aside, name) {
+            Ok(()) => Restored::Back(shown),
+            Err(error) => Restored::Refused(shown, format!("cannot move it back: {error}")),
+        },
+        RestoreStep::Replaced if at_aside.may_be_listening() => {
+            let why = format!(
+                "another socket has taken its place, and the engine still listens on {}",
+                folder.shown(&moved.aside).display()
+            );
+            Restored::Refused(shown, why)
         }
         RestoreStep::Replaced => {
-            if at_aside.may_be_listening() {
-                let why = format!(
-                    "another socket has taken its place, and the engine still listens on {}",
-                    folder.shown(&moved.aside).display()
-                );
-                return Some(Restored::Refused(shown, why));
-            }
             at_aside.remove_file(folder, &moved.aside);
             Restored::Superseded(shown)
         }
@@ -139,9 +151,7 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
             at_aside.remove_if_ours(folder, &moved.aside);
             Restored::Superseded(shown)
         }
-    };
-    note.remove_note();
-    Some(outcome)
+    }
 }
 
 /// A name in the folder, with the file that it leads to.
@@ -152,7 +162,7 @@ struct ExaminedName {
 }
 
 impl ExaminedName {
-    /// Opens the file with this name, and finds its role in the move.
+    /// Opens the file with this name, and finds out whose it is: the engine's moved socket, a socket of tokengap's, or any other file.
     fn open(folder: &Folder, name: &str, moved: &MoveRecord) -> Self {
         let Ok(Some(file)) = folder.find_file(name) else {
             return Self { role: FileRole::Missing, file: None };

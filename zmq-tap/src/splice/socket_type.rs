@@ -24,17 +24,16 @@ const READ_BYTES: usize = 512;
 /// Reads it from the handshake on a new connection, and leaves before that connection is a peer of the socket.
 pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket.path())?;
-    let mut greeting = [0; GREETING_BYTES];
-    greeting[..GREETING_START.len()].copy_from_slice(GREETING_START);
-    // No READY follows the greeting, so the peer never counts this connection.
-    stream.write_all(&greeting)?;
-    let mut scanner = Scanner::from_greeting();
+    send_greeting(&mut stream)?;
+    // The listener's greeting and its command READY, which names the type.
     let mut bytes = Vec::new();
+    let mut scanner = Scanner::from_greeting();
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     while bytes.len() < MAX_HANDSHAKE_BYTES {
         let mut buffer = [0; READ_BYTES];
         let count = read_before(deadline, &mut stream, &mut buffer)?;
         bytes.extend_from_slice(&buffer[..count]);
+        // Set by the mark that ends the handshake. `None` while more bytes are needed.
         let mut socket_type = None;
         scanner.feed(&buffer[..count], &mut |mark| match mark {
             Mark::Command(ZmtpCommand::Ready, span) => {
@@ -50,6 +49,13 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
         }
     }
     Err(io::ErrorKind::InvalidData.into())
+}
+
+/// Sends the greeting of a ZMTP 3.0 peer. No READY follows it, so the listener never counts the connection as a peer of its socket.
+fn send_greeting(stream: &mut UnixStream) -> io::Result<()> {
+    let mut greeting = [0; GREETING_BYTES];
+    greeting[..GREETING_START.len()].copy_from_slice(GREETING_START);
+    stream.write_all(&greeting)
 }
 
 /// Type of the socket that sent a READY command with this body. Fails if the command does not name it.

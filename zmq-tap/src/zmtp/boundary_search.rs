@@ -87,7 +87,8 @@ impl BoundarySearch {
         self.buffer_start - self.search_start > self.max_frame_bytes.saturating_mul(FRAMES_TO_SEARCH)
     }
 
-    /// Searches the next bytes. Returns the boundary once it is certain, and `None` until then.
+    /// Searches the next bytes for the start of a frame. Returns the position once it is certain, with the bytes from there on. `None`
+    /// until then.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<FrameBoundary> {
         let mut consumed = 0;
         // In pieces, so that a large read is not buffered whole.
@@ -105,49 +106,61 @@ impl BoundarySearch {
         None
     }
 
-    /// Tests the positions in `buffer` one after another, and removes those that are decided. Returns the index of a proved header, where
-    /// framing begins; `None` if more bytes are needed. A candidate is a frame that may have been found; another frame directly behind it
-    /// proves it.
+    /// Tests the positions in `buffer` one after another for the start of a frame that is certain, and returns its index. `None` if more
+    /// bytes are needed; then the positions that are decided leave the buffer. A frame is certain if it begins directly behind another
+    /// one: bytes that look like one frame, a candidate, may occur by chance.
     fn search_buffer(&mut self) -> Option<usize> {
         let mut index = 0;
         while let Some(&first) = self.buffer.get(index) {
             let offset = self.buffer_start + index as u64;
-            // Only a few byte values can begin a header, and few positions are the end of a candidate.
-            if may_begin_with(first) || offset == self.nearest_end {
+            let is_end_of_candidate = offset == self.nearest_end;
+            // Passes over most positions at once, because few byte values can begin a header.
+            if may_begin_with(first) || is_end_of_candidate {
                 match self.test_position(index) {
                     PositionTest::Boundary => return Some(index),
                     PositionTest::NoBoundary => {}
                     PositionTest::NeedsBytes => break,
                 }
-                if offset == self.nearest_end {
-                    // The candidates that end here are decided.
-                    self.candidates.retain(|candidate| candidate.end > offset);
-                    self.update_nearest_end();
+                if is_end_of_candidate {
+                    self.forget_candidates_up_to(offset);
                 }
             }
             index += 1;
         }
-        if index > 0 {
-            // A candidate that ends directly before the buffer may require this byte.
-            self.byte_before = Some(self.buffer[index - 1]);
-        }
-        self.buffer.drain(..index);
-        self.buffer_start += index as u64;
+        self.forget_first_bytes(index);
         None
     }
 
-    /// Tests whether framing begins at `buffer[index]`: whether a candidate ends there and a frame begins there. A frame that begins where
-    /// no candidate ends becomes a candidate. `tail` is the last byte that such a frame must have, if its format has a fixed one.
+    /// Removes the first `count` bytes from the buffer, because their positions are decided.
+    #[inline]
+    fn forget_first_bytes(&mut self, count: usize) {
+        if count > 0 {
+            // A candidate that ends directly before the buffer may require this byte.
+            self.byte_before = Some(self.buffer[count - 1]);
+        }
+        self.buffer.drain(..count);
+        self.buffer_start += count as u64;
+    }
+
+    /// Removes the candidates that end at `offset` or before, behind which a frame was looked for.
+    #[inline]
+    fn forget_candidates_up_to(&mut self, offset: u64) {
+        self.candidates.retain(|candidate| candidate.end > offset);
+        self.update_nearest_end();
+    }
+
+    /// Tests whether a frame certainly begins at `buffer[index]`: it looks like a message of a known format, and a candidate, which is a
+    /// possible frame found earlier, ends directly before it. Without such a candidate, it becomes a candidate itself.
     fn test_position(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
-        // Compared with one number first, which is faster than all candidates.
-        let is_expected = offset == self.nearest_end && self.completes_candidate(index);
+        // Compared with the nearest end first, which is faster than with all candidates.
+        let is_behind_candidate = offset == self.nearest_end && self.completes_candidate(index);
         let mut test = test_known_frame(rest, self.max_frame_bytes, self.formats);
-        if is_expected && matches!(test, FrameTest::Yes { .. }) {
+        if is_behind_candidate && matches!(test, FrameTest::Yes { .. }) {
             return PositionTest::Boundary;
         }
-        if is_expected && test == FrameTest::No {
+        if is_behind_candidate && test == FrameTest::No {
             // A heartbeat may stand between two messages. It becomes a candidate, which the message behind it proves.
             test = test_heartbeat(rest);
         }
@@ -161,20 +174,22 @@ impl BoundarySearch {
         }
     }
 
-    /// Whether a candidate ends directly before `buffer[index]`, with the last byte that it must have.
+    /// Whether a candidate, which is a possible frame found earlier, ends directly before `buffer[index]`. Its format may require a certain
+    /// last byte.
     fn completes_candidate(&self, index: usize) -> bool {
         let offset = self.buffer_start + index as u64;
         let byte_before = if index > 0 { Some(self.buffer[index - 1]) } else { self.byte_before };
-        self.candidates
-            .iter()
-            .any(|candidate| candidate.end == offset && (candidate.tail.is_none() || candidate.tail == byte_before))
+        self.candidates.iter().any(|candidate| {
+            let has_required_tail = candidate.tail.is_none() || candidate.tail == byte_before;
+            candidate.end == offset && has_required_tail
+        })
     }
 
-    /// Adds the offset at which a frame may end, with `tail` as its last byte if its format has a fixed one.
+    /// Adds a candidate: a possible frame that ends at the offset `end`, with `tail` as its last byte if its format has a fixed one.
     fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
         self.candidates.push(FrameCandidate { end, tail });
         if self.candidates.len() > MAX_CANDIDATES {
-            // The farthest one takes longest to be confirmed.
+            // The one with the farthest end takes longest to be confirmed.
             let farthest = (0..self.candidates.len()).max_by_key(|&index| self.candidates[index].end);
             if let Some(index) = farthest {
                 self.candidates.swap_remove(index);
@@ -204,7 +219,8 @@ enum PositionTest {
 fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     let Some((&SHORT_COMMAND, rest)) = bytes.split_first() else { return FrameTest::No };
     let Some((&length, body)) = rest.split_first() else { return FrameTest::More };
-    if !(HEARTBEAT_NAME_BYTES..MAX_HEARTBEAT_BYTES).contains(&usize::from(length)) {
+    let is_plausible_length = (HEARTBEAT_NAME_BYTES..MAX_HEARTBEAT_BYTES).contains(&usize::from(length));
+    if !is_plausible_length {
         return FrameTest::No;
     }
     let mut name = CommandName::default();
@@ -257,7 +273,7 @@ fn test_known_frame(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> F
     }
     // Flags of 0 mean a length of one byte, and the other possible ones a length of eight.
     let body_index = if flags == 0 { SHORT_HEADER_BYTES } else { header::MAX_HEADER_BYTES };
-    // Rejects nearly all positions by one byte.
+    // Before the header is parsed, because this one byte rejects nearly all positions.
     if let Some(&first) = bytes.get(body_index)
         && !formats.iter().any(|format| (format.may_begin_with)(first))
     {
@@ -270,16 +286,22 @@ fn test_known_frame(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> F
         Ok(Some(_)) | Err(_) => return FrameTest::No,
     };
     let body = &bytes[header.size..];
-    let mut result_so_far = FrameTest::No;
+    let frame_bytes = header.size as u64 + header.length;
+    test_body(body, header.length, frame_bytes, formats)
+}
+
+/// Tests whether `body`, of which only the first bytes may be known, begins like a message of `body_bytes` bytes of one of the formats.
+/// `frame_bytes`: length of its frame, the header included.
+#[inline]
+fn test_body(body: &[u8], body_bytes: u64, frame_bytes: u64, formats: &[Format]) -> FrameTest {
+    let mut needs_bytes = false;
     for format in formats {
-        match (format.opening)(body, header.length) {
+        match (format.opening)(body, body_bytes) {
             Opening::No => {}
-            // Another format may still be certain.
-            Opening::More => result_so_far = FrameTest::More,
-            Opening::Yes(tail) => {
-                return FrameTest::Yes { length: header.size as u64 + header.length, tail };
-            }
+            // Another format may be certain already.
+            Opening::More => needs_bytes = true,
+            Opening::Yes(tail) => return FrameTest::Yes { length: frame_bytes, tail },
         }
     }
-    result_so_far
+    if needs_bytes { FrameTest::More } else { FrameTest::No }
 }

@@ -80,7 +80,8 @@ impl GreetingReader {
         Self { bytes: [0; V3_LENGTH], filled: 0 }
     }
 
-    /// Adds the next byte and returns the result so far. No byte may follow a result other than [`GreetingStep::More`].
+    /// Adds the next byte of the greeting, which opens a ZMTP connection, and returns the result so far. No byte may follow a result other
+    /// than [`GreetingStep::More`].
     pub(super) fn push_byte(&mut self, byte: u8) -> GreetingStep {
         self.bytes[self.filled] = byte;
         self.filled += 1;
@@ -107,17 +108,21 @@ impl GreetingReader {
         GreetingStep::Complete { version: ZmtpVersion::V3, hidden_by, has_begun_frame: false }
     }
 
-    /// Why the last added byte makes the stream unreadable. `None` if the byte is valid at its place. A greeting begins with the signature
-    /// of ten bytes, of which the first is ff and the last is odd, and the major version.
+    /// Why the last added byte makes the stream unreadable. `None` if the byte is valid at its place. A readable greeting begins with a
+    /// signature of ten bytes, of which the first is ff and the last is odd, and then has the major version, which is not 0.
     fn invalid_at_last_byte(&self) -> Option<Opaque> {
         let index = self.filled.checked_sub(1)?;
         let byte = self.bytes[index];
-        // ZMTP 1.0 without a signature opens with an anonymous identity frame: 01 00.
         let has_signature = self.bytes[0] == 0xff;
+        if !has_signature {
+            // ZMTP 1.0 may open with an anonymous identity frame instead: 01 00.
+            return match (index, byte) {
+                (0, 1) => None,
+                (1, 0) => Some(Opaque::Version1),
+                _ => Some(Opaque::NotZmtp),
+            };
+        }
         match index {
-            0 if !has_signature && byte != 1 => Some(Opaque::NotZmtp),
-            1 if !has_signature && byte == 0 => Some(Opaque::Version1),
-            1 if !has_signature => Some(Opaque::NotZmtp),
             // An even last byte of the signature is the flag byte of a long ZMTP 1.0 frame (libzmq makes the same test).
             SIGNATURE_END if byte.is_multiple_of(2) => Some(Opaque::Version1),
             VERSION_BYTE if byte == 0 => Some(Opaque::Version1),

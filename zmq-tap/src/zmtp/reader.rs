@@ -88,30 +88,36 @@ impl FrameReader {
         }
     }
 
-    /// Processes the next bytes. `on_element` returns whether it knows the frame. The first known frame proves the presumed position of
-    /// frames, and a search that finds frames elsewhere disproves it.
+    /// Processes the next bytes. `on_element` returns whether it knows the frame. A stream that is joined midway is presumed to begin with
+    /// a frame. The first known frame proves that, and a search that finds frames elsewhere disproves it.
     pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> bool) {
-        let Self { scanner, search, assembly } = self;
+        let Self { scanner, assembly, .. } = self;
         let base = scanner.position();
         scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, base, on_element));
         assembly.keep_bytes(bytes, base, scanner.position());
         if assembly.framing != Framing::Presumed {
+            // Nothing is left to test.
             self.search = None;
-            return;
+        } else if self.disproves_presumption(bytes) {
+            self.record_hole(on_element);
         }
-        let Some(search) = search else { return };
-        let presumed_start = scanner.pending().map(|pending| pending.start);
+    }
+
+    /// Searches these bytes for frames, independently of the position where frames are presumed to begin. Returns whether they speak
+    /// against that position.
+    #[inline]
+    fn disproves_presumption(&mut self, bytes: &[u8]) -> bool {
+        let Some(search) = &mut self.search else { return false };
+        let presumed_start = self.scanner.pending().map(|pending| pending.start);
         // A frame at the presumed position that is not known speaks against that position.
-        let mut is_wrong = assembly.has_unknown_frame;
+        let mut is_wrong = self.assembly.has_unknown_frame;
         search.feed(bytes, &mut |mark| match mark {
             Mark::Synced { at } => is_wrong |= Some(at) != presumed_start,
             // The search has found nothing. Without it, the presumption would stay untested.
             Mark::Opaque(_) => is_wrong = true,
             _ => {}
         });
-        if is_wrong {
-            self.record_hole(on_element);
-        }
+        is_wrong
     }
 }
 
@@ -130,8 +136,9 @@ struct FrameAssembly {
 }
 
 impl FrameAssembly {
-    /// Processes a mark in `bytes`, which begin at offset `base`. Tells `on_element` of a frame, and of positions where frames are found or
-    /// lost. Its result says whether it knows a frame, and means nothing for other elements.
+    /// Processes an element of the stream, `mark`, which the scanner has found in `bytes`. They begin at the stream offset `base`. Tells
+    /// `on_element` of a frame, and of positions where frames are found or lost. Its result says whether it knows a frame, and means
+    /// nothing for other elements.
     fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, on_element: &mut impl FnMut(Element<'_>) -> bool) {
         match mark {
             Mark::Frame { span, more } => {
@@ -141,14 +148,7 @@ impl FrameAssembly {
             }
             Mark::Command(_, span) => self.forget_before(span.end),
             Mark::Synced { at } => {
-                let begins_in_kept_bytes = (self.kept_start..self.kept_end).contains(&at);
-                if begins_in_kept_bytes {
-                    let bytes_before = (at - self.kept_start) as usize;
-                    self.kept.drain(..self.kept.len().min(bytes_before));
-                    self.kept_start = at;
-                } else {
-                    self.forget_before(at);
-                }
+                self.keep_from(at);
                 self.framing = Framing::Proven;
                 on_element(Element::Found);
             }
@@ -181,15 +181,16 @@ impl FrameAssembly {
         }
     }
 
-    /// Keeps those of `bytes`, which begin at offset `base`, that lie before offset `end`. Of a long frame, keeps only both ends. During a
-    /// search, keeps only the latest bytes.
+    /// Keeps the bytes of the incomplete frame up to the stream offset `end`, or those in which a frame is searched. `bytes` has the next
+    /// ones and begins at the stream offset `base`, so some of it may be kept already. Of a long frame, keeps only both ends.
     fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
-        // The bytes before `self.kept_end` are kept already.
         let first_new = self.kept_end.saturating_sub(base) as usize;
+        let new_end = (end - base) as usize;
         // `None` if all bytes before `end` are kept already.
-        let Some(new_bytes) = bytes.get(first_new..(end - base) as usize) else { return };
+        let Some(new_bytes) = bytes.get(first_new..new_end) else { return };
         self.kept.extend_from_slice(new_bytes);
         self.kept_end = end;
+        // A peer may send a frame of any length.
         let surplus = self.kept.len().saturating_sub(MAX_KEPT_BYTES);
         if surplus == 0 {
             return;
@@ -202,6 +203,19 @@ impl FrameAssembly {
             // Both ends of a frame are kept, and what lies between them is dropped.
             let front = header::MAX_HEADER_BYTES + END_BYTES;
             self.kept.drain(front..front + surplus);
+        }
+    }
+
+    /// Forgets the kept bytes before offset `at`, where a frame begins.
+    #[inline]
+    fn keep_from(&mut self, at: u64) {
+        let begins_in_kept_bytes = (self.kept_start..self.kept_end).contains(&at);
+        if begins_in_kept_bytes {
+            let bytes_before = (at - self.kept_start) as usize;
+            self.kept.drain(..self.kept.len().min(bytes_before));
+            self.kept_start = at;
+        } else {
+            self.forget_before(at);
         }
     }
 

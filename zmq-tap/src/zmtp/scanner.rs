@@ -147,21 +147,22 @@ impl Scanner {
         self.fed_bytes
     }
 
-    /// Returns the incomplete message, if any. Commands do not count as messages.
+    /// Returns the incomplete message, if any. It may have several parts, each in a frame of its own. Commands do not count as messages.
     pub fn pending(&self) -> Option<Pending> {
-        // A command may occur between two parts of a message.
-        let between_parts = self.message_start.map(|start| Pending { start, frame_end: None });
+        // While no part is incomplete, as a command may occur between two parts.
+        let message_between_parts = self.message_start.map(|start| Pending { start, frame_end: None });
         match &self.state {
             ScannerState::Header { buffer, filled } => {
                 let has_begun_part = *filled > 0 && !header::is_command(buffer[0]);
                 if !has_begun_part {
-                    return between_parts;
+                    return message_between_parts;
                 }
-                Some(Pending { start: self.message_start.unwrap_or(self.fed_bytes - *filled as u64), frame_end: None })
+                let header_start = self.fed_bytes - *filled as u64;
+                Some(Pending { start: self.message_start.unwrap_or(header_start), frame_end: None })
             }
-            ScannerState::Body { header, .. } if header.is_command => between_parts,
-            ScannerState::Body { start, bytes_left, .. } => Some(Pending {
-                start: self.message_start.unwrap_or(*start),
+            ScannerState::Body { header, .. } if header.is_command => message_between_parts,
+            ScannerState::Body { start: header_start, bytes_left, .. } => Some(Pending {
+                start: self.message_start.unwrap_or(*header_start),
                 frame_end: self.fed_bytes.checked_add(*bytes_left),
             }),
             ScannerState::Greeting(_) | ScannerState::Seeking(_) | ScannerState::Opaque => None,
@@ -174,17 +175,7 @@ impl Scanner {
             let consumed = match &mut self.state {
                 ScannerState::Greeting(_) => self.scan_greeting(bytes[0], mark),
                 ScannerState::Header { .. } => self.scan_header(bytes, mark),
-                ScannerState::Body { bytes_left, header, name, .. } => {
-                    // A length has 64 bits, which an address may not have.
-                    let consumed = usize::try_from(*bytes_left).map_or(bytes.len(), |left| left.min(bytes.len()));
-                    if header.is_command {
-                        name.append_from(&bytes[..consumed]);
-                    }
-                    *bytes_left -= consumed as u64;
-                    self.fed_bytes += consumed as u64;
-                    self.emit_complete_frame(mark);
-                    consumed
-                }
+                ScannerState::Body { .. } => self.scan_body(bytes, mark),
                 ScannerState::Seeking(_) => self.search_boundary(bytes, mark),
                 ScannerState::Opaque => {
                     self.fed_bytes += bytes.len() as u64;
@@ -217,18 +208,35 @@ impl Scanner {
         1
     }
 
+    /// Scans bytes of a frame's body. Returns the number of bytes it took.
+    #[inline]
+    fn scan_body(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+        // Called in this state only.
+        let ScannerState::Body { bytes_left, header, name, .. } = &mut self.state else { return 0 };
+        // A length has 64 bits, which an address may not have.
+        let consumed = usize::try_from(*bytes_left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        if header.is_command {
+            name.append_from(&bytes[..consumed]);
+        }
+        *bytes_left -= consumed as u64;
+        self.fed_bytes += consumed as u64;
+        self.emit_complete_frame(mark);
+        consumed
+    }
+
     /// Gives the stream up, and emits the mark that says why.
     fn stop_reading(&mut self, why: Opaque, mark: &mut impl FnMut(Mark)) {
         self.state = ScannerState::Opaque;
         mark(Mark::Opaque(why));
     }
 
-    /// Scans bytes of a frame header, which may be incomplete. After an invalid one, the next boundary is searched for. Returns the number of
-    /// bytes it took.
+    /// Scans bytes of a frame header, which may come in several pieces. After an invalid one, searches for the next frame. Returns the
+    /// number of bytes it took.
     fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
         // Called in this state only.
         let ScannerState::Header { buffer, filled } = &mut self.state else { return 0 };
         let buffered_before = *filled;
+        // Up to the length of the longest header. The state still counts only the bytes of earlier pieces.
         let added = bytes.len().min(buffer.len() - buffered_before);
         buffer[buffered_before..buffered_before + added].copy_from_slice(&bytes[..added]);
         let start = self.fed_bytes - buffered_before as u64;
@@ -240,13 +248,7 @@ impl Scanner {
             }
             // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_some() => {
-                // The other bytes of the header came with earlier input.
-                let consumed = header.size - buffered_before;
-                self.fed_bytes += consumed as u64;
-                let name = CommandName::default();
-                self.state = ScannerState::Body { header, start, bytes_left: header.length, name };
-                self.emit_complete_frame(mark);
-                consumed
+                self.begin_body(header, start, buffered_before, mark)
             }
             Ok(Some(header)) => {
                 mark(Mark::Garbage { at: start, why: Garbage::Length(header.length) });
@@ -259,24 +261,44 @@ impl Scanner {
         }
     }
 
-    /// Searches for a boundary from the second byte of an invalid header on. `buffered_before`: number of header bytes before this input.
-    /// Returns the number of bytes of this input that the search has.
+    /// Goes on to the body of the frame with this complete header, which begins at the offset `start`. `buffered_before`: number of its
+    /// bytes that came with earlier input. Returns the number of those in this input.
+    #[inline]
+    fn begin_body(
+        &mut self,
+        header: FrameHeader,
+        start: u64,
+        buffered_before: usize,
+        mark: &mut impl FnMut(Mark),
+    ) -> usize {
+        let consumed = header.size - buffered_before;
+        self.fed_bytes += consumed as u64;
+        let name = CommandName::default();
+        self.state = ScannerState::Body { header, start, bytes_left: header.length, name };
+        // An empty body is complete already.
+        self.emit_complete_frame(mark);
+        consumed
+    }
+
+    /// Searches for the start of a frame from the second byte of an invalid header on. `buffered_before`: number of header bytes that came
+    /// with earlier input. Returns the number of bytes of this input that the search has.
     fn search_after_invalid_header(&mut self, buffered_before: usize) -> usize {
         // Called in this state only.
         let ScannerState::Header { buffer, .. } = self.state else { return 0 };
+        // The message is lost, even if it has parts before this header.
         self.message_start = None;
-        let start = self.fed_bytes - buffered_before as u64;
+        let header_start = self.fed_bytes - buffered_before as u64;
         // The first byte counts as consumed even if it came with this input, because the search begins with the second.
         let consumed_end = buffered_before.max(1);
-        let mut search = BoundarySearch::new(start + 1, self.max_searched_frame_bytes, self.formats);
+        let mut search = BoundarySearch::new(header_start + 1, self.max_searched_frame_bytes, self.formats);
         // These bytes are too few for the search to find a boundary yet.
         search.feed(&buffer[1..consumed_end]);
-        self.fed_bytes = start + consumed_end as u64;
+        self.fed_bytes = header_start + consumed_end as u64;
         self.state = ScannerState::Seeking(search);
         consumed_end - buffered_before
     }
 
-    /// Emits the mark of the current frame if its body is complete.
+    /// Emits the mark of the current frame, a command or a part of a message, if its body is complete. Else does nothing.
     fn emit_complete_frame(&mut self, mark: &mut impl FnMut(Mark)) {
         let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else { return };
         let span = Span { header: start, body: start + header.size as u64, end: self.fed_bytes };
@@ -287,12 +309,13 @@ impl Scanner {
         } else if header.is_command {
             mark(Mark::Command(name.command(), span));
         } else {
+            // A message of several parts stays open until its last part.
             self.message_start = if header.more { Some(self.message_start.unwrap_or(start)) } else { None };
             mark(Mark::Frame { span, more: header.more });
         }
     }
 
-    /// Continues the search for the start of a frame. Returns the number of bytes it took.
+    /// Continues the search for the start of a frame, after a gap or an invalid header. Returns the number of bytes it took.
     fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
         // Called in this state only.
         let ScannerState::Seeking(search) = &mut self.state else { return 0 };
