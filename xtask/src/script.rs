@@ -60,6 +60,13 @@ pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
 pub(crate) fn install_once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
     let copy = folder.join("requirements.txt");
     let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
+    // Commands that run at once wait here for the first of them. Without a bound, because that may download for minutes.
+    let lock_file = folder.with_added_extension("lock");
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let lock = fs::File::create(&lock_file).with_context(|| format!("create {}", lock_file.display()))?;
+    lock.lock().with_context(|| format!("lock {}", lock_file.display()))?;
     let is_installed = fs::read_to_string(&copy).is_ok_and(|installed| installed == wanted);
     if is_installed {
         return Ok(());
