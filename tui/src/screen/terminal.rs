@@ -122,11 +122,11 @@ fn is_terminal_closed() -> bool {
     has_events && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// Waits at most `time` for an input and returns it; `None` if none arrived. Fails if the terminal has been closed, because crossterm would
-/// loop forever at the end of input.
-pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
+/// The next input; `None` if none has arrived. Fails if the terminal has been closed, because crossterm would loop forever at the end of
+/// input. So it never waits there: [`wait_for_input`] does.
+pub(super) fn read_input() -> anyhow::Result<Option<Input>> {
     ensure!(!is_terminal_closed(), "the terminal was closed");
-    if !event::poll(time).context("cannot read the terminal")? {
+    if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
         return Ok(None);
     }
     let input = event::read().context("cannot read the terminal")?;
