@@ -20,7 +20,7 @@ from pathlib import Path
 from ..mixed import Attach
 from ..real.__main__ import Lane, stopped
 from ..real.compare import SLOW, Checks, compare, expect_findings, records
-from ..real.faults import RAN_NOT, SHARE_OF_TTFT, silent_engine, stopped_receiver, stopped_server
+from ..real.faults import RAN_NOT, SHARE_OF_TTFT, silent_engine, stopped_receiver, stopped_server, stopped_with_requests
 from ..real.server import free_port
 from .servers import DECODE_RUNNING, ROUTERS, Pair
 from .times import LogEnd, compare_times
@@ -46,6 +46,7 @@ DETOKENIZER = stopped_receiver("detokenizer", "scheduler->detokenizer")
 SCHEDULER = (
     f"{silent_engine('scheduler', RAN_NOT)}|{stopped_receiver('scheduler', 'tokenizer->scheduler')}"
     f"|{SHARE_OF_TTFT}on the way to the scheduler: .*the scheduler's thread that receives them was stopped then"
+    f"|{stopped_with_requests('scheduler')}"
 )
 # Of single requests, or of all.
 SHARE_OF_PAIR = rf"({SHARE_OF_TTFT}|\d+ % of TTFT (is|was) spent )"

@@ -36,6 +36,11 @@ def silent_engine(sender: str, ran: str) -> str:
     return rf"the {sender} (sends|sent) no frame for {SECONDS}\b.* streams? (was|were) open .*its main thread ran {ran} % of that time"
 
 
+def stopped_with_requests(role: str) -> str:
+    """What a headline must say about a stopped engine for which no frame waits, because it has received all requests."""
+    return rf"the {role} thread \(\d+/\d+\) was stopped by a signal for {SECONDS} while it had \d+ requests?"
+
+
 RAN_NOT, RAN = r"\d", r"([5-9]\d|100)"
 # What the headline must say: the leg or process at fault, its state and the share. Of several true findings, the one with more of TTFT
 # comes first.
@@ -43,6 +48,7 @@ NAMES = {
     "tokenizer": stopped_server("tokenizer", "detokenizer->tokenizer"),
     "detokenizer": stopped_receiver("detokenizer", "scheduler->detokenizer"),
     "scheduler": f"{silent_engine('scheduler', RAN_NOT)}|{stopped_receiver('scheduler', 'tokenizer->scheduler')}"
+    f"|{stopped_with_requests('scheduler')}"
     rf"|{SHARE_OF_TTFT}on the way to the scheduler: .*; the scheduler's thread that receives them was stopped then",
     "overloaded": f"{SHARE_OF_TTFT}in the scheduler's queue: .*waited",
     "overloaded, without engine times": f"{SHARE_OF_TTFT}in the scheduler before the first token",

@@ -70,7 +70,7 @@ fn share_away(late: &LateConsumer<'_>, states: &[AwayState]) -> Option<f64> {
 }
 
 /// Describes what a thread did in this state: `was blocked in futex`. `system_call` is empty if it is unknown.
-fn describe_away_state(state: AwayState, system_call: &str) -> String {
+pub(super) fn describe_away_state(state: AwayState, system_call: &str) -> String {
     match state {
         AwayState::Stopped => String::from("was stopped by a signal"),
         AwayState::Traced => String::from("was stopped by a debugger"),

@@ -23,6 +23,7 @@ mod merging;
 pub mod order;
 mod own;
 mod retries;
+mod suspended_scheduler;
 pub mod thresholds;
 mod ttft;
 mod unanswered;
@@ -141,8 +142,12 @@ pub const ALL: &[Detector] = &[
     detector("late-frontend", Latest, late::detect_late_frontend),
     detector("consumer-stopped", Worst, |context, out| {
         consumer_away::detect_consumer_away(context, out, &[Stopped, Traced]);
+        suspended_scheduler::detect_suspended_scheduler(context, out, &[Stopped, Traced]);
     }),
-    detector("consumer-frozen", Worst, |context, out| consumer_away::detect_consumer_away(context, out, &[Frozen])),
+    detector("consumer-frozen", Worst, |context, out| {
+        consumer_away::detect_consumer_away(context, out, &[Frozen]);
+        suspended_scheduler::detect_suspended_scheduler(context, out, &[Frozen]);
+    }),
     detector("consumer-blocked", Worst, |context, out| consumer_away::detect_consumer_away(context, out, &[Blocked])),
     detector("consumer-cpu-bound", Worst, consumer_cpu::detect_cpu_bound_consumer),
     detector("consumer-cpu-logged", Worst, consumer_cpu::detect_logged_cpu_bound_consumer),

@@ -84,6 +84,15 @@ impl Absence {
     }
 }
 
+/// A time in which a thread was not allowed to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspension {
+    /// `Stopped`, `Traced` or `Frozen`.
+    pub(crate) state: AwayState,
+    pub(crate) from: MonoNs,
+    pub(crate) ns: u64,
+}
+
 /// Latest stretches of one thread, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Absences {
@@ -114,6 +123,15 @@ impl Absences {
             times.add_time(stretch.state, stretch.asleep_ns_between(from, to));
         }
         times
+    }
+
+    /// The stop or freeze that lasted at the sample taken at `last_sample_at`, which is the thread's last one.
+    pub(super) fn suspension_at(&self, last_sample_at: MonoNs) -> Option<Suspension> {
+        let last = self.stretches.back().filter(|last| last.to == last_sample_at)?;
+        let is_suspended = matches!(last.state, AwayState::Stopped | AwayState::Traced | AwayState::Frozen);
+        // The thread may have run in the first of the samples.
+        let from = MonoNs(last.to.0.saturating_sub(last.asleep_ns));
+        is_suspended.then_some(Suspension { state: last.state, from, ns: last.asleep_ns })
     }
 
     /// Where the thread slept most between `from` and `to` while in `state`, such as the name of a system call; empty if unknown.

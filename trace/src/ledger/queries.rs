@@ -54,6 +54,19 @@ impl Ledger {
         self.table.iter()
     }
 
+    /// Requests that the engine works on at `at`: those that were dispatched and not aborted, and those that had a chunk shortly before.
+    pub(crate) fn rids_in_engine(&self, at: MonoNs) -> impl Iterator<Item = &str> {
+        /// A stream without a chunk for longer may have ended unobserved.
+        const MAX_CHUNK_INTERVAL_NS: u64 = 1_000_000_000;
+        let is_streaming = move |request: &&Request| {
+            let is_open = request.is_mapped && request.finish.is_none();
+            is_open && at.since(request.last_at) <= MAX_CHUNK_INTERVAL_NS
+        };
+        let streaming = self.table.iter().filter(is_streaming).map(|request| &*request.rid);
+        let waiting = self.dispatched.waiting.values().filter(|request| request.abort.is_none());
+        streaming.chain(waiting.map(|request| &*request.rid))
+    }
+
     /// Current record of a rid.
     pub fn request(&self, rid: &str) -> Option<&Request> {
         self.table.get(self.table.ticket_of(rid)?)

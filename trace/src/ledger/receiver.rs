@@ -146,6 +146,11 @@ impl Ledger {
         self.threads.only_main_thread(&role.role)
     }
 
+    /// Main thread of the only process of a role; `None` if it was not sampled, or if there are several.
+    pub(crate) fn only_main_thread(&self, role: &str) -> Option<&Thread> {
+        self.threads.get(self.threads.only_main_thread(role)?)
+    }
+
     /// Threads of the engine known from samples or receives.
     pub fn threads(&self) -> &[Thread] {
         &self.threads.all

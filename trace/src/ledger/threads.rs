@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::absence::{Absences, AwayTimes};
+use super::absence::{Absences, AwayTimes, Suspension};
 use super::hop::Burst;
 use super::time_use::{TimeUse, TimeUseTimeline};
 use crate::clock::MonoNs;
@@ -69,6 +69,11 @@ impl Thread {
     /// stopped is sampled at other times, too.
     pub fn away_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         self.absences.times_between(from, to)
+    }
+
+    /// The stop or freeze that lasted at the last sample; `None` if the thread was allowed to run then.
+    pub(crate) fn suspension(&self) -> Option<Suspension> {
+        self.absences.suspension_at(self.last_at)
     }
 
     /// System call with most of its time in `state` between `from` and `to`; empty if unknown.

@@ -283,6 +283,24 @@ fn a_stopped_scheduler_is_named_while_requests_wait_for_it() {
     assert!(scene.check("consumer-stopped", SECOND / 2).is_empty(), "a step may take as long");
 }
 
+/// All its requests were received before it was stopped, and none has a chunk.
+#[test]
+fn a_stopped_scheduler_is_named_while_it_has_requests_that_it_received() {
+    let scene_with = |received: bool| {
+        let mut scene = late_scheduler(0, AwayState::Stopped);
+        if received {
+            scene.apply(2 * MS, What::Received(Received::new(FrameId::new(HopId(1), 0, 1))));
+        }
+        scene
+    };
+    let found = scene_with(true).check("consumer-stopped", 4 * SECOND);
+    assert_eq!((found.len(), &*found[0].hop), (1, "tokenizer->scheduler"), "{found:?}");
+    let expected = "the scheduler thread (9/9) was stopped by a signal for 3.900 s while it had 2 requests";
+    assert!(found[0].summary.starts_with(expected), "{}", found[0].summary);
+    let found = scene_with(false).check("consumer-stopped", 4 * SECOND);
+    assert_eq!(found.len(), 1, "frames that wait are named, and nothing twice: {found:?}");
+}
+
 #[test]
 fn a_scheduler_that_works_is_not_accused_of_requests_that_wait() {
     for on_cpu in [99, 1] {

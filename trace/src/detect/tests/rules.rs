@@ -30,6 +30,12 @@ impl Rule {
         self
     }
 
+    /// Another condition for the same finding.
+    fn or_found(mut self, condition: String) -> Self {
+        self.found = format!("{}; {condition}", self.found);
+        self
+    }
+
     /// Severity of tokens that wait.
     fn or_critical_wait(self) -> Self {
         self.or(Critical, format!("from {}", duration(GAP_CRITICAL_NS)))
@@ -137,7 +143,8 @@ fn rules() -> Vec<Rule> {
         .or_critical_wait()
         .or(Info, format!("{minor}, or with the time before its dispatch")),
         rule(&["late-send", "late-frontend"], format!("tokens that wait there for {wait}"), Warning).or_critical_wait(),
-        consumer(&["consumer-stopped", "consumer-frozen"], "not allowed to run", STARVED_SHARE),
+        consumer(&["consumer-stopped", "consumer-frozen"], "not allowed to run", STARVED_SHARE)
+            .or_found(format!("a scheduler, also for {wait} while it has requests")),
         consumer(&["consumer-blocked", "consumer-asleep"], "in a system call or asleep", consumer_away::MIN_SHARE),
         consumer(&["consumer-cpu-bound"], "on a CPU, with shorter times waiting for a CPU if it receives nothing,", CPU_BOUND_SHARE),
         consumer(&["consumer-throttled"], "over its quota", THROTTLED_SHARE),
