@@ -1,4 +1,4 @@
-//! Matching of Dynamo response streams to engine requests by their tokens, when no id connects them.
+//! Matching of a worker's response streams to engine requests by their tokens, when no id connects them.
 //!
 //! Tokens are compared as marks: hashes with a key of this run, kept only as long as the comparison needs them. Token ids are not kept. A
 //! stream matches a request if its chunks occur in order in the request's output and its token count equals the request's. A stream that

@@ -136,7 +136,7 @@ impl Tap {
 
     /// Adds the state of a hop, at the index that the relay has given it.
     fn push_hop(&mut self, hop: TapHop) {
-        let served = hop.pair.listen.speaks_http().then(Served::new);
+        let served = hop.pair.listen.is_opaque().then(Served::new);
         // Responses that an HTTP server writes to clients become deliveries.
         if let Some(Served { clients, .. }) = &served {
             self.hops.are_deliveries_visible = true;

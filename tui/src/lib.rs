@@ -1,4 +1,4 @@
-//! The terminal screen of a run: its state, its drawing and its keys. An observer of a [`session`] that knows neither sources nor flags.
+//! The terminal screen of a run: its state, its drawing and its keys. An observer of a [`session`] that has no source and parses no flag.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

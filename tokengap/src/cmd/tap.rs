@@ -145,7 +145,7 @@ fn names_of_pairs(args: &Args) -> Vec<Option<&String>> {
     let mut given_names = args.hop.iter();
     let mut names = Vec::new();
     for listen in &args.listen {
-        names.push(if listen.speaks_http() { None } else { given_names.next() });
+        names.push(if listen.is_opaque() { None } else { given_names.next() });
     }
     names
 }
@@ -157,7 +157,7 @@ fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     if listens != upstreams {
         bail!("{listens} --listen but {upstreams} --upstream: give one --upstream for each --listen");
     }
-    let zmq_pairs = args.listen.iter().filter(|listen| !listen.speaks_http()).count();
+    let zmq_pairs = args.listen.iter().filter(|listen| !listen.is_opaque()).count();
     if !args.hop.is_empty() && args.hop.len() != zmq_pairs {
         let names = args.hop.len();
         bail!("{names} --hop for {zmq_pairs} pairs that are not http://: name all of them or none");

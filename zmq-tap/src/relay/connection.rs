@@ -55,7 +55,7 @@ pub(super) async fn serve_connection(
         Err(failure) => return record_connect_failure(failure, &shared, &route, lane, &accepted),
     };
     let journal = Journal::open(shared, route.index, lane);
-    let end = if route.pair.upstream.speaks_http() {
+    let end = if route.pair.upstream.is_opaque() {
         relay_both_directions(&journal, &accepted, &upstream, &stop, ByteWatch::new).await
     } else {
         relay_both_directions(&journal, &accepted, &upstream, &stop, ZmtpWatch::new).await
@@ -78,7 +78,7 @@ fn record_connect_failure(
         ConnectFailure::Forbidden => shared.counters.upstreams_forbidden.add(1),
         ConnectFailure::Unanswered => {
             shared.counters.connections_unanswered.add(1);
-            if route.pair.upstream.speaks_http() {
+            if route.pair.upstream.is_opaque() {
                 // Reply with a reset, as the server's own host does when nothing listens on the port.
                 accepted.reset_on_close();
             }
@@ -267,7 +267,7 @@ async fn connect_with_retries(
             return Err(ConnectFailure::Forbidden);
         }
         let next_attempt = Instant::now() + pause;
-        let may_retry = !upstream.speaks_http() && next_attempt < deadline;
+        let may_retry = !upstream.is_opaque() && next_attempt < deadline;
         // A peer that has closed its connection does not wait any more.
         if !may_retry || accepted.is_closed_by_peer().await {
             return Err(ConnectFailure::Unanswered);

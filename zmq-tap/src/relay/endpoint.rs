@@ -17,8 +17,8 @@ pub enum Endpoint {
     Abstract(String),
     /// TCP.
     Tcp {
-        /// Carries HTTP instead of ZMTP.
-        http: bool,
+        /// See [`Endpoint::is_opaque`].
+        is_opaque: bool,
         /// Host name, IPv4 address, or IPv6 address without brackets; `None` is every IPv4 interface (`*`).
         host: Option<String>,
         /// Port; when listening, 0 lets the kernel choose (`*`).
@@ -27,9 +27,10 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Whether this endpoint carries HTTP instead of ZMTP.
-    pub fn speaks_http(&self) -> bool {
-        matches!(self, Self::Tcp { http: true, .. })
+    /// Whether this endpoint carries another protocol than ZMTP, whose bytes are relayed as they are. People write it `http://`, since that
+    /// is the one in use.
+    pub fn is_opaque(&self) -> bool {
+        matches!(self, Self::Tcp { is_opaque: true, .. })
     }
 }
 
@@ -71,7 +72,7 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
         "ipc" => parse_ipc_path(address),
         "tcp" => {
             let address = parse_tcp_address(address)?;
-            Ok(Endpoint::Tcp { http: false, host: address.host, port: address.port })
+            Ok(Endpoint::Tcp { is_opaque: false, host: address.host, port: address.port })
         }
         "http" => {
             let server = address.strip_suffix('/').unwrap_or(address);
@@ -79,7 +80,7 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
                 return Err(" has a path, but the relay passes all paths: write http://host:port".into());
             }
             let address = parse_tcp_address(server)?;
-            Ok(Endpoint::Tcp { http: true, host: address.host, port: address.port })
+            Ok(Endpoint::Tcp { is_opaque: true, host: address.host, port: address.port })
         }
         "https" => {
             Err(": encrypted traffic cannot be read; put the relay behind the proxy that terminates TLS, and write http://host:port".into())
@@ -136,8 +137,8 @@ impl fmt::Display for Endpoint {
         match self {
             Self::Path(path) => write!(f, "ipc://{}", path.display()),
             Self::Abstract(name) => write!(f, "ipc://@{name}"),
-            Self::Tcp { http, host, port } => {
-                f.write_str(if *http { "http://" } else { "tcp://" })?;
+            Self::Tcp { is_opaque, host, port } => {
+                f.write_str(if *is_opaque { "http://" } else { "tcp://" })?;
                 let host = host.as_deref().unwrap_or("*");
                 let is_ipv6 = host.contains(':');
                 if is_ipv6 {

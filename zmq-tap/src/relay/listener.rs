@@ -41,14 +41,14 @@ pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
         return Err(RelayError::Itself(listen.clone()));
     }
     // The relay passes bytes on unchanged, so both sides must speak the same protocol.
-    if listen.speaks_http() != upstream.speaks_http() {
+    if listen.is_opaque() != upstream.is_opaque() {
         return Err(RelayError::Mixed(pair.clone()));
     }
     match listen {
         Endpoint::Path(path) => bind_socket_path(path, upstream),
         Endpoint::Abstract(name) => bind_abstract_name(name).map_err(|error| bind_error(listen, error)),
-        Endpoint::Tcp { http, host, port } => {
-            bind_tcp_port(*http, host.as_deref(), *port).map_err(|error| bind_error(listen, error))
+        Endpoint::Tcp { is_opaque, host, port } => {
+            bind_tcp_port(*is_opaque, host.as_deref(), *port).map_err(|error| bind_error(listen, error))
         }
     }
 }
@@ -79,10 +79,10 @@ fn bind_error(listen: &Endpoint, error: io::Error) -> RelayError {
 }
 
 /// Binds a port of `host`, or of all addresses. Port 0 stands for any free one, which the endpoint then names.
-fn bind_tcp_port(http: bool, host: Option<&str>, port: u16) -> io::Result<BoundListener> {
+fn bind_tcp_port(is_opaque: bool, host: Option<&str>, port: u16) -> io::Result<BoundListener> {
     let listener = StdTcpListener::bind((host.unwrap_or("0.0.0.0"), port))?;
     let port = listener.local_addr()?.port();
-    let endpoint = Endpoint::Tcp { http, host: host.map(str::to_owned), port };
+    let endpoint = Endpoint::Tcp { is_opaque, host: host.map(str::to_owned), port };
     Ok(BoundListener { socket: listener.into(), endpoint, claim: None })
 }
 
