@@ -368,8 +368,8 @@ impl Ledger {
         }
     }
 
-    /// Records the chunk into its request's delivery tracker. Returns it if its outcome is decided. `count`: the position that its delivery
-    /// will show.
+    /// Records the chunk into its request's delivery tracker, which later finds out whether a delivery carried it. Returns the chunk if its
+    /// outcome is decided already. `count`: the token count that its delivery will show.
     fn track_delivery(
         &mut self,
         checked: CheckedChunk,
@@ -387,45 +387,21 @@ impl Ledger {
             tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
             Box::new(tracker)
         });
-        // Without a count it cannot be matched with a delivery, and an unwatched receiver reports none.
-        let unjudged_cause = if tracker.is_shared {
-            Some(UnjudgedCause::SharedRid)
-        } else if context.is_unwatched {
-            Some(UnjudgedCause::UnobservedDeliveries)
-        } else if count.is_none() {
-            Some(UnjudgedCause::NoCount)
-        } else {
-            None
-        };
-        if let Some(cause) = unjudged_cause {
+        if let Some(cause) = unjudgeable_cause(tracker, context, count) {
             let skipped = 1;
             return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
         }
         tracker.set_hop(stream.hop);
         tracker.is_incomplete |= !stream.is_whole();
-        let is_imprecise = !stream.shows_tokens(context.claimed_ids);
-        let tokens = if is_imprecise { step.new } else { step.carried };
-        let entry = InFlightEntry {
-            end_count: stream.count.highest,
-            reported_count: count.unwrap_or(stream.count.highest),
-            tokens,
-            is_imprecise,
-            follows_gap: step.verdict == CountVerdict::Rebased,
-            missing_tokens: match step.verdict {
-                CountVerdict::Loss { missing } => missing,
-                _ => 0,
-            },
-            first_number: stream.chunks,
-            hop: context.hop,
-            ..InFlightEntry::default()
-        };
-        let ids = kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.loss_memory.ids));
-        if ids.is_empty() && !chunk.ids.is_empty() && tokens > 0 {
+        let entry = entry_of_chunk(stream, step, context, count);
+        let room_for_ids = self.limits.token_ids.saturating_sub(self.loss_memory.ids);
+        let ids = kept_ids(chunk, entry.tokens, room_for_ids);
+        if ids.is_empty() && !chunk.ids.is_empty() && entry.tokens > 0 {
             self.limits.count_reached("token_ids");
         }
         let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
         if tracker.is_text_only {
-            self.totals.tokens.uncounted += u64::from(tokens);
+            self.totals.tokens.uncounted += u64::from(entry.tokens);
         }
         // Memory is counted by difference: subtracted before the tracker changes, added after.
         tracker.subtract_from_memory_use(&mut self.loss_memory);
@@ -441,9 +417,14 @@ impl Ledger {
         if request.is_shared() {
             return false;
         }
-        // Until the scheduler has sent this request's end, an end behind it may be that of the previous request.
+        // The first stream (the request's part on one hop) shows whether the scheduler has sent this request's end.
         let is_open_at_scheduler = request.streams.first().is_some_and(|first| !first.is_finished());
-        !is_open_at_scheduler || !self.predecessors.contains_key(&ticket)
+        if !is_open_at_scheduler {
+            return true;
+        }
+        // Until then, an end behind it may be that of the previous request with the rid.
+        let has_predecessor = self.predecessors.contains_key(&ticket);
+        !has_predecessor
     }
 
     /// Records the end of a request. Each hop (channel between two processes) shows its finish, which may also be repeated, so only the
@@ -451,14 +432,16 @@ impl Ledger {
     fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;
-        if request.sharing_requests > 1 {
+        let is_shared_by_live_ones = request.sharing_requests > 1;
+        if is_shared_by_live_ones {
             // One of several requests with this rid has ended; their record stays for the others.
             request.sharing_requests -= 1;
             totals.finished += 1;
             totals.completed += u64::from(finish != Finish::Abort);
             return;
         }
-        if request.finish_seen {
+        let is_repeated_finish = request.finish_seen;
+        if is_repeated_finish {
             return;
         }
         request.finish_seen = true;
@@ -526,19 +509,60 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
     chunk.listed.is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
-/// Whether a chunk with a lower count than its request's can be a late one. If the chunks list new tokens only, a late chunk fills a hole:
-/// tokens that are missing. Otherwise it lists all tokens so far. Any other chunk belongs to another request with the same rid.
+/// Whether a chunk with a lower count than its request's can be a late chunk of that request. If not, it belongs to another request with
+/// the same rid. Where chunks list new tokens only, a late chunk fills a hole: tokens of the request that are missing so far.
 #[cold]
 fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {
-        // Where chunks list only new ids, one with all of them is the first chunk of another request.
-        return !matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+        // Where chunks list only new ids, one with all of them is a first chunk. Otherwise, any chunk may list all of them.
+        let is_first_chunk = matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+        return !is_first_chunk;
     }
+    // A stream is the request's part on one hop; a group is the hops of one name.
     let stream = request.streams.get(stream_index);
     let shows_holes = stream.is_some_and(|stream| stream.shows_tokens(context.claimed_ids));
     let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
     let has_hole = streams_of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole());
     shows_holes && has_hole
+}
+
+/// Why the outcome of a chunk of the tracker's request will stay unknown; `None` if a delivery can show it. `count`: the token count that
+/// its delivery would show.
+#[inline]
+fn unjudgeable_cause(tracker: &DeliveryTracker, context: &FrameContext, count: Option<u32>) -> Option<UnjudgedCause> {
+    if tracker.is_shared {
+        return Some(UnjudgedCause::SharedRid);
+    }
+    // A receiver that is not watched reports no delivery.
+    if context.is_unwatched {
+        return Some(UnjudgedCause::UnobservedDeliveries);
+    }
+    // Chunks and deliveries are matched by their counts.
+    if count.is_none() { Some(UnjudgedCause::NoCount) } else { None }
+}
+
+/// The delivery tracker's entry of a chunk, which is the last one of its stream. `step`: the result of its count check. `count`: the token
+/// count that its delivery will show.
+#[inline]
+fn entry_of_chunk(stream: &Stream, step: CountStep, context: &FrameContext, count: Option<u32>) -> InFlightEntry {
+    // Only the growth of its count is known if its id column does not show its own tokens.
+    let is_imprecise = !stream.shows_tokens(context.claimed_ids);
+    let missing_tokens = match step.verdict {
+        CountVerdict::Loss { missing } => missing,
+        _ => 0,
+    };
+    InFlightEntry {
+        end_count: stream.count.highest,
+        reported_count: count.unwrap_or(stream.count.highest),
+        tokens: if is_imprecise { step.new } else { step.carried },
+        is_imprecise,
+        // A rebased count does not continue from an observed chunk.
+        follows_gap: step.verdict == CountVerdict::Rebased,
+        missing_tokens,
+        first_number: stream.chunks,
+        hop: context.hop,
+        ..InFlightEntry::default()
+    }
 }
 
 /// Ids of the tokens that a chunk carries, which are the last `carried` ones of those that it lists. Empty if they are more than `limit`,

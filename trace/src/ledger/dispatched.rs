@@ -77,17 +77,14 @@ struct Forwarding {
 impl WaitingRequest {
     /// The hop, of those that its message crossed, on which it waited longest for the scheduler.
     fn slowest_hop(&self) -> HopId {
-        if let Some(forwarding) = self.forwarding
-            && let Some(received) = self.times.received
-        {
-            // From the tokenizer's send to the scheduler's receive, over both hops.
-            let whole_ns = received.since(self.times.sent);
-            let was_mostly_on_first_hop = forwarding.ns > whole_ns / 2;
-            if was_mostly_on_first_hop {
-                return forwarding.hop;
-            }
-        }
-        self.message.hop
+        // The hop of the last send. Unless a process between tokenizer and scheduler forwarded the message, it is the only one.
+        let last_hop = self.message.hop;
+        let Some(forwarding) = self.forwarding else { return last_hop };
+        let Some(received) = self.times.received else { return last_hop };
+        // From the tokenizer's send to the scheduler's receive, over both hops.
+        let whole_ns = received.since(self.times.sent);
+        let was_mostly_on_first_hop = forwarding.ns > whole_ns / 2;
+        if was_mostly_on_first_hop { forwarding.hop } else { last_hop }
     }
 }
 
@@ -180,13 +177,7 @@ impl DispatchedRequests {
         let max = max.max(1);
         // A reused rid belongs to the latest request.
         let is_ambiguous = self.remove(request.rid).is_some();
-        let is_full = self.by_rid.len() >= max;
-        while self.by_rid.len() >= max {
-            let was_removed = self.remove_oldest();
-            if !was_removed {
-                break;
-            }
-        }
+        let has_evicted = self.evict_to_make_room(max);
         let received = self.early_receive(frame);
         let number = self.take_number();
         let rid: Arc<str> = request.rid.into();
@@ -214,6 +205,18 @@ impl DispatchedRequests {
         if received.is_none() {
             self.await_receive(frame, number, max);
         }
+        has_evicted
+    }
+
+    /// Evicts the oldest requests until fewer than `max` are waiting. Returns whether so many were.
+    fn evict_to_make_room(&mut self, max: usize) -> bool {
+        let is_full = self.by_rid.len() >= max;
+        while self.by_rid.len() >= max {
+            let was_removed = self.remove_oldest();
+            if !was_removed {
+                break;
+            }
+        }
         is_full
     }
 
@@ -240,7 +243,7 @@ impl DispatchedRequests {
         let Some(mut forwarded) = self.waiting.remove(&number_before) else { return };
         // The receive of the new message may have been observed before its send.
         let received = self.early_receive(frame);
-        // Whether the process that forwards it received it does not matter any more.
+        // From now on, only the receive of the new message matters.
         self.unreceived.remove(&forwarded.message);
         let hop = forwarded.message.hop;
         forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
@@ -248,7 +251,7 @@ impl DispatchedRequests {
         forwarded.overtaken = None;
         forwarded.message = frame;
         forwarded.times.received = received;
-        // It gets a new number, because the scheduler gets it only now.
+        // Numbers are in the order in which the scheduler gets the requests, and it gets this one only now.
         let number = self.take_number();
         self.by_rid.insert(Arc::clone(&forwarded.rid), number);
         self.waiting.insert(number, forwarded);
@@ -273,10 +276,13 @@ impl DispatchedRequests {
         let Some(numbers) = self.unreceived.remove(&frame) else { return };
         for number in numbers {
             let Some(waiting) = self.waiting.get_mut(&number) else { continue };
-            if waiting.message == frame {
+            let is_dispatch = waiting.message == frame;
+            if is_dispatch {
                 waiting.times.received = Some(at);
-            } else if let Some(last_abort) = &mut waiting.abort
-                // The receive of an earlier abort says nothing of the last one.
+                continue;
+            }
+            // A request keeps its last abort. The receive of an earlier one says nothing of it.
+            if let Some(last_abort) = &mut waiting.abort
                 && last_abort.id == frame
             {
                 last_abort.abort.received = Some(at);
@@ -340,9 +346,10 @@ impl DispatchedRequests {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
         answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
+        // A request that is overtaken now is later judged by the engine's output since.
         let progress = OutputProgress { busy_ns: self.busy_ns, answered: answered_on_hop.count };
         answered_on_hop.count += 1;
-        // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
+        // A waiting request is marked by the first later one that has a chunk, so those below the highest such number are marked already.
         let marked_below = answered_on_hop.overtaken_below;
         if number > marked_below {
             answered_on_hop.overtaken_below = number;
@@ -409,7 +416,7 @@ impl DispatchedRequests {
         waiting.is_some_and(|waiting| waiting.abort.is_some())
     }
 
-    /// Removes requests dispatched before `until`, of which no chunk will be recognised.
+    /// Removes requests that wait for their first chunk since before `until`: such a chunk will not be recognised any more.
     pub(super) fn drop_older_than(&mut self, until: MonoNs) {
         while let Some(oldest) = self.waiting.values().next() {
             if oldest.times.sent >= until {
