@@ -258,7 +258,7 @@ impl Ledger {
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
         let Some(usual_ns) = self.usual_chunk_interval_ns(at.since(from)) else { return };
-        // The median. Without a usual pace, no pause is long.
+        // The median. It is unknown until a stream has several tokens.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence {
             from,
@@ -333,7 +333,9 @@ impl Ledger {
     /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a
     /// relay reports what it missed only with its next frame.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
-        self.silence_at(now).filter(|silence| !self.is_relayed() || self.has_unreceived_request(silence.from, now))
+        let silence = self.silence_at(now)?;
+        let is_proven = !self.is_relayed() || self.has_unreceived_request(silence.from, now);
+        is_proven.then_some(silence)
     }
 
     /// Whether the engine seems to be silent at `now`, which a relay can decide only once the next frame has come.
