@@ -1,17 +1,16 @@
 //! Entry of one chunk of a frame into the ledger: its request, its place in the stream, and the conclusions from it.
 
+mod tracking;
+
 use std::num::NonZeroU64;
 
 use super::Ledger;
-use super::delivery_tracker::DeliveryTracker;
 use super::engine_silence::is_streamed;
 use super::frame::{CheckedChunk, FrameContext, FrameSums};
-use super::in_flight_entry::InFlightEntry;
 use super::lane::PendingChunk;
-use super::outcome::{JudgedList, UnjudgedCause};
+use super::outcome::JudgedList;
 use super::processing_stage::TimedCount;
 use super::request::Request;
-use super::shared_rid;
 use super::stream::Stream;
 use super::stream_count::{CountStep, CountVerdict, Evidence};
 use super::totals::RequestCounts;
@@ -20,7 +19,8 @@ use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
 
 impl Ledger {
-    /// Records one chunk and returns its request. `prefetched` is the prefetched record of its rid.
+    /// Records one chunk of a frame and returns its request's record. `prefetched`: the record that its rid had before. Returns
+    /// [`Ticket::NONE`] for a chunk that belongs to no judged request.
     pub(super) fn record_chunk(
         &mut self,
         context: &FrameContext,
@@ -28,35 +28,11 @@ impl Ledger {
         prefetched: Ticket,
         sums: &mut FrameSums,
     ) -> Ticket {
-        if chunk.rid.is_empty() {
-            sums.untracked_chunks += 1;
-            self.totals.unnamed += 1;
+        let is_untracked = self.count_if_untracked(chunk.rid, sums);
+        if is_untracked {
             return Ticket::NONE;
         }
-        if self.engine.is_health_check(chunk.rid) {
-            sums.untracked_chunks += 1;
-            self.count_health_check(chunk.rid);
-            if self.table.live_count() == 0 {
-                self.dispatched.record_idle_check(chunk.rid);
-            }
-            return Ticket::NONE;
-        }
-        // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
-        let mut ticket = if self.table.is_mapped(prefetched) {
-            prefetched
-        } else {
-            self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
-        };
-        // A request's first chunk lists all the ids that it counts; no other chunk can begin one.
-        if lists_all_counted_ids(chunk) {
-            let first_stream = 0;
-            if self.begins_new_request(ticket, context) {
-                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
-            } else if self.begins_concurrent_request(ticket, context) {
-                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
-                self.mark_concurrent(ticket);
-            }
-        }
+        let mut ticket = self.find_or_begin_request(context, chunk, prefetched);
         let mut checked = self.check_chunk_count(ticket, context, chunk);
         // Nearly every chunk fits and no rid is shared: the hot path ends here.
         if checked.step.verdict != CountVerdict::Fits || self.has_shared_rids() {
@@ -76,6 +52,52 @@ impl Ledger {
         self.apply_chunk(checked, context, chunk, sums);
         if chunk.finish.is_some() {
             self.settle_if_finished(ticket, context.at);
+        }
+        ticket
+    }
+
+    /// Counts a chunk that belongs to no judged request: it has no rid, or is of a health check of the server. Returns whether it is one.
+    #[inline]
+    fn count_if_untracked(&mut self, rid: &str, sums: &mut FrameSums) -> bool {
+        if rid.is_empty() {
+            sums.untracked_chunks += 1;
+            self.totals.unnamed += 1;
+            return true;
+        }
+        if !self.engine.is_health_check(rid) {
+            return false;
+        }
+        sums.untracked_chunks += 1;
+        self.count_health_check(rid);
+        let is_engine_idle = self.table.live_count() == 0;
+        if is_engine_idle {
+            self.dispatched.record_idle_check(rid);
+        }
+        true
+    }
+
+    /// The record of a chunk's request, which is created if needed: for an unknown rid, or if the chunk begins another request with a known
+    /// one. `prefetched`: the record that the rid had before the frame was recorded.
+    #[inline]
+    fn find_or_begin_request(&mut self, context: &FrameContext, chunk: &Chunk<'_>, prefetched: Ticket) -> Ticket {
+        // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
+        let ticket = if self.table.is_mapped(prefetched) {
+            prefetched
+        } else {
+            self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
+        };
+        // A request's first chunk lists all the ids that it counts; no other chunk can begin one.
+        if !lists_all_counted_ids(chunk) {
+            return ticket;
+        }
+        let first_stream = 0;
+        if self.begins_new_request(ticket, context) {
+            return self.restart_stream(ticket, first_stream, context, chunk.rid);
+        }
+        if self.begins_concurrent_request(ticket, context) {
+            let new_ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
+            self.mark_concurrent(new_ticket);
+            return new_ticket;
         }
         ticket
     }
@@ -368,48 +390,6 @@ impl Ledger {
         }
     }
 
-    /// Records the chunk into its request's delivery tracker, which later finds out whether a delivery carried it. Returns the chunk if its
-    /// outcome is decided already. `count`: the token count that its delivery will show.
-    fn track_delivery(
-        &mut self,
-        checked: CheckedChunk,
-        context: &FrameContext,
-        chunk: &Chunk<'_>,
-        count: Option<u32>,
-    ) -> JudgedList {
-        let CheckedChunk { ticket, stream_index, step } = checked;
-        let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
-        let stream = &request.streams[stream_index];
-        let tracker = request.tracker.get_or_insert_with(|| {
-            let early_count = self.early_deliveries.count_reached(chunk.rid, context.at);
-            let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
-            tracker.is_shared = request.sharing_requests > 0;
-            tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
-            Box::new(tracker)
-        });
-        if let Some(cause) = unjudgeable_cause(tracker, context, count) {
-            let skipped = 1;
-            return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
-        }
-        tracker.set_hop(stream.hop);
-        tracker.is_incomplete |= !stream.is_whole();
-        let entry = entry_of_chunk(stream, step, context, count);
-        let room_for_ids = self.limits.token_ids.saturating_sub(self.loss_memory.ids);
-        let ids = kept_ids(chunk, entry.tokens, room_for_ids);
-        if ids.is_empty() && !chunk.ids.is_empty() && entry.tokens > 0 {
-            self.limits.count_reached("token_ids");
-        }
-        let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
-        if tracker.is_text_only {
-            self.totals.tokens.uncounted += u64::from(entry.tokens);
-        }
-        // Memory is counted by difference: subtracted before the tracker changes, added after.
-        tracker.subtract_from_memory_use(&mut self.loss_memory);
-        let judged = tracker.push_chunk(entry, ids, has_room);
-        tracker.add_to_memory_use(&mut self.loss_memory);
-        judged
-    }
-
     /// Whether a finish seen behind the scheduler is certainly that of this record's request, not that of another one with its rid.
     fn is_end_of_known_request(&self, ticket: Ticket) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
@@ -524,57 +504,4 @@ fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameCont
     let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
     let has_hole = streams_of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole());
     shows_holes && has_hole
-}
-
-/// Why the outcome of a chunk of the tracker's request will stay unknown; `None` if a delivery can show it. `count`: the token count that
-/// its delivery would show.
-#[inline]
-fn unjudgeable_cause(tracker: &DeliveryTracker, context: &FrameContext, count: Option<u32>) -> Option<UnjudgedCause> {
-    if tracker.is_shared {
-        return Some(UnjudgedCause::SharedRid);
-    }
-    // A receiver that is not watched reports no delivery.
-    if context.is_unwatched {
-        return Some(UnjudgedCause::UnobservedDeliveries);
-    }
-    // Chunks and deliveries are matched by their counts.
-    if count.is_none() { Some(UnjudgedCause::NoCount) } else { None }
-}
-
-/// The delivery tracker's entry of a chunk, which is the last one of its stream. `step`: the result of its count check. `count`: the token
-/// count that its delivery will show.
-#[inline]
-fn entry_of_chunk(stream: &Stream, step: CountStep, context: &FrameContext, count: Option<u32>) -> InFlightEntry {
-    // Only the growth of its count is known if its id column does not show its own tokens.
-    let is_imprecise = !stream.shows_tokens(context.claimed_ids);
-    let missing_tokens = match step.verdict {
-        CountVerdict::Loss { missing } => missing,
-        _ => 0,
-    };
-    InFlightEntry {
-        end_count: stream.count.highest,
-        reported_count: count.unwrap_or(stream.count.highest),
-        tokens: if is_imprecise { step.new } else { step.carried },
-        is_imprecise,
-        // A rebased count does not continue from an observed chunk.
-        follows_gap: step.verdict == CountVerdict::Rebased,
-        missing_tokens,
-        first_number: stream.chunks,
-        hop: context.hop,
-        ..InFlightEntry::default()
-    }
-}
-
-/// Ids of the tokens that a chunk carries, which are the last `carried` ones of those that it lists. Empty if they are more than `limit`,
-/// or not all listed.
-fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
-    let carried = carried as usize;
-    if carried > limit {
-        return &[];
-    }
-    match chunk.ids.len().checked_sub(carried) {
-        Some(first) => &chunk.ids[first..],
-        // Without ids of all its tokens, it is unknown which tokens these are.
-        None => &[],
-    }
 }

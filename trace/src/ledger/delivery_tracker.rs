@@ -192,6 +192,7 @@ impl DeliveryTracker {
         let chunk = InFlightEntry { chunks: 1, ..chunk };
         let InFlightEntry { end_count: end, tokens, .. } = chunk;
         self.chunks_entered += 1;
+        // A gap before the first chunk hides no chunk that is waited for.
         let after_gap = chunk.follows_gap && self.has_begun;
         if !self.has_begun {
             self.has_begun = true;
@@ -252,7 +253,7 @@ impl DeliveryTracker {
         // While a retracted request recomputes, chunks report lower counts again (`entries_behind`). A delivery may then match an entry
         // with the same count whose own delivery was missed.
         let is_ambiguous = self.is_incomplete && self.entries_behind > 0;
-        // A delivery may contain unobserved tokens before one of its chunks.
+        // A delivery may contain unobserved tokens before one of its chunks (`follows_gap`).
         let to = delivery.completion_tokens.unwrap_or(0);
         let mut reached = self.in_flight.iter().take_while(|entry| entry.end_count <= to);
         let has_gap = reached.any(|entry| entry.follows_gap);
@@ -360,25 +361,26 @@ impl DeliveryTracker {
         let mut carried_tokens = 0_u32;
         let mut lost_ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
-            let start = entry.start_count().max(self.delivered_to);
-            if entry.end_count > to || entry.may_be_delivered_later(to, has_carrier, delivery.finished) {
+            let is_covered = entry.end_count <= to;
+            // An empty chunk at the end of the delivery may have a delivery of its own.
+            if !is_covered || entry.may_be_delivered_later(to, has_carrier, delivery.finished) {
                 break;
             }
             self.pop_entry();
-            if entry.tokens == 0 || start >= from {
-                // An empty chunk has nothing to lose, so it counts as carried.
+            let first_undelivered = entry.start_count().max(self.delivered_to);
+            // An empty chunk has nothing to lose, so it counts as carried.
+            let is_carried = entry.tokens == 0 || first_undelivered >= from;
+            if is_carried {
                 carried_tokens = entry.tokens.saturating_add(carried_tokens);
                 entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
-            let skipped = if proves_no_loss {
-                entry.as_unjudged(UnjudgedCause::MissedObservations)
-            } else {
-                judge_skipped_entry(&entry, from, entry.end_count.min(from).saturating_sub(start))
-            };
+            let undelivered = entry.end_count.min(from).saturating_sub(first_undelivered);
+            let skipped = judge_skipped_entry(&entry, from, undelivered, proves_no_loss);
             judged.push_chunks(skipped);
             if skipped.tokens_lost > 0 {
-                lost_ranges.push(self.lost_range(&entry, start, start + skipped.tokens_lost));
+                let lost_to = first_undelivered + skipped.tokens_lost;
+                lost_ranges.push(self.lost_range(&entry, first_undelivered, lost_to));
             }
         }
         // If the tokens do not add up, the delivery contains a chunk that was not observed.
@@ -550,9 +552,13 @@ impl DeliveryTracker {
 }
 
 /// Judges an entry of sent chunks with `undelivered` tokens before count `from`, at which a delivery begins. These tokens are lost,
-/// because deliveries of one request never go back. If the entry has several chunks, it may be unknown which of them lost tokens.
+/// because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has several chunks, it may be
+/// unknown which of them lost tokens.
 #[inline]
-fn judge_skipped_entry(entry: &InFlightEntry, from: u32, undelivered: u32) -> JudgedChunks {
+fn judge_skipped_entry(entry: &InFlightEntry, from: u32, undelivered: u32, proves_no_loss: bool) -> JudgedChunks {
+    if proves_no_loss {
+        return entry.as_unjudged(UnjudgedCause::MissedObservations);
+    }
     let has_several_chunks = entry.chunks > 1;
     if has_several_chunks && entry.missing_tokens > 0 {
         // The wire lost tokens between its chunks, too, so not even the positions of the undelivered ones are known.

@@ -154,6 +154,7 @@ impl Ledger {
     /// Counts missed frames whose loss the source has not reported itself.
     fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
         let hop = &mut self.hops.all[hop_index];
+        // Frames in the source's reports whose gap in the numbers was not seen yet. They were counted with the report.
         let already_reported = missed.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
         if missed > already_reported {
