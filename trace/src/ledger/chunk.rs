@@ -210,6 +210,7 @@ impl Ledger {
     }
 
     /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
+    /// Each request counts once as affected.
     fn record_verdict(&mut self, checked: CheckedChunk, context: &FrameContext, rid: &str) {
         if checked.step.verdict == CountVerdict::Fits {
             return;

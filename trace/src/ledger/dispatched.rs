@@ -164,7 +164,8 @@ struct LastMessage {
 }
 
 impl DispatchedRequests {
-    /// Adds a request that the message `frame` dispatched. Returns whether the oldest one was evicted because `max` are waiting.
+    /// Adds a request that the message `frame` sent to the scheduler. Returns whether the oldest one was evicted because `max` are waiting.
+    /// `missed_before`: a number that changes whenever a message is missed, and with it perhaps the request's first chunk.
     fn add_request(
         &mut self,
         at: MonoNs,

@@ -243,9 +243,9 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence before a frame on the hop (channel between two processes) at `hop_index`. Nothing is recorded unless the engine
-    /// sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's chunks are recorded.
-    /// `forwarded`: when a relay had written the frame to its receiver.
+    /// Ends the silence (time without a frame) before a frame on the hop (channel between two processes) at `hop_index`. Nothing is
+    /// recorded unless the engine sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's
+    /// chunks are recorded. `forwarded`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         let is_behind_scheduler = self.hops.any_origin && !hop.origin;

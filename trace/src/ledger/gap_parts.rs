@@ -32,8 +32,8 @@ pub(crate) struct GapPart {
     pub(crate) is_open: bool,
 }
 
-/// Parts of the gap of a request whose first token had come this far at `until`: the tokenizer's receive, or now while it waits. Leaves
-/// out what was not observed: the time before the send to the next hop, if the receive in between was missed.
+/// Parts of a request's first-token gap: the time from the scheduler's send of its first token to `until`. That is the tokenizer's receive,
+/// or now while the token waits. A part is left out if the receive at its end was missed.
 pub(crate) fn parts_of_gap<'a>(
     request: &'a Request,
     hops: &'a [Hop],
