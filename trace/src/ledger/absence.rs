@@ -100,7 +100,8 @@ pub(crate) struct Absences {
 }
 
 impl Absences {
-    /// Adds a sample taken at `at`, if its thread did not run then: to the last stretch if it continues that, otherwise as a new one.
+    /// Adds a CPU sample whose interval ends at `at`. A stretch is a run of samples in which the thread slept in one state at one place.
+    /// The sample extends the last stretch, or begins a new one. Nothing is added if it does not show why the thread slept.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
@@ -134,9 +135,9 @@ impl Absences {
         is_suspended.then_some(Suspension { state: last.state, from, ns: last.asleep_ns })
     }
 
-    /// Where the thread slept most between `from` and `to` while in `state`, such as the name of a system call; empty if unknown.
+    /// Where the thread slept longest between `from` and `to` while in `state`, such as the name of a system call; empty if unknown.
     pub(crate) fn longest_sleep_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
-        // A list in the order of the stretches, so that the choice between places with the same time does not change from call to call.
+        // A list, not a map: it keeps the order of the absences, so of several places with the same time each call returns the same one.
         let mut ns_by_place: Vec<(&str, u64)> = Vec::new();
         for absence in self.stretches.iter().filter(|absence| absence.state == state) {
             let ns = absence.asleep_ns_between(from, to);

@@ -51,7 +51,7 @@ impl Ledger {
         // Both are asked before the response changes the request.
         let is_judged_by_chunks = self.is_judged_by_chunks(answer);
         let had_deliveries = self.has_counted_delivery(answer.rid);
-        // Returns whether the claimed count is a sum of counts, which does not matter here.
+        // Counts a process that adds up cumulative counts, if the claimed count shows one. Whether it does is of no use here.
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
         self.compare_finish(at, answer);
@@ -108,9 +108,13 @@ impl Ledger {
             if !request.is_shared() {
                 request.details.get_or_insert_default().response_end = Some(ResponseEnd::new(answer));
             }
-        } else if !self.shared_rids.contains(answer.rid)
-            && let Some(summary) = self.finished.newest_mut(answer.rid)
-        {
+            return;
+        }
+        // A summary does not show that its rid was shared.
+        if self.shared_rids.contains(answer.rid) {
+            return;
+        }
+        if let Some(summary) = self.finished.newest_mut(answer.rid) {
             summary.numbers.response_end = Some(ResponseEnd::new(answer));
         }
     }
@@ -135,15 +139,18 @@ impl Ledger {
     /// the rid.
     fn finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
         if let Some(request) = self.request(rid) {
-            // Frames with the rid may then be those of that response.
-            let has_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());
-            return if has_response || request.is_shared() { None } else { request.finish };
+            let has_earlier_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());
+            // The frames may then be those of the earlier response, or of another request.
+            let is_ambiguous = has_earlier_response || request.is_shared();
+            return if is_ambiguous { None } else { request.finish };
         }
+        // The record is closed. Its summary does not show that the rid was shared.
         if self.shared_rids.contains(rid) {
             return None;
         }
         let summary = self.finished.newest_mut(rid)?;
-        if summary.numbers.response_end.is_some() { None } else { summary.numbers.finish }
+        let has_earlier_response = summary.numbers.response_end.is_some();
+        if has_earlier_response { None } else { summary.numbers.finish }
     }
 
     /// Whether the response's losses are found chunk by chunk, because the deliveries of its request are observed. Also true if its own
@@ -157,12 +164,12 @@ impl Ledger {
         if has_no_counted_token {
             return true;
         }
-        // A delivery that repeats known tokens has a position, but no new token.
-        let has_position = request.tracker.as_ref().is_some_and(|tracker| tracker.delivered_to() > 0);
-        request.tokens_delivered > 0 || has_position
+        // A delivery that only repeats known tokens ends at a count above 0, although it has no new token.
+        let has_delivered_count = request.tracker.as_ref().is_some_and(|tracker| tracker.delivered_to() > 0);
+        request.tokens_delivered > 0 || has_delivered_count
     }
 
-    /// Counts how the response ended and what it claims.
+    /// Adds a response to the totals of the run: how it ended, how many tokens it claims, and what its events show.
     fn count_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let answers = &mut self.totals.answers;
         answers.seen += 1;
@@ -176,17 +183,22 @@ impl Ledger {
         answers.uncounted += u64::from(answer.tokens.is_none());
         answers.claiming += u64::from(answer.completion_tokens.is_some());
         answers.tokens_claimed += answer.completion_tokens.map_or(0, u64::from);
-        // Only a response that is read event by event over HTTP has content.
-        if let Some(content) = &answer.content {
-            *answers.events.get_or_insert_default() += u64::from(content.events);
-            answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
-            // `[DONE]` is the line that ends the events.
-            answers.done += u64::from(content.done == Some(true));
-            let is_whole = answer.end == AnswerEnd::Whole;
-            answers.done_without_finish += u64::from(is_whole && content.is_done_without_finish());
-            if content.lacks_end {
-                answers.lacking_end.record_occurrence(at, answer.rid, content.events.into());
-            }
+        self.count_answer_events(at, answer);
+    }
+
+    /// Adds what the events of a response show to the totals of the run. Only a response that is read event by event over HTTP has this
+    /// content.
+    fn count_answer_events(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        let Some(content) = &answer.content else { return };
+        let answers = &mut self.totals.answers;
+        *answers.events.get_or_insert_default() += u64::from(content.events);
+        answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
+        // `[DONE]` is the line that ends the events.
+        answers.done += u64::from(content.done == Some(true));
+        let is_whole = answer.end == AnswerEnd::Whole;
+        answers.done_without_finish += u64::from(is_whole && content.is_done_without_finish());
+        if content.lacks_end {
+            answers.lacking_end.record_occurrence(at, answer.rid, content.events.into());
         }
     }
 
@@ -225,14 +237,19 @@ impl Ledger {
             if !request.is_shared() {
                 request.damaged_call = true;
             }
-        } else if !self.shared_rids.contains(rid)
-            && let Some(summary) = self.finished.newest_mut(rid)
-        {
+            return;
+        }
+        // A summary does not show that its rid was shared.
+        if self.shared_rids.contains(rid) {
+            return;
+        }
+        if let Some(summary) = self.finished.newest_mut(rid) {
             summary.numbers.damaged_call = true;
         }
     }
 
-    /// Ends the response's request, unless a frame has ended it.
+    /// Ends the request of a response that has ended, unless a frame of the engine has ended it. A response that was cut off ends it as
+    /// aborted.
     fn finish_by_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let Some(ticket) = self.table.ticket_of(answer.rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else { return };
@@ -246,7 +263,6 @@ impl Ledger {
             self.totals.requests.completed += 1;
             self.finish_request(ticket, at, Finish::Stop);
         } else {
-            // A response that was not written to its end counts as aborted.
             self.totals.requests.aborted += 1;
             self.finish_request(ticket, at, Finish::Abort);
         }

@@ -53,18 +53,20 @@ impl BacklogCourse {
         }
     }
 
-    /// Records the number of frames that wait at a tick, and keeps the first long rise of that number. `trend`: how the number has changed
-    /// so far.
+    /// Records that `frames` frames wait at a tick. `trend` has their number over the last seconds. The first rise of it that lasts
+    /// [`MIN_RISING_SECONDS`] is kept, because it shows when the backlog began to grow.
     pub(crate) fn record_tick(&mut self, now: MonoNs, frames: u64, trend: &Trend) {
         if frames < BACKLOG_FRAMES {
             // The backlog is over. Checked here, too, because frames may leave without an observed receive.
             *self = Self { peak: frames, peak_at: now, ..Self::default() };
             return;
         }
-        if self.rise.is_some() {
+        let has_first_rise = self.rise.is_some();
+        if has_first_rise {
             return;
         }
         let Some(rise) = trend.rising_span() else { return };
+        // `rise.to` is the lowest number in the last second, which may be less than `frames`.
         if rise.seconds >= MIN_RISING_SECONDS && rise.to >= BACKLOG_FRAMES {
             self.rise = Some(BacklogRise { since: rise.since, from: rise.from });
         }
@@ -79,14 +81,15 @@ impl Request {
 }
 
 impl Ledger {
-    /// Counts the requests whose frame was just received after a long wait: those of the chunks in `pending_receive`. A request counts
-    /// once.
+    /// Counts the requests of a frame that was received after a long wait on the hop at `hop_index`. Its chunks are in `pending_receive`.
+    /// The count is that of the hop's group (the hops of one name), in which a request counts once.
     pub(super) fn count_late_requests(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         for chunk in &self.pending_receive {
             let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
-            // Asked before the mark below, which shows that the request is counted.
+            // Asked before `has_waited` is set, which marks the request as counted.
             let was_counted = request.has_waited_on(hop.group);
+            // A stream is the request's part on one hop.
             let Some(stream) = request.streams.iter_mut().find(|stream| stream.hop == hop.id) else { continue };
             stream.has_waited = true;
             if !was_counted {
@@ -98,7 +101,7 @@ impl Ledger {
     /// Requests with a frame on the hops of this group (the hops of one name) that waited, or has waited, at least [`LATE_NS`].
     pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> CountedRids {
         // Requests with a received late frame are in the group's count. Those with one that is still queued are added here. They are
-        // collected in a set, because a request may have several such frames.
+        // collected in a set, because a request may have several such frames. A lane is one connection of a hop.
         let lanes = self.hops_of_group(group).flat_map(|hop| hop.lanes.values());
         let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_queued_for(now, LATE_NS)).collect();
         let mut late = self.hops.groups[group].late_requests.clone();

@@ -1,17 +1,16 @@
 //! Entry of one chunk of a frame into the ledger: its request, its place in the stream, and the conclusions from it.
 
+mod tracking;
+
 use std::num::NonZeroU64;
 
 use super::Ledger;
-use super::delivery_tracker::DeliveryTracker;
 use super::engine_silence::is_streamed;
 use super::frame::{CheckedChunk, FrameContext, FrameSums};
-use super::in_flight_entry::InFlightEntry;
 use super::lane::PendingChunk;
-use super::outcome::{JudgedList, UnjudgedCause};
+use super::outcome::JudgedList;
 use super::processing_stage::TimedCount;
 use super::request::Request;
-use super::shared_rid;
 use super::stream::Stream;
 use super::stream_count::{CountStep, CountVerdict, Evidence};
 use super::totals::RequestCounts;
@@ -20,7 +19,8 @@ use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
 
 impl Ledger {
-    /// Records one chunk and returns its request. `prefetched` is the prefetched record of its rid.
+    /// Records one chunk of a frame and returns its request's record. `prefetched`: the record that its rid had before. Returns
+    /// [`Ticket::NONE`] for a chunk that belongs to no judged request.
     pub(super) fn record_chunk(
         &mut self,
         context: &FrameContext,
@@ -28,35 +28,11 @@ impl Ledger {
         prefetched: Ticket,
         sums: &mut FrameSums,
     ) -> Ticket {
-        if chunk.rid.is_empty() {
-            sums.untracked_chunks += 1;
-            self.totals.unnamed += 1;
+        let is_untracked = self.count_if_untracked(chunk.rid, sums);
+        if is_untracked {
             return Ticket::NONE;
         }
-        if self.engine.is_health_check(chunk.rid) {
-            sums.untracked_chunks += 1;
-            self.count_health_check(chunk.rid);
-            if self.table.live_count() == 0 {
-                self.dispatched.record_idle_check(chunk.rid);
-            }
-            return Ticket::NONE;
-        }
-        // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
-        let mut ticket = if self.table.is_mapped(prefetched) {
-            prefetched
-        } else {
-            self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
-        };
-        // A request's first chunk lists all the ids that it counts; no other chunk can begin one.
-        if lists_all_counted_ids(chunk) {
-            let first_stream = 0;
-            if self.begins_new_request(ticket, context) {
-                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
-            } else if self.begins_concurrent_request(ticket, context) {
-                ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
-                self.mark_concurrent(ticket);
-            }
-        }
+        let mut ticket = self.find_or_begin_request(context, chunk, prefetched);
         let mut checked = self.check_chunk_count(ticket, context, chunk);
         // Nearly every chunk fits and no rid is shared: the hot path ends here.
         if checked.step.verdict != CountVerdict::Fits || self.has_shared_rids() {
@@ -76,6 +52,52 @@ impl Ledger {
         self.apply_chunk(checked, context, chunk, sums);
         if chunk.finish.is_some() {
             self.settle_if_finished(ticket, context.at);
+        }
+        ticket
+    }
+
+    /// Counts a chunk that belongs to no judged request: it has no rid, or is of a health check of the server. Returns whether it is one.
+    #[inline]
+    fn count_if_untracked(&mut self, rid: &str, sums: &mut FrameSums) -> bool {
+        if rid.is_empty() {
+            sums.untracked_chunks += 1;
+            self.totals.unnamed += 1;
+            return true;
+        }
+        if !self.engine.is_health_check(rid) {
+            return false;
+        }
+        sums.untracked_chunks += 1;
+        self.count_health_check(rid);
+        let is_engine_idle = self.table.live_count() == 0;
+        if is_engine_idle {
+            self.dispatched.record_idle_check(rid);
+        }
+        true
+    }
+
+    /// The record of a chunk's request, which is created if needed: for an unknown rid, or if the chunk begins another request with a known
+    /// one. `prefetched`: the record that the rid had before the frame was recorded.
+    #[inline]
+    fn find_or_begin_request(&mut self, context: &FrameContext, chunk: &Chunk<'_>, prefetched: Ticket) -> Ticket {
+        // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
+        let ticket = if self.table.is_mapped(prefetched) {
+            prefetched
+        } else {
+            self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
+        };
+        // A request's first chunk lists all the ids that it counts; no other chunk can begin one.
+        if !lists_all_counted_ids(chunk) {
+            return ticket;
+        }
+        let first_stream = 0;
+        if self.begins_new_request(ticket, context) {
+            return self.restart_stream(ticket, first_stream, context, chunk.rid);
+        }
+        if self.begins_concurrent_request(ticket, context) {
+            let new_ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
+            self.mark_concurrent(new_ticket);
+            return new_ticket;
         }
         ticket
     }
@@ -188,6 +210,7 @@ impl Ledger {
     }
 
     /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
+    /// Each request counts once as affected.
     fn record_verdict(&mut self, checked: CheckedChunk, context: &FrameContext, rid: &str) {
         if checked.step.verdict == CountVerdict::Fits {
             return;
@@ -368,72 +391,6 @@ impl Ledger {
         }
     }
 
-    /// Records the chunk into its request's delivery tracker. Returns it if its outcome is decided. `count`: the position that its delivery
-    /// will show.
-    fn track_delivery(
-        &mut self,
-        checked: CheckedChunk,
-        context: &FrameContext,
-        chunk: &Chunk<'_>,
-        count: Option<u32>,
-    ) -> JudgedList {
-        let CheckedChunk { ticket, stream_index, step } = checked;
-        let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
-        let stream = &request.streams[stream_index];
-        let tracker = request.tracker.get_or_insert_with(|| {
-            let early_count = self.early_deliveries.count_reached(chunk.rid, context.at);
-            let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
-            tracker.is_shared = request.sharing_requests > 0;
-            tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
-            Box::new(tracker)
-        });
-        // Without a count it cannot be matched with a delivery, and an unwatched receiver reports none.
-        let unjudged_cause = if tracker.is_shared {
-            Some(UnjudgedCause::SharedRid)
-        } else if context.is_unwatched {
-            Some(UnjudgedCause::UnobservedDeliveries)
-        } else if count.is_none() {
-            Some(UnjudgedCause::NoCount)
-        } else {
-            None
-        };
-        if let Some(cause) = unjudged_cause {
-            let skipped = 1;
-            return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
-        }
-        tracker.set_hop(stream.hop);
-        tracker.is_incomplete |= !stream.is_whole();
-        let is_imprecise = !stream.shows_tokens(context.claimed_ids);
-        let tokens = if is_imprecise { step.new } else { step.carried };
-        let entry = InFlightEntry {
-            end_count: stream.count.highest,
-            reported_count: count.unwrap_or(stream.count.highest),
-            tokens,
-            is_imprecise,
-            follows_gap: step.verdict == CountVerdict::Rebased,
-            missing_tokens: match step.verdict {
-                CountVerdict::Loss { missing } => missing,
-                _ => 0,
-            },
-            first_number: stream.chunks,
-            hop: context.hop,
-            ..InFlightEntry::default()
-        };
-        let ids = kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.loss_memory.ids));
-        if ids.is_empty() && !chunk.ids.is_empty() && tokens > 0 {
-            self.limits.count_reached("token_ids");
-        }
-        let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
-        if tracker.is_text_only {
-            self.totals.tokens.uncounted += u64::from(tokens);
-        }
-        // Memory is counted by difference: subtracted before the tracker changes, added after.
-        tracker.subtract_from_memory_use(&mut self.loss_memory);
-        let judged = tracker.push_chunk(entry, ids, has_room);
-        tracker.add_to_memory_use(&mut self.loss_memory);
-        judged
-    }
-
     /// Whether a finish seen behind the scheduler is certainly that of this record's request, not that of another one with its rid.
     fn is_end_of_known_request(&self, ticket: Ticket) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
@@ -441,9 +398,14 @@ impl Ledger {
         if request.is_shared() {
             return false;
         }
-        // Until the scheduler has sent this request's end, an end behind it may be that of the previous request.
+        // The first stream (the request's part on one hop) shows whether the scheduler has sent this request's end.
         let is_open_at_scheduler = request.streams.first().is_some_and(|first| !first.is_finished());
-        !is_open_at_scheduler || !self.predecessors.contains_key(&ticket)
+        if !is_open_at_scheduler {
+            return true;
+        }
+        // Until then, an end behind it may be that of the previous request with the rid.
+        let has_predecessor = self.predecessors.contains_key(&ticket);
+        !has_predecessor
     }
 
     /// Records the end of a request. Each hop (channel between two processes) shows its finish, which may also be repeated, so only the
@@ -451,14 +413,16 @@ impl Ledger {
     fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;
-        if request.sharing_requests > 1 {
+        let is_shared_by_live_ones = request.sharing_requests > 1;
+        if is_shared_by_live_ones {
             // One of several requests with this rid has ended; their record stays for the others.
             request.sharing_requests -= 1;
             totals.finished += 1;
             totals.completed += u64::from(finish != Finish::Abort);
             return;
         }
-        if request.finish_seen {
+        let is_repeated_finish = request.finish_seen;
+        if is_repeated_finish {
             return;
         }
         request.finish_seen = true;
@@ -526,31 +490,19 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
     chunk.listed.is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
-/// Whether a chunk with a lower count than its request's can be a late one. If the chunks list new tokens only, a late chunk fills a hole:
-/// tokens that are missing. Otherwise it lists all tokens so far. Any other chunk belongs to another request with the same rid.
+/// Whether a chunk with a lower count than its request's can be a late chunk of that request. If not, it belongs to another request with
+/// the same rid. Where chunks list new tokens only, a late chunk fills a hole: tokens of the request that are missing so far.
 #[cold]
 fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {
-        // Where chunks list only new ids, one with all of them is the first chunk of another request.
-        return !matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+        // Where chunks list only new ids, one with all of them is a first chunk. Otherwise, any chunk may list all of them.
+        let is_first_chunk = matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+        return !is_first_chunk;
     }
+    // A stream is the request's part on one hop; a group is the hops of one name.
     let stream = request.streams.get(stream_index);
     let shows_holes = stream.is_some_and(|stream| stream.shows_tokens(context.claimed_ids));
     let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
     let has_hole = streams_of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole());
     shows_holes && has_hole
-}
-
-/// Ids of the tokens that a chunk carries, which are the last `carried` ones of those that it lists. Empty if they are more than `limit`,
-/// or not all listed.
-fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
-    let carried = carried as usize;
-    if carried > limit {
-        return &[];
-    }
-    match chunk.ids.len().checked_sub(carried) {
-        Some(first) => &chunk.ids[first..],
-        // Without ids of all its tokens, it is unknown which tokens these are.
-        None => &[],
-    }
 }

@@ -135,7 +135,8 @@ impl WatchedRequest {
 }
 
 impl Ledger {
-    /// Watches a request whose client left.
+    /// Watches a request whose client left at `at`, to find out what the scheduler still sends for it. If the request was aborted before
+    /// and nothing was delivered since, it counts as left from the abort on.
     pub(super) fn watch_clientless(&mut self, rid: &str, at: MonoNs) {
         let Some((ticket, request)) = self.unfinished_request(rid) else { return };
         let mut watched = WatchedRequest { has_client_left: true, ..WatchedRequest::new(ticket, at, request) };
@@ -143,7 +144,6 @@ impl Ledger {
             let was_aborted = earlier_watch.abort.is_some();
             let has_delivery_since = earlier_watch.tokens_delivered != watched.tokens_delivered;
             if was_aborted && !has_delivery_since {
-                // Nothing was delivered since the abort, so the request counts as left from then on.
                 watched = WatchedRequest { has_client_left: true, ..earlier_watch };
             } else {
                 watched.abort = earlier_watch.abort;
@@ -156,11 +156,12 @@ impl Ledger {
     /// whether it has a record. Every request with an observed chunk has one.
     pub(super) fn record_abort_of_live(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
         let Some((ticket, request)) = self.unfinished_request(rid) else {
+            // A finished request may have a record, too.
             return self.table.ticket_of(rid).is_some();
         };
-        let watched = WatchedRequest::new(ticket, abort.sent, request);
+        let new_watch = WatchedRequest::new(ticket, abort.sent, request);
         if self.clientless.watched_mut(ticket).is_none() {
-            self.clientless.watch(watched);
+            self.clientless.watch(new_watch);
         }
         let Some(watched) = self.clientless.watched_mut(ticket) else { return true };
         // A process between the tokenizer and the scheduler may send the message again. The first send is the tokenizer's, and the last

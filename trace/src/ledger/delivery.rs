@@ -41,8 +41,8 @@ impl CountGrowth {
 }
 
 impl Totals {
-    /// Adds the tokens that a delivery shows as lost, and the chunks that it shows as merged. `of_request`: outcomes of all chunks of its
-    /// request so far, which include those of this delivery.
+    /// Adds the tokens that a delivery shows as lost, and the chunks that it shows as merged. `by_delivery`: outcomes that it decided.
+    /// `of_request`: outcomes of all chunks of its request so far, which include these.
     fn record_drops_and_merges(
         &mut self,
         at: MonoNs,
@@ -60,16 +60,22 @@ impl Totals {
         }
         let merged = CountGrowth { by_delivery: by_delivery.merged, of_request: of_request.merged };
         if merged.by_delivery > 0 {
-            let requests_with_merges = match delivery.mode {
-                Mode::Incremental => &mut self.merges,
-                // The last chunk has all tokens of the ones before, so it replaces them.
-                Mode::Cumulative => {
-                    self.replaced.total += merged.by_delivery;
-                    &mut self.replaced.requests
-                }
-            };
-            requests_with_merges.record_request(at, rid, merged.of_request, merged.is_first());
+            self.record_merges(at, rid, delivery.mode, merged);
         }
+    }
+
+    /// Adds the chunks that a delivery shows as merged into another chunk. In a cumulative delivery, its last chunk has all tokens of the
+    /// ones before, so those count as replaced.
+    #[inline]
+    fn record_merges(&mut self, at: MonoNs, rid: &str, mode: Mode, merged: CountGrowth) {
+        let affected_requests = match mode {
+            Mode::Incremental => &mut self.merges,
+            Mode::Cumulative => {
+                self.replaced.total += merged.by_delivery;
+                &mut self.replaced.requests
+            }
+        };
+        affected_requests.record_request(at, rid, merged.of_request, merged.is_first());
     }
 
     /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that. The consumer then claims far more tokens
@@ -83,21 +89,7 @@ impl Totals {
         tracker: &mut DeliveryTracker,
         new_tokens: u32,
     ) {
-        // Without a count, or with missed deliveries, it is not known how many tokens the client has.
-        let Some(count) = delivery.completion_tokens else { return };
-        if tracker.is_incomplete {
-            return;
-        }
-        let delivered = u64::from(count).max(tracker.delivered_to());
-        // Nearly every delivery ends here.
-        if tracker.claimed_tokens <= delivered + TOLERATED_EXTRA_TOKENS {
-            return;
-        }
-        let generated = generated_tokens(streams, delivered);
-        // More tokens than the count are no proof alone: the engine may have retracted the request unobserved, and its count began again.
-        if !receives_repeated_tokens(streams, tracker) || tracker.claimed_tokens <= generated + TOLERATED_EXTRA_TOKENS {
-            return;
-        }
+        let Some(generated) = exceeded_generation(streams, delivery, tracker) else { return };
         let is_first = !tracker.is_inflated;
         tracker.is_inflated = true;
         let inflation = &mut self.claimed_inflation;
@@ -106,6 +98,28 @@ impl Totals {
         inflation.made += if is_first { generated } else { u64::from(new_tokens) };
         inflation.seen.record_request(at, rid, tracker.claimed_tokens, is_first);
     }
+}
+
+/// Number of tokens that the engine generated for a request, if the consumer of its deliveries provably counts more. The consumer counts
+/// by adding up the deliveries (`claimed_tokens`). `None` if there is no proof.
+#[inline]
+fn exceeded_generation(streams: &[Stream], delivery: &Delivery<'_>, tracker: &DeliveryTracker) -> Option<u64> {
+    // Without a count, or with missed deliveries (`is_incomplete`), it is not known how many tokens the client has.
+    let count = delivery.completion_tokens?;
+    if tracker.is_incomplete {
+        return None;
+    }
+    let delivered = u64::from(count).max(tracker.delivered_to());
+    // Nearly every delivery ends here.
+    if tracker.claimed_tokens <= delivered + TOLERATED_EXTRA_TOKENS {
+        return None;
+    }
+    // More tokens than the count are no proof alone: the engine may have retracted the request unobserved, and its count began again.
+    if !receives_repeated_tokens(streams, tracker) {
+        return None;
+    }
+    let generated = generated_tokens(streams, delivered);
+    (tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS).then_some(generated)
 }
 
 /// Tokens that the engine generated for a request: the highest count on any hop, or those delivered if more are.
@@ -260,7 +274,7 @@ impl Ledger {
         }
     }
 
-    /// Marks the request's response as text only: the number of delivered tokens is unknown.
+    /// Marks the request's response as text only. The number of delivered tokens is then unknown, so its chunks are not judged.
     pub(super) fn mark_text_only(&mut self, at: MonoNs, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else { return };

@@ -186,19 +186,21 @@ impl DeliveryTracker {
         store.ids -= self.ids.len();
     }
 
-    /// Records a chunk with the ids of its tokens, if kept. It shares an entry with its neighbour unless `has_own_entry`. Returns it if its
-    /// outcome is decided: its delivery may have been observed before its send.
+    /// Records a chunk that was sent, with the ids of its tokens, if kept. It waits in flight for its delivery: in an entry of its own or,
+    /// unless `has_own_entry`, in that of the chunk before. Returns it if its outcome is known: its delivery may have been observed before.
     pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], has_own_entry: bool) -> JudgedList {
         let chunk = InFlightEntry { chunks: 1, ..chunk };
-        let InFlightEntry { end_count: end, reported_count: counted, tokens, .. } = chunk;
+        let InFlightEntry { end_count: end, tokens, .. } = chunk;
         self.chunks_entered += 1;
+        // A gap before the first chunk hides no chunk that is waited for.
         let after_gap = chunk.follows_gap && self.has_begun;
         if !self.has_begun {
             self.has_begun = true;
             // Tokens before the first observed chunk are not waited for.
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
         }
-        if self.is_text_only || (tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty()) {
+        let was_delivered_before = tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty();
+        if self.is_text_only || was_delivered_before {
             let cause = if self.is_text_only { UnjudgedCause::TextOnly } else { UnjudgedCause::MissedObservations };
             let mut judged = JudgedList::default();
             judged.push_chunks(chunk.as_unjudged(cause));
@@ -206,51 +208,61 @@ impl DeliveryTracker {
             return judged;
         }
         self.chunks_in_flight += 1;
-        match self.in_flight.back_mut() {
-            Some(last) if !has_own_entry => {
-                if last.ids > 0 && last.end_count + tokens == end && ids.len() == tokens as usize {
-                    last.ids += tokens;
-                    self.ids.extend(ids);
-                } else {
-                    // Without some of its ids, the entry's ids could not be assigned to its tokens.
-                    self.ids.truncate(self.ids.len() - last.ids as usize);
-                    last.ids = 0;
-                }
-                let was_behind = last.reported_count < last.end_count;
-                last.end_count = last.end_count.max(end);
-                let behind = counted < last.end_count;
-                // While counts run behind, a shared entry cannot be found by the reported count of each of its chunks.
-                last.reported_count = if was_behind || behind { 0 } else { counted };
-                self.entries_behind += u32::from(behind && !was_behind);
-                self.is_incomplete |= was_behind || behind;
-                last.tokens = last.tokens.saturating_add(tokens);
-                last.missing_tokens = last.missing_tokens.saturating_add(chunk.missing_tokens);
-                last.is_imprecise |= chunk.is_imprecise;
-                last.follows_gap |= after_gap;
-                last.chunks += 1;
-            }
-            _ => {
-                self.entries_behind += u32::from(counted < end);
-                self.ids.extend(ids);
-                self.in_flight.push_back(InFlightEntry { ids: ids.len() as u32, follows_gap: after_gap, ..chunk });
-            }
+        let entry = InFlightEntry { ids: ids.len() as u32, follows_gap: after_gap, ..chunk };
+        if has_own_entry || self.in_flight.is_empty() {
+            self.entries_behind += u32::from(entry.reported_count < end);
+            self.ids.extend(ids);
+            self.in_flight.push_back(entry);
+        } else {
+            self.add_to_last_entry(entry, ids);
         }
         JudgedList::default()
     }
 
-    /// Whether something before the delivery may be unobserved, so that it proves no loss.
+    /// Adds a chunk to the newest entry in flight, because there is no room for an entry of its own. `ids`: ids of its tokens, if kept.
+    #[inline]
+    fn add_to_last_entry(&mut self, chunk: InFlightEntry, ids: &[i64]) {
+        let Some(last) = self.in_flight.back_mut() else { return };
+        let continues_ids = last.ids > 0 && last.end_count + chunk.tokens == chunk.end_count;
+        if continues_ids && ids.len() == chunk.tokens as usize {
+            last.ids += chunk.tokens;
+            self.ids.extend(ids);
+        } else {
+            // Without some of its ids, the entry's ids could not be assigned to its tokens.
+            self.ids.truncate(self.ids.len() - last.ids as usize);
+            last.ids = 0;
+        }
+        // A retracted request reports lower counts again while it recomputes.
+        let was_behind = last.reported_count < last.end_count;
+        last.end_count = last.end_count.max(chunk.end_count);
+        let is_behind = chunk.reported_count < last.end_count;
+        // While counts run behind, a shared entry cannot be found by the reported count of each of its chunks.
+        last.reported_count = if was_behind || is_behind { 0 } else { chunk.reported_count };
+        self.entries_behind += u32::from(is_behind && !was_behind);
+        self.is_incomplete |= was_behind || is_behind;
+        last.tokens = last.tokens.saturating_add(chunk.tokens);
+        last.missing_tokens = last.missing_tokens.saturating_add(chunk.missing_tokens);
+        last.is_imprecise |= chunk.is_imprecise;
+        last.follows_gap |= chunk.follows_gap;
+        last.chunks += 1;
+    }
+
+    /// Whether chunks or deliveries before this delivery may be unobserved, so that it proves no loss. An entry is a sent chunk that waits
+    /// for its delivery.
     fn may_follow_unobserved(&self, delivery: &Delivery<'_>, has_missed_deliveries: bool) -> bool {
         // While a retracted request recomputes, chunks report lower counts again (`entries_behind`). A delivery may then match an entry
         // with the same count whose own delivery was missed.
         let is_ambiguous = self.is_incomplete && self.entries_behind > 0;
-        // A delivery may contain unobserved tokens before one of its chunks.
+        // A delivery may contain unobserved tokens before one of its chunks (`follows_gap`).
         let to = delivery.completion_tokens.unwrap_or(0);
         let mut reached = self.in_flight.iter().take_while(|entry| entry.end_count <= to);
         let has_gap = reached.any(|entry| entry.follows_gap);
+        // `is_uncertain`: the delivery before this one matched no chunk.
         self.is_uncertain || has_missed_deliveries || is_ambiguous || has_gap
     }
 
-    /// Finds the chunks that a delivery carried, merged or dropped. It `proves_no_loss` if something before it may be unobserved.
+    /// Finds the sent chunks that a delivery carried, merged or dropped, by the kind of the delivery. It `proves_no_loss` if chunks or
+    /// deliveries before it may be unobserved.
     fn match_delivery(&mut self, delivery: &Delivery<'_>, proves_no_loss: bool) -> DeliveryResult {
         if delivery.mode == Mode::Cumulative {
             let to = delivery.completion_tokens.unwrap_or(delivery.tokens);
@@ -279,7 +291,7 @@ impl DeliveryTracker {
         matched.unwrap_or_default()
     }
 
-    /// Judges the chunks that a delivery carried, merged or dropped. `epoch` changes whenever deliveries may have been missed.
+    /// Judges which of the sent chunks a delivery carried, merged or dropped. `epoch` changes whenever deliveries may have been missed.
     pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
         let has_missed_deliveries = self.epoch != epoch;
         self.epoch = epoch;
@@ -288,6 +300,7 @@ impl DeliveryTracker {
         // Its value was for this delivery. `match_delivery` sets it again if the next one is uncertain, too.
         self.is_uncertain = false;
         let mut result = self.match_delivery(delivery, proves_no_loss);
+        // Chunks that come together by design count as delivered, not as merged.
         let together_by_design = chunks_together_by_design(delivery);
         if together_by_design > 0 {
             result.judged.mark_merged_delivered(together_by_design);
@@ -332,7 +345,8 @@ impl DeliveryTracker {
         }
     }
 
-    /// Records an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
+    /// Judges an incremental delivery: it has the last `delivery.tokens` tokens up to count `to`. Earlier tokens in flight (sent and not
+    /// delivered) are lost, unless it `proves_no_loss`.
     fn deliver_incremental(&mut self, delivery: &Delivery<'_>, to: u32, proves_no_loss: bool) -> DeliveryResult {
         let from = self.start_of_delivery(to, delivery.tokens);
         if self.has_imprecise_gap_before(from, to) {
@@ -345,41 +359,35 @@ impl DeliveryTracker {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut carried_tokens = 0_u32;
-        let mut ranges = Vec::new();
+        let mut lost_ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
-            let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
-            if entry.end_count > to || entry.may_be_delivered_later(to, has_carrier, delivery.finished) {
+            let is_covered = entry.end_count <= to;
+            // An empty chunk at the end of the delivery may have a delivery of its own.
+            if !is_covered || entry.may_be_delivered_later(to, has_carrier, delivery.finished) {
                 break;
             }
             self.pop_entry();
-            if entry.tokens == 0 || start >= from {
-                // An empty chunk has nothing to lose, so it counts as carried.
+            let first_undelivered = entry.start_count().max(self.delivered_to);
+            // An empty chunk has nothing to lose, so it counts as carried.
+            let is_carried = entry.tokens == 0 || first_undelivered >= from;
+            if is_carried {
                 carried_tokens = entry.tokens.saturating_add(carried_tokens);
                 entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
-            let undelivered = entry.end_count.min(from).saturating_sub(start);
-            // An entry of several chunks shows how many tokens were lost, but not from which chunks.
-            // If the wire also lost tokens among them, it does not show their positions either.
-            let positions_unknown = entry.chunks > 1 && entry.missing_tokens > 0;
-            let outcome = if proves_no_loss {
-                ChunkOutcome::Unjudged(UnjudgedCause::MissedObservations)
-            } else if positions_unknown || (entry.chunks > 1 && entry.end_count > from) {
-                ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)
-            } else {
-                ChunkOutcome::Dropped
-            };
-            let lost = if proves_no_loss || positions_unknown { 0 } else { undelivered };
-            judged.push_chunks(entry.with_outcome(outcome, lost));
-            if lost > 0 {
-                ranges.push(self.lost_range(&entry, start, start + lost));
+            let undelivered = entry.end_count.min(from).saturating_sub(first_undelivered);
+            let skipped = judge_skipped_entry(&entry, from, undelivered, proves_no_loss);
+            judged.push_chunks(skipped);
+            if skipped.tokens_lost > 0 {
+                let lost_to = first_undelivered + skipped.tokens_lost;
+                lost_ranges.push(self.lost_range(&entry, first_undelivered, lost_to));
             }
         }
         // If the tokens do not add up, the delivery contains a chunk that was not observed.
         self.is_uncertain = (self.is_incomplete || misses_end) && carried_tokens != delivery.tokens;
         DeliveryResult {
             judged,
-            lost_ranges: ranges,
+            lost_ranges,
             new_tokens: self.advance_to(to, delivery.tokens),
             ..DeliveryResult::default()
         }
@@ -394,6 +402,7 @@ impl DeliveryTracker {
     /// so it begins earlier by their number.
     fn start_of_delivery(&self, to: u32, tokens: u32) -> u32 {
         let mut start = to.saturating_sub(tokens);
+        // Backwards from the last entry that the delivery covers.
         for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to) {
             // The entry's missing tokens lie before its own ones. A delivery that begins before its own ones reaches over them.
             if start < entry.start_count() {
@@ -406,6 +415,7 @@ impl DeliveryTracker {
     /// Finds the last chunk in a delivery by its reported count, `to`. The number of delivered tokens shows whether the delivery contains
     /// all chunks up to that one or that one alone. `None` if no chunk matches.
     fn find_last_carrier(&self, delivery: &Delivery<'_>, to: u32) -> Option<LastCarrier> {
+        // Tokens of the oldest entry in flight and of all after it, up to the present one.
         let mut tokens_so_far = 0_u32;
         let mut last_carrier: Option<LastCarrier> = None;
         for (index, entry) in self.in_flight.iter().enumerate() {
@@ -421,8 +431,8 @@ impl DeliveryTracker {
         last_carrier
     }
 
-    /// Judges a delivery by its reported count `to`: it ends with the chunk that reported the same count. If it contains that chunk alone,
-    /// the earlier ones are dropped, unless it `proves_no_loss`. `None` if no chunk matches.
+    /// Judges a delivery by its reported count `to`: it ends with the sent chunk that reported the same count. If it contains that chunk
+    /// alone, the earlier ones are dropped, unless it `proves_no_loss`. `None` if no chunk matches.
     fn deliver_by_reported_count(
         &mut self,
         delivery: &Delivery<'_>,
@@ -433,7 +443,8 @@ impl DeliveryTracker {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut new_tokens = 0_u32;
-        let mut lost = Vec::new();
+        let mut lost_ranges = Vec::new();
+        // Asked before entries are removed.
         let doubt = self.doubt_of_drops(last, proves_no_loss);
         for index in 0..=last.index {
             let Some(entry) = self.pop_entry() else { break };
@@ -448,11 +459,11 @@ impl DeliveryTracker {
                 judged.push_chunks(entry.as_unjudged(cause));
             } else {
                 judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.tokens));
-                lost.push(self.lost_range(&entry, entry.start_count(), entry.end_count));
+                lost_ranges.push(self.lost_range(&entry, entry.start_count(), entry.end_count));
             }
         }
         self.has_begun = true;
-        Some(DeliveryResult { judged, lost_ranges: lost, new_tokens, ..DeliveryResult::default() })
+        Some(DeliveryResult { judged, lost_ranges, new_tokens, ..DeliveryResult::default() })
     }
 
     /// Why it is unknown whether chunks before `last`, the end of a delivery, were dropped; `None` if it is known.
@@ -465,8 +476,8 @@ impl DeliveryTracker {
         has_imprecise.then_some(UnjudgedCause::Ambiguous)
     }
 
-    /// Makes the chunks unjudged that a delivery up to count `to` may have covered. Called if the delivery matches no chunk of a retracted
-    /// request, which reports lower counts again: a send was then not observed.
+    /// Makes the chunks in flight unjudged that a delivery up to count `to` may have covered. Called if the delivery matches no chunk of a
+    /// retracted request, which reports lower counts again while it recomputes. The send of a chunk was then not observed.
     fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);
@@ -479,7 +490,7 @@ impl DeliveryTracker {
         DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
-    /// Records a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.
+    /// Judges a delivery of `tokens` tokens without a count: it covers the oldest chunks in flight that have so many. It proves no loss.
     fn deliver_without_count(&mut self, tokens: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
@@ -522,7 +533,8 @@ impl DeliveryTracker {
         Some(entry)
     }
 
-    /// The lost tokens after count `from` up to count `to` of `entry`, which must be the most recently removed one.
+    /// The lost tokens of `entry` after count `from` up to count `to`, with their ids if kept. The entry must be the most recently removed
+    /// one, whose ids are in `removed_ids`.
     fn lost_range(&self, entry: &InFlightEntry, from: u32, to: u32) -> LostRange {
         // The entry's ids begin after count `end_count - tokens`. Those up to count `from` are not lost.
         let first_lost_id = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
@@ -537,6 +549,28 @@ impl DeliveryTracker {
             ids: lost_ids.unwrap_or_default().to_vec(),
         }
     }
+}
+
+/// Judges an entry of sent chunks with `undelivered` tokens before count `from`, at which a delivery begins. These tokens are lost,
+/// because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has several chunks, it may be
+/// unknown which of them lost tokens.
+#[inline]
+fn judge_skipped_entry(entry: &InFlightEntry, from: u32, undelivered: u32, proves_no_loss: bool) -> JudgedChunks {
+    if proves_no_loss {
+        return entry.as_unjudged(UnjudgedCause::MissedObservations);
+    }
+    let has_several_chunks = entry.chunks > 1;
+    if has_several_chunks && entry.missing_tokens > 0 {
+        // The wire lost tokens between its chunks, too, so not even the positions of the undelivered ones are known.
+        return entry.as_unjudged(UnjudgedCause::Ambiguous);
+    }
+    let is_partly_delivered = entry.end_count > from;
+    let outcome = if has_several_chunks && is_partly_delivered {
+        ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)
+    } else {
+        ChunkOutcome::Dropped
+    };
+    entry.with_outcome(outcome, undelivered)
 }
 
 /// Number of chunks in a delivery that come together with another chunk by design, and so do not count as merged.

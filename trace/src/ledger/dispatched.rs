@@ -77,17 +77,14 @@ struct Forwarding {
 impl WaitingRequest {
     /// The hop, of those that its message crossed, on which it waited longest for the scheduler.
     fn slowest_hop(&self) -> HopId {
-        if let Some(forwarding) = self.forwarding
-            && let Some(received) = self.times.received
-        {
-            // From the tokenizer's send to the scheduler's receive, over both hops.
-            let whole_ns = received.since(self.times.sent);
-            let was_mostly_on_first_hop = forwarding.ns > whole_ns / 2;
-            if was_mostly_on_first_hop {
-                return forwarding.hop;
-            }
-        }
-        self.message.hop
+        // The hop of the last send. Unless a process between tokenizer and scheduler forwarded the message, it is the only one.
+        let last_hop = self.message.hop;
+        let Some(forwarding) = self.forwarding else { return last_hop };
+        let Some(received) = self.times.received else { return last_hop };
+        // From the tokenizer's send to the scheduler's receive, over both hops.
+        let whole_ns = received.since(self.times.sent);
+        let was_mostly_on_first_hop = forwarding.ns > whole_ns / 2;
+        if was_mostly_on_first_hop { forwarding.hop } else { last_hop }
     }
 }
 
@@ -167,7 +164,8 @@ struct LastMessage {
 }
 
 impl DispatchedRequests {
-    /// Adds a request that the message `frame` dispatched. Returns whether the oldest one was evicted because `max` are waiting.
+    /// Adds a request that the message `frame` sent to the scheduler. Returns whether the oldest one was evicted because `max` are waiting.
+    /// `missed_before`: a number that changes whenever a message is missed, and with it perhaps the request's first chunk.
     fn add_request(
         &mut self,
         at: MonoNs,
@@ -180,13 +178,7 @@ impl DispatchedRequests {
         let max = max.max(1);
         // A reused rid belongs to the latest request.
         let is_ambiguous = self.remove(request.rid).is_some();
-        let is_full = self.by_rid.len() >= max;
-        while self.by_rid.len() >= max {
-            let was_removed = self.remove_oldest();
-            if !was_removed {
-                break;
-            }
-        }
+        let has_evicted = self.evict_to_make_room(max);
         let received = self.early_receive(frame);
         let number = self.take_number();
         let rid: Arc<str> = request.rid.into();
@@ -214,6 +206,18 @@ impl DispatchedRequests {
         if received.is_none() {
             self.await_receive(frame, number, max);
         }
+        has_evicted
+    }
+
+    /// Evicts the oldest requests until fewer than `max` are waiting. Returns whether so many were.
+    fn evict_to_make_room(&mut self, max: usize) -> bool {
+        let is_full = self.by_rid.len() >= max;
+        while self.by_rid.len() >= max {
+            let was_removed = self.remove_oldest();
+            if !was_removed {
+                break;
+            }
+        }
         is_full
     }
 
@@ -240,7 +244,7 @@ impl DispatchedRequests {
         let Some(mut forwarded) = self.waiting.remove(&number_before) else { return };
         // The receive of the new message may have been observed before its send.
         let received = self.early_receive(frame);
-        // Whether the process that forwards it received it does not matter any more.
+        // From now on, only the receive of the new message matters.
         self.unreceived.remove(&forwarded.message);
         let hop = forwarded.message.hop;
         forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
@@ -248,7 +252,7 @@ impl DispatchedRequests {
         forwarded.overtaken = None;
         forwarded.message = frame;
         forwarded.times.received = received;
-        // It gets a new number, because the scheduler gets it only now.
+        // Numbers are in the order in which the scheduler gets the requests, and it gets this one only now.
         let number = self.take_number();
         self.by_rid.insert(Arc::clone(&forwarded.rid), number);
         self.waiting.insert(number, forwarded);
@@ -273,10 +277,13 @@ impl DispatchedRequests {
         let Some(numbers) = self.unreceived.remove(&frame) else { return };
         for number in numbers {
             let Some(waiting) = self.waiting.get_mut(&number) else { continue };
-            if waiting.message == frame {
+            let is_dispatch = waiting.message == frame;
+            if is_dispatch {
                 waiting.times.received = Some(at);
-            } else if let Some(last_abort) = &mut waiting.abort
-                // The receive of an earlier abort says nothing of the last one.
+                continue;
+            }
+            // A request keeps its last abort. The receive of an earlier one says nothing of it.
+            if let Some(last_abort) = &mut waiting.abort
                 && last_abort.id == frame
             {
                 last_abort.abort.received = Some(at);
@@ -340,9 +347,10 @@ impl DispatchedRequests {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
         answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
+        // A request that is overtaken now is later judged by the engine's output since.
         let progress = OutputProgress { busy_ns: self.busy_ns, answered: answered_on_hop.count };
         answered_on_hop.count += 1;
-        // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
+        // A waiting request is marked by the first later one that has a chunk, so those below the highest such number are marked already.
         let marked_below = answered_on_hop.overtaken_below;
         if number > marked_below {
             answered_on_hop.overtaken_below = number;
@@ -409,7 +417,7 @@ impl DispatchedRequests {
         waiting.is_some_and(|waiting| waiting.abort.is_some())
     }
 
-    /// Removes requests dispatched before `until`, of which no chunk will be recognised.
+    /// Removes requests that wait for their first chunk since before `until`: such a chunk will not be recognised any more.
     pub(super) fn drop_older_than(&mut self, until: MonoNs) {
         while let Some(oldest) = self.waiting.values().next() {
             if oldest.times.sent >= until {
@@ -444,38 +452,25 @@ impl DispatchedRequests {
 }
 
 impl Ledger {
-    /// Records a message to the scheduler, or a further request of it.
+    /// Records a message to the scheduler, or a further request of it: requests, aborts of requests, or control.
     pub(super) fn record_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) {
+        // The message itself counts once, with its first request.
         if dispatch.index == 0 {
-            let Some(hop_index) = self.register_frame(at, dispatch.id) else { return };
-            let hop = &mut self.hops.all[hop_index];
-            hop.counts.bytes += super::capped(dispatch.bytes);
-            let early = hop.early_receives.iter().find(|early| early.id == dispatch.id && !hop.forwards_requests);
-            let received_early = early.map(|early| early.at);
-            self.dispatched.last_message = Some(LastMessage { id: dispatch.id, received_early });
-            self.pending_receive.clear();
-            // The message counts once, with its first request. It has no chunks.
-            let chunks = 0;
-            let forwarded = None;
-            self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(chunks, dispatch.bytes), forwarded);
+            let has_room = self.record_dispatch_message(at, dispatch);
+            if !has_room {
+                return;
+            }
         }
         if dispatch.kind == DispatchKind::Control {
             self.silences.record_control(at);
         }
-        let is_repeated = self.hops.get(dispatch.id.hop).is_some_and(|hop| hop.repeats_requests);
-        let received = self.dispatched.early_receive(dispatch.id);
-        let repeated = dispatch.request.filter(|_| is_repeated);
-        let sent_before = repeated.and_then(|request| self.dispatched.abort_sent_at(request.rid));
-        let abort = RequestAbort { sent: sent_before.unwrap_or(at), received };
-        let message = AbortMessage { id: dispatch.id, abort };
-        if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
-            // An abort without a rid is for all requests: every rid begins with an empty one.
-            let every_rid = "";
-            self.dispatched.mark_aborted_with_prefix(every_rid, message);
-            self.clientless.record_abort_of_all(abort);
-            self.retries.record_abort_of_all();
-        }
-        let Some(request) = dispatch.request else { return };
+        let Some(request) = dispatch.request else {
+            // An abort without a rid is for all requests.
+            if dispatch.kind == DispatchKind::Aborts {
+                self.record_dispatched_abort_of_all(at, dispatch.id);
+            }
+            return;
+        };
         if self.engine.is_health_check(request.rid) {
             if dispatch.kind == DispatchKind::Requests {
                 let check = HealthCheck { rid_hash: hash_rid(request.rid), hop: dispatch.id.hop, sent: at };
@@ -487,33 +482,73 @@ impl Ledger {
             DispatchKind::Requests if self.is_forwarded(dispatch.id.hop, request.rid) => {
                 self.dispatched.record_forwarded(at, dispatch.id, request.rid, self.limits.dispatched_requests);
             }
-            DispatchKind::Requests => {
-                self.totals.dispatched.requests += 1;
-                // The rid may have another client.
-                self.unwatch_clientless(request.rid);
-                self.record_dispatch_for_retries(at, request.rid);
-                // With a rid in use, a chunk does not show whose it is.
-                let is_in_use = self.table.ticket_of(request.rid).is_some();
-                let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
-                if self.dispatched.add_request(at, dispatch.id, &request, missed, self.limits.dispatched_requests) {
-                    self.limits.count_reached("dispatched_requests");
-                }
-            }
-            DispatchKind::Aborts => {
-                // The process that forwards it received it on another hop, where it counts.
-                if !is_repeated {
-                    self.totals.dispatched.aborts += 1;
-                    self.record_abort_for_retries(at, request.rid);
-                }
-                // A retry with the rid of a finished request may be waiting.
-                let is_waiting = self.dispatched.mark_aborted(request.rid, message);
-                let is_known = self.record_abort_of_live(request.rid, dispatch.id, abort) || is_waiting;
-                if !is_known && self.engine.facts().aborts_by_prefix() {
-                    self.dispatched.mark_aborted_with_prefix(request.rid, message);
-                }
-            }
+            DispatchKind::Requests => self.record_dispatched_request(at, dispatch.id, &request),
+            DispatchKind::Aborts => self.record_dispatched_abort(at, dispatch.id, request.rid),
             DispatchKind::Control => {}
         }
+    }
+
+    /// Records the send of a message to the scheduler, without its content. Returns false at the limit of hops.
+    fn record_dispatch_message(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) -> bool {
+        let Some(hop_index) = self.register_frame(at, dispatch.id) else { return false };
+        let hop = &mut self.hops.all[hop_index];
+        hop.counts.bytes += super::capped(dispatch.bytes);
+        // The receive by a process that forwards requests is not that of the scheduler.
+        let early = hop.early_receives.iter().find(|early| early.id == dispatch.id && !hop.forwards_requests);
+        let received_early = early.map(|early| early.at);
+        self.dispatched.last_message = Some(LastMessage { id: dispatch.id, received_early });
+        // The message has no chunks.
+        self.pending_receive.clear();
+        let chunks = 0;
+        let forwarded = None;
+        self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(chunks, dispatch.bytes), forwarded);
+        true
+    }
+
+    /// Records that the message `frame` sends a request to the scheduler for the first time.
+    fn record_dispatched_request(&mut self, at: MonoNs, frame: FrameId, request: &DispatchedRequest<'_>) {
+        self.totals.dispatched.requests += 1;
+        // The rid may have another client.
+        self.unwatch_clientless(request.rid);
+        self.record_dispatch_for_retries(at, request.rid);
+        // With a rid in use, a chunk does not show whose it is.
+        let is_in_use = self.table.ticket_of(request.rid).is_some();
+        let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
+        let has_evicted = self.dispatched.add_request(at, frame, request, missed, self.limits.dispatched_requests);
+        if has_evicted {
+            self.limits.count_reached("dispatched_requests");
+        }
+    }
+
+    /// Records that the message `frame` asks the scheduler to abort the request with this id. Each process between the tokenizer and the
+    /// scheduler sends it again, which counts as the same abort.
+    fn record_dispatched_abort(&mut self, at: MonoNs, frame: FrameId, rid: &str) {
+        let is_repeated = self.hops.get(frame.hop).is_some_and(|hop| hop.repeats_requests);
+        if !is_repeated {
+            self.totals.dispatched.aborts += 1;
+            self.record_abort_for_retries(at, rid);
+        }
+        let sent_before = if is_repeated { self.dispatched.abort_sent_at(rid) } else { None };
+        let received = self.dispatched.early_receive(frame);
+        let abort = RequestAbort { sent: sent_before.unwrap_or(at), received };
+        let message = AbortMessage { id: frame, abort };
+        // Both are asked: a retry with the rid of a finished request may be waiting.
+        let is_waiting = self.dispatched.mark_aborted(rid, message);
+        let is_known = self.record_abort_of_live(rid, frame, abort) || is_waiting;
+        // An engine may end all requests whose ids begin with that of the abort, so such an id need not be that of a request.
+        if !is_known && self.engine.facts().aborts_by_prefix() {
+            self.dispatched.mark_aborted_with_prefix(rid, message);
+        }
+    }
+
+    /// Records that the message `frame` asks the scheduler to abort all requests.
+    fn record_dispatched_abort_of_all(&mut self, at: MonoNs, frame: FrameId) {
+        let abort = RequestAbort { sent: at, received: self.dispatched.early_receive(frame) };
+        // Every rid begins with an empty one.
+        let every_rid = "";
+        self.dispatched.mark_aborted_with_prefix(every_rid, AbortMessage { id: frame, abort });
+        self.clientless.record_abort_of_all(abort);
+        self.retries.record_abort_of_all();
     }
 
     /// Whether the sender of this hop forwards the request with this id, which it received on another hop. A second attempt with the id is

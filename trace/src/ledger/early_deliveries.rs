@@ -53,20 +53,27 @@ impl EarlyDeliveries {
     /// Count reached by early deliveries of a request whose first chunk was sent at `first_sent`. `None` if there was none; 0 if it is
     /// unknown whether there was one, so that the request proves no loss.
     pub(super) fn count_reached(&self, rid: &str, first_sent: MonoNs) -> Option<u32> {
-        // Called for each new request, so the rid is hashed only if there are early deliveries.
-        if !self.deliveries.is_empty() {
-            let rid_hash = hash_rid(rid);
-            // A delivery before the first send belongs to an earlier request with the rid.
-            let deliveries_of_request =
-                self.deliveries.iter().filter(|early| early.rid_hash == rid_hash && early.at >= first_sent);
-            let count = deliveries_of_request.map(|early| early.end_count).max();
-            if count.is_some() {
-                return count;
-            }
+        let kept_count = self.highest_kept_count(rid, first_sent);
+        if kept_count.is_some() {
+            return kept_count;
         }
         let may_be_evicted = self.last_eviction_at.is_some_and(|evicted_at| evicted_at >= first_sent);
         let unknown_count = 0;
         may_be_evicted.then_some(unknown_count)
+    }
+
+    /// Highest count of the kept deliveries of a request whose first chunk was sent at `first_sent`; `None` if none is kept.
+    #[inline]
+    fn highest_kept_count(&self, rid: &str, first_sent: MonoNs) -> Option<u32> {
+        // Called for each new request, so the rid is hashed only if there are early deliveries.
+        if self.deliveries.is_empty() {
+            return None;
+        }
+        let rid_hash = hash_rid(rid);
+        let with_rid = self.deliveries.iter().filter(|early| early.rid_hash == rid_hash);
+        // A delivery before the first send belongs to an earlier request with the rid.
+        let of_request = with_rid.filter(|early| early.at >= first_sent);
+        of_request.map(|early| early.end_count).max()
     }
 }
 

@@ -178,8 +178,8 @@ impl EngineSilences {
         }
     }
 
-    /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before. If that
-    /// precedes the silence, the stream was open before and after the silence. The silence then counts it, unless `is_streamed` is false.
+    /// Counts new tokens of a stream (a request's chunks) after the silence that has just ended. `last_at` is the time of the stream's
+    /// chunk before. If that precedes the silence, the stream was open before and after it, and counts unless `is_streamed` is false.
     #[inline]
     pub(super) fn record_tokens(
         &mut self,
@@ -190,11 +190,11 @@ impl EngineSilences {
     ) {
         let Some(ended) = &mut self.ended_silence else { return };
         let since_end = at.since(ended.silence.to);
-        // The stream's first chunk after the silence: it was open before it.
-        if last_at <= ended.silence.from && since_end <= MAX_RESUME_NS {
+        let is_first_after_silence = last_at <= ended.silence.from;
+        if is_first_after_silence && since_end <= MAX_RESUME_NS {
             ended.silence.streams += u64::from(is_streamed());
         }
-        // Frames that were only held up bring their tokens at once.
+        // Counted because frames that were only held up bring their tokens at once, which shows that the engine was not silent.
         if since_end <= ended.catch_up_ns() {
             ended.tokens_after += u64::from(tokens);
         }
@@ -225,6 +225,7 @@ impl EngineSilences {
         if !ended.is_silence_of_engine() {
             return;
         }
+        // Each later tick confirms it again.
         if !ended.is_confirmed {
             ended.is_confirmed = true;
             self.count += 1;
@@ -242,9 +243,9 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence before a frame on the hop (channel between two processes) at `hop_index`. Nothing is recorded unless the engine
-    /// sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's chunks are recorded.
-    /// `forwarded`: when a relay had written the frame to its receiver.
+    /// Ends the silence (time without a frame) before a frame on the hop (channel between two processes) at `hop_index`. Nothing is
+    /// recorded unless the engine sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's
+    /// chunks are recorded. `forwarded`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         let is_behind_scheduler = self.hops.any_origin && !hop.origin;
@@ -257,7 +258,7 @@ impl Ledger {
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
         let Some(usual_ns) = self.usual_chunk_interval_ns(at.since(from)) else { return };
-        // The median. Without a usual pace, no pause is long.
+        // The median. It is unknown until a stream has several tokens.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence {
             from,
@@ -332,7 +333,9 @@ impl Ledger {
     /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a
     /// relay reports what it missed only with its next frame.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
-        self.silence_at(now).filter(|silence| !self.is_relayed() || self.has_unreceived_request(silence.from, now))
+        let silence = self.silence_at(now)?;
+        let is_proven = !self.is_relayed() || self.has_unreceived_request(silence.from, now);
+        is_proven.then_some(silence)
     }
 
     /// Whether the engine seems to be silent at `now`, which a relay can decide only once the next frame has come.
@@ -397,6 +400,7 @@ impl Ledger {
 
     /// Whether the request is open and streamed, and had a chunk since then.
     fn is_streaming_since(&self, request: &Request, since: MonoNs) -> bool {
+        // The rid of an unmapped record belongs to another request.
         let is_open = request.is_mapped && request.finish.is_none();
         // Of a shared rid it is not known which request still streams.
         if !is_open || request.is_shared() || request.last_at < since {
@@ -404,8 +408,10 @@ impl Ledger {
         }
         let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
         request.streams.iter().any(|stream| {
-            let is_streamed = is_streamed(stream.chunks, stream.count.highest, unstreamed_tokens);
-            is_streamed && self.hops.observed_all_since(stream) && !stream.is_finished()
+            let has_streamed_chunks = is_streamed(stream.chunks, stream.count.highest, unstreamed_tokens);
+            // A missed chunk may have been its last.
+            let may_have_ended = stream.is_finished() || !self.hops.observed_all_since(stream);
+            has_streamed_chunks && !may_have_ended
         })
     }
 }

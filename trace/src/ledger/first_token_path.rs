@@ -134,6 +134,7 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
         Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), whole_way),
         // Without a delivery, the time to first token ends here, but its processing may follow.
         Some((TtftMoment::FirstReceived, received)) => legs.extend(processing_leg(numbers, received)),
+        // Any other moment ends the path.
         Some(_) => {}
     }
     legs
@@ -156,15 +157,19 @@ fn add_legs_of_way(
     whole: Option<TimedLeg>,
 ) {
     let stops = stops_of_way(crossings, start, whole);
-    let legs_of_way = stops.windows(2).map(|pair| FirstTokenLeg {
-        place: FirstTokenPlace::Way(WayParts { from: pair[0].position, to: pair[1].position }),
-        from: pair[0].at,
-        to: pair[1].at,
-    });
-    match whole {
-        // The hops tell no more than the whole leg.
-        Some(whole) if !show_where_time_passed(&stops) => legs.push(FirstTokenLeg::on_ttft(whole)),
-        _ => legs.extend(legs_of_way),
+    if let Some(whole) = whole
+        && !show_where_time_passed(&stops)
+    {
+        // The hops show no more than the whole leg.
+        legs.push(FirstTokenLeg::on_ttft(whole));
+        return;
+    }
+    // Each pair of neighbouring stops is a leg.
+    for pair in stops.windows(2) {
+        let from = pair[0];
+        let to = pair[1];
+        let parts = WayParts { from: from.position, to: to.position };
+        legs.push(FirstTokenLeg { place: FirstTokenPlace::Way(parts), from: from.at, to: to.at });
     }
 }
 
@@ -175,8 +180,9 @@ fn show_where_time_passed(stops: &[WayStop]) -> bool {
     stops.len() > 2 || has_leg_at_one_place
 }
 
-/// The observed moments on the way, in order: its `start`, the sends and receives of the first chunk, and the end of the way, which is that
-/// of `whole`. A time that contradicts the order of the others is left out.
+/// The observed moments on the way from scheduler to tokenizer, in order: its `start`, the sends and receives of the first chunk on the
+/// hops, and the end of the way, which is that of `whole`. A time that contradicts the order of the others is left out. A stop's position
+/// grows along the way: twice the hop's index at a send, one more at a receive.
 fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) -> Vec<WayStop> {
     let end = whole.and_then(|whole| end_of_way(crossings, whole));
     // Without a known end, no stop lies behind it.
@@ -187,10 +193,8 @@ fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Optio
         stops.push(WayStop { position: send_position(0), at });
     }
     for stop in observed_stops(crossings) {
-        let follows_previous = match stops.last() {
-            Some(previous) => previous.position < stop.position && previous.at <= stop.at,
-            None => true,
-        };
+        let follows_previous =
+            stops.last().is_none_or(|previous| previous.position < stop.position && previous.at <= stop.at);
         let is_before_end = stop.position < end_position && stop.at <= last_at;
         if follows_previous && is_before_end {
             stops.push(stop);
@@ -209,7 +213,7 @@ fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     if ends_elsewhere {
         return None;
     }
-    // The way ends with the receive on the last hop, or behind it.
+    // The way ends with the receive on the last hop or, if that was not observed, with a later moment behind it.
     let last_receive = receive_position(crossings.len() - 1);
     let ends_with_receive = whole.leg.to == TtftMoment::FirstReceived;
     let position = if ends_with_receive { last_receive } else { last_receive + 1 };

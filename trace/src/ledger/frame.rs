@@ -1,14 +1,14 @@
 //! Entry of frames into the ledger.
 
 use super::Ledger;
-use super::hop::HopRoles;
+use super::hop::{Hop, HopRoles};
 use super::hops::Hops;
 use super::lane::{FrameLoad, Lane};
 use super::request_table::PREFETCHED_RECORDS;
 use super::stream_count::CountStep;
 use super::totals::{EngineFailure, IdCounts};
 use crate::clock::MonoNs;
-use crate::event::{Frame, IdColumn, Kind};
+use crate::event::{Chunk, Frame, IdColumn, Kind};
 use crate::id::{FrameId, HopId, Ticket};
 use crate::stats::EqualDurations;
 
@@ -37,6 +37,37 @@ pub(super) struct FrameContext {
     pub(super) watched_frames: u64,
     /// The frame was observed at its send; otherwise at its receive, and the send was not observed.
     pub(super) is_sent: bool,
+}
+
+impl FrameContext {
+    /// Properties of the hop that `frame` crosses, observed at its send or, if that was not observed, at its receive (`is_sent` false).
+    /// `any_received`: whether receives of any hop are observed.
+    #[inline]
+    fn new(at: MonoNs, hop: &Hop, frame: &Frame<'_>, is_sent: bool, any_received: bool) -> Self {
+        let leads_to_tokenizer = hop.may_lead_to_tokenizer();
+        // A frame that was not observed at its send is recorded at its receive.
+        let is_receive_observed = hop.shows.received || !is_sent;
+        let watched_until_now = hop.lanes.get(&frame.id.lane).map_or(0, |lane| lane.watched_frames);
+        Self {
+            at,
+            frame: frame.id,
+            hop: hop.id,
+            lane: frame.id.lane as u16,
+            group: hop.group,
+            roles: hop.ends,
+            epoch: hop.epoch,
+            is_origin: hop.origin,
+            is_last_hop: leads_to_tokenizer && is_receive_observed,
+            is_forwarded: !leads_to_tokenizer && is_receive_observed,
+            tracks_deliveries: hop.tracks_deliveries,
+            is_unwatched: !hop.shows.delivered,
+            hides_receives: is_sent && any_received && hop.hides_receives(),
+            claimed_ids: frame.ids,
+            // Without this frame, which its lane (connection) counts already.
+            watched_frames: watched_until_now.saturating_sub(1),
+            is_sent,
+        }
+    }
 }
 
 /// A chunk whose counts were compared with its stream.
@@ -123,6 +154,7 @@ impl Ledger {
     /// Counts missed frames whose loss the source has not reported itself.
     fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
         let hop = &mut self.hops.all[hop_index];
+        // Frames in the source's reports whose gap in the numbers was not seen yet. They were counted with the report.
         let already_reported = missed.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
         if missed > already_reported {
@@ -183,46 +215,16 @@ impl Ledger {
         let any_received = self.hops.any_received;
         let hop = &mut self.hops.all[hop_index];
         hop.counts.bytes += super::capped(frame.bytes);
-        let context = FrameContext {
-            at,
-            frame: frame.id,
-            hop: hop.id,
-            lane: frame.id.lane as u16,
-            group: hop.group,
-            roles: hop.ends,
-            epoch: hop.epoch,
-            is_origin: hop.origin,
-            is_last_hop: (hop.last || hop.may_be_last) && (hop.shows.received || !is_sent),
-            is_forwarded: !hop.last && !hop.may_be_last && (hop.shows.received || !is_sent),
-            tracks_deliveries: hop.tracks_deliveries,
-            is_unwatched: !hop.shows.delivered,
-            hides_receives: is_sent && any_received && hop.hides_receives(),
-            claimed_ids: frame.ids,
-            watched_frames: hop.lanes.get(&frame.id.lane).map_or(0, |lane| lane.watched_frames.saturating_sub(1)),
-            is_sent,
-        };
+        let context = FrameContext::new(at, hop, frame, is_sent, any_received);
         if frame.kind == Kind::Abort {
-            for chunk in frame.chunks {
-                if !chunk.rid.is_empty() && !self.engine.is_health_check(chunk.rid) {
-                    self.record_scheduler_abort(at, chunk.rid);
-                }
-            }
+            self.record_scheduler_aborts(at, frame.chunks);
             return;
         }
         hop.counts.chunks += frame.chunks.len() as u64;
         if !frame.chunks.is_empty() {
             self.dispatched.record_output(at);
         }
-        let mut sums = FrameSums::default();
-        // The requests of a block are looked up before any is updated, so that their records are loaded in parallel.
-        for block in frame.chunks.chunks(PREFETCHED_RECORDS) {
-            let Self { touched, table, .. } = self;
-            let first = touched.len();
-            touched.extend(block.iter().map(|chunk| table.find_and_prefetch(chunk.rid)));
-            for (number, chunk) in (first..).zip(block) {
-                self.touched[number] = self.record_chunk(&context, chunk, self.touched[number], &mut sums);
-            }
-        }
+        let mut sums = self.record_chunks(&context, frame.chunks);
         sums.itl.record_pending(&mut self.itl_sent);
         sums.itl_by_token.record_pending(&mut self.itl_sent_by_token);
         self.totals.chunks.sent += sums.chunks_from_scheduler;
@@ -239,5 +241,33 @@ impl Ledger {
         let group = &mut self.hops.groups[context.group];
         group.ids.add_counts(sums.ids);
         group.last_frame_at = group.last_frame_at.max(Some(at));
+    }
+
+    /// Records a message of the scheduler with the requests that it has aborted: each chunk names one.
+    fn record_scheduler_aborts(&mut self, at: MonoNs, aborted: &[Chunk<'_>]) {
+        for chunk in aborted {
+            if !chunk.rid.is_empty() && !self.engine.is_health_check(chunk.rid) {
+                self.record_scheduler_abort(at, chunk.rid);
+            }
+        }
+    }
+
+    /// Records the chunks of a frame, and adds their requests to `touched`. Returns their sums.
+    #[inline]
+    fn record_chunks(&mut self, context: &FrameContext, chunks: &[Chunk<'_>]) -> FrameSums {
+        let mut sums = FrameSums::default();
+        // The requests of a block are looked up before any is updated, so that their records are loaded in parallel.
+        for block in chunks.chunks(PREFETCHED_RECORDS) {
+            let Self { touched, table, .. } = self;
+            let first = touched.len();
+            touched.extend(block.iter().map(|chunk| table.find_and_prefetch(chunk.rid)));
+            for (index, chunk) in (first..).zip(block) {
+                let prefetched = self.touched[index];
+                // A chunk may begin another request with its rid.
+                let ticket = self.record_chunk(context, chunk, prefetched, &mut sums);
+                self.touched[index] = ticket;
+            }
+        }
+        sums
     }
 }

@@ -4,11 +4,12 @@
 use smallvec::SmallVec;
 
 use super::hop::Hop;
-
+use super::hops::Hops;
 use super::stream::Stream;
 use super::{Ledger, Request};
 use crate::clock::MonoNs;
 use crate::id::{HopId, Ticket};
+use crate::stats::LongDurations;
 
 /// Kind of place in which a first token spends a part of its gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,36 +32,46 @@ pub(crate) struct GapPart {
     pub(crate) is_open: bool,
 }
 
-/// Parts of the gap of a request whose first token had come this far at `until`: the tokenizer's receive, or now while it waits. Leaves
-/// out what was not observed: the time before the send to the next hop, if the receive in between was missed.
+/// Parts of a request's first-token gap: the time from the scheduler's send of its first token to `until`. That is the tokenizer's receive,
+/// or now while the token waits. A part is left out if the receive at its end was missed.
 pub(crate) fn parts_of_gap<'a>(
     request: &'a Request,
     hops: &'a [Hop],
     until: MonoNs,
 ) -> impl Iterator<Item = GapPart> + 'a {
+    // A request has one stream on each hop. Only a whole one was seen from its first token on.
     let whole_streams = request.streams.iter().filter(|stream| stream.is_whole());
     whole_streams.flat_map(move |stream| {
         let hop = hops.iter().find(|hop| hop.id == stream.hop);
-        let shows_receives = hop.is_some_and(|hop| hop.shows.received);
-        let leads_to_tokenizer = hop.is_some_and(|hop| hop.last);
-        let part = |place, from: MonoNs, to: Option<MonoNs>| {
-            let ns = to.unwrap_or(until).since(from);
-            Some(GapPart { place, hop: stream.hop, ns, is_open: to.is_none() })
-        };
-        let sent = stream.first_at;
         let sent_on = sent_on_at(request, stream);
-        let parts = match stream.first_received() {
-            Some(received) if leads_to_tokenizer => [part(GapPlace::OnHop, sent, Some(received)), None],
-            Some(received) => {
-                [part(GapPlace::OnHop, sent, Some(received)), part(GapPlace::InReceiver, received, sent_on)]
-            }
-            None if !shows_receives => [part(GapPlace::OnHopOrInReceiver, sent, sent_on), None],
-            // It was sent on, so its receive was missed.
-            None if sent_on.is_some() => [None, None],
-            None => [part(GapPlace::OnHop, sent, None), None],
-        };
-        parts.into_iter().flatten()
+        parts_of_stream(stream, hop, sent_on, until).into_iter().flatten()
     })
+}
+
+/// Parts of a request's first-token gap on the hop of this stream (its chunks on one hop) and inside the hop's receiver. `sent_on`: when
+/// the receiver sent the token on; `None` if it did not yet, or is the tokenizer. A part that has not ended counts up to `until`.
+fn parts_of_stream(stream: &Stream, hop: Option<&Hop>, sent_on: Option<MonoNs>, until: MonoNs) -> [Option<GapPart>; 2] {
+    let part_between = |place: GapPlace, from: MonoNs, to: Option<MonoNs>| {
+        let ns = to.unwrap_or(until).since(from);
+        GapPart { place, hop: stream.hop, ns, is_open: to.is_none() }
+    };
+    let sent = stream.first_at;
+    if let Some(received) = stream.first_received() {
+        let on_hop = part_between(GapPlace::OnHop, sent, Some(received));
+        // The gap ends when the tokenizer receives the token.
+        let is_end_of_gap = hop.is_some_and(|hop| hop.last);
+        let in_receiver = (!is_end_of_gap).then(|| part_between(GapPlace::InReceiver, received, sent_on));
+        return [Some(on_hop), in_receiver];
+    }
+    let shows_receives = hop.is_some_and(|hop| hop.shows.received);
+    if !shows_receives {
+        return [Some(part_between(GapPlace::OnHopOrInReceiver, sent, sent_on)), None];
+    }
+    if sent_on.is_some() {
+        // It was sent on, so its receive was missed.
+        return [None, None];
+    }
+    [Some(part_between(GapPlace::OnHop, sent, None)), None]
 }
 
 /// When the receiver of a stream's hop sent the first token on; `None` if it did not yet, or is the tokenizer.
@@ -69,24 +80,31 @@ fn sent_on_at(request: &Request, stream: &Stream) -> Option<MonoNs> {
     next.map(|next| next.first_at).filter(|at| *at >= stream.first_at).min()
 }
 
+impl Hops {
+    /// Sums of the parts that long first-token gaps spent at this place of the hop; `None` if the hop is unknown.
+    fn long_gap_sums_mut(&mut self, place: GapPlace, id: HopId) -> Option<&mut LongDurations> {
+        let hop = self.all.iter_mut().find(|hop| hop.id == id)?;
+        let receiver = hop.ends.to;
+        match place {
+            GapPlace::OnHop => Some(&mut hop.long_gap_waits),
+            // A receiver has its sums over all hops that lead to it.
+            GapPlace::InReceiver => self.processing_stages.get_mut(receiver).map(|stage| &mut stage.long_gaps_inside),
+            GapPlace::OnHopOrInReceiver => {
+                self.processing_stages.get_mut(receiver).map(|stage| &mut stage.long_gaps_through)
+            }
+        }
+    }
+}
+
 impl Ledger {
     /// Adds a long gap that ended at `received` to the sums of long ones, with its parts.
     pub(super) fn record_long_gap(&mut self, ticket: Ticket, gap_ns: u64, received: MonoNs) {
         let Some(request) = self.table.get(ticket) else { return };
         self.long_gaps.record(gap_ns);
+        // Collected first, because reading the parts borrows the hops, whose sums change below.
         let parts: SmallVec<[GapPart; 4]> = parts_of_gap(request, &self.hops.all, received).collect();
         for part in parts {
-            let Some(hop) = self.hops.all.iter_mut().find(|hop| hop.id == part.hop) else { continue };
-            let sums = match part.place {
-                GapPlace::OnHop => Some(&mut hop.long_gap_waits),
-                GapPlace::InReceiver => {
-                    self.hops.processing_stages.get_mut(hop.ends.to).map(|stage| &mut stage.long_gaps_inside)
-                }
-                GapPlace::OnHopOrInReceiver => {
-                    self.hops.processing_stages.get_mut(hop.ends.to).map(|stage| &mut stage.long_gaps_through)
-                }
-            };
-            if let Some(sums) = sums {
+            if let Some(sums) = self.hops.long_gap_sums_mut(part.place, part.hop) {
                 sums.record_part(part.ns, gap_ns);
             }
         }

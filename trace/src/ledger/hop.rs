@@ -88,8 +88,8 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// Adds a frame to the receiver's burst, the frames received without a wait, and returns its position there. A wait or another wakeup
-    /// of the receiver begins a new burst.
+    /// Adds a frame to the receiver's burst (frames received in one wakeup without a wait), and returns its position there. After a wait,
+    /// or in another wakeup, the frame begins a new burst.
     pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
         // Bursts are numbered from 1.
         let is_first = self.number == 0;
@@ -319,8 +319,8 @@ impl Hop {
     }
 
     /// Counts a received frame in the current wakeup of its receiver. If it begins a new one, returns the number of frames of the previous
-    /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. `position`: the frame's place in the
-    /// bursts of the receiver, of which each is one wakeup.
+    /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. The frames of one wakeup are a burst;
+    /// `position` is the frame's place in it.
     pub(crate) fn count_wakeup(&mut self, position: BurstPosition) -> Option<u32> {
         let BurstPosition { receiver, burst, .. } = position;
         let mut frames = 1;
@@ -336,7 +336,8 @@ impl Hop {
         self.wakeup = Some(CurrentWakeup { receiver, burst, frames });
         let max = &mut self.counts.wakeup_frames_max;
         // Until the first wakeup has ended, the maximum stays 0: its receiver may never have returned to its poll.
-        if frames_of_ended.is_some() || *max > 0 {
+        let has_ended_wakeup = frames_of_ended.is_some() || *max > 0;
+        if has_ended_wakeup {
             *max = (*max).max(frames).max(frames_of_ended.unwrap_or(0));
         }
         frames_of_ended
@@ -350,7 +351,8 @@ impl Hop {
     /// Frames received in the first wakeup, until it ends.
     pub(crate) fn first_wakeup_frames(&self) -> u32 {
         // The maximum stays 0 until the first wakeup has ended.
-        self.wakeup.as_ref().filter(|_| self.counts.wakeup_frames_max == 0).map_or(0, |wakeup| wakeup.frames)
+        let has_first_ended = self.counts.wakeup_frames_max > 0;
+        if has_first_ended { 0 } else { self.current_wakeup_frames() }
     }
 
     /// Remembers a received frame until it is processed, if that is observed.

@@ -4,6 +4,7 @@ use super::delivery_tracker::DeliveryTracker;
 use super::in_flight_entry::InFlightEntry;
 use super::lane::PendingChunk;
 use super::outcome::UnjudgedCause;
+use super::stream::Stream;
 use super::stream_count::Evidence;
 use super::{Hop, Ledger};
 use crate::event::{self, Capabilities};
@@ -26,6 +27,27 @@ fn first_queued_number(queued: &[PendingChunk], ticket: Ticket) -> Option<u32> {
     let index = queued.partition_point(|chunk| chunk.ticket < ticket);
     let first = queued.get(index).filter(|chunk| chunk.ticket == ticket)?;
     Some(first.number)
+}
+
+/// The delivery tracker's entry of a queued chunk of the stream (a request's chunks on one hop). `previous_end`: token count after the
+/// queued chunk before it; `None` for the first one.
+fn entry_of_queued_chunk(chunk: &PendingChunk, stream: &Stream, previous_end: Option<u32>) -> InFlightEntry {
+    let start = chunk.end_count.saturating_sub(chunk.tokens);
+    let gap_tokens = start.saturating_sub(previous_end.unwrap_or(start));
+    // Tokens between two chunks were lost on the wire if the stream knows of such a loss; otherwise observations were missed.
+    let was_lost_on_wire = stream.missing_tokens > 0;
+    InFlightEntry {
+        end_count: chunk.end_count,
+        reported_count: chunk.end_count,
+        tokens: chunk.tokens,
+        missing_tokens: if was_lost_on_wire { gap_tokens } else { 0 },
+        first_number: chunk.number,
+        hop: stream.hop,
+        // Unless the chunks list new ids only, their ids do not show their own tokens.
+        is_imprecise: stream.count.evidence != Evidence::Delta,
+        follows_gap: gap_tokens > 0 && !was_lost_on_wire,
+        ..InFlightEntry::default()
+    }
 }
 
 impl Ledger {
@@ -118,12 +140,13 @@ impl Ledger {
         let queued = hop.queued_chunks();
         for ticket in self.table.tickets() {
             let Some(request) = self.table.get_mut(ticket) else { continue };
-            if !request.streams.iter().any(|stream| stream.hop == id) {
+            let has_crossed_hop = request.streams.iter().any(|stream| stream.hop == id);
+            if !has_crossed_hop {
                 continue;
             }
             let Some(tracker) = &mut request.tracker else { continue };
             let first_queued = first_queued_number(&queued, ticket);
-            // Added again below, with what is left of it.
+            // Memory use is added again below, with what is left of the tracker.
             tracker.subtract_from_memory_use(&mut self.loss_memory);
             let is_still_queued = |entry: &InFlightEntry| {
                 entry.hop == id && first_queued.is_some_and(|first_queued| first_queued <= entry.first_number)
@@ -147,10 +170,11 @@ impl Ledger {
         let queued = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
         let mut adopted = 0;
         for ticket in self.table.tickets() {
-            // Sorted by request and number.
+            // Sorted by request, so the chunks of one request follow each other.
             let from = queued.partition_point(|chunk| chunk.ticket < ticket);
             let to = queued.partition_point(|chunk| chunk.ticket <= ticket);
-            adopted += self.adopt_chunks_of_request(ticket, id, &queued[from..to]);
+            let queued_of_request = &queued[from..to];
+            adopted += self.adopt_chunks_of_request(ticket, id, queued_of_request);
         }
         self.totals.chunks.tracked += earlier_chunks;
         // The others belong to closed requests.
@@ -158,7 +182,8 @@ impl Ledger {
         self.hops.all[hop_index].tracked_chunks += earlier_chunks;
     }
 
-    /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many were entered.
+    /// Records the chunks of one request on hop `id` in its delivery tracker. Those in `waiting`, which are still queued, wait for their
+    /// deliveries there. The earlier ones are unjudged. Returns how many were recorded.
     fn adopt_chunks_of_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
         let Some(request) = self.table.get_mut(ticket) else { return 0 };
         let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else { return 0 };
@@ -167,6 +192,7 @@ impl Ledger {
         let early = self.early_deliveries.count_reached(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.is_whole();
+        // Those that the tracker has already are not recorded again.
         let known_chunks = tracker.chunks_entered + waiting.len() as u64;
         let passed_chunks = u64::from(stream.chunks).saturating_sub(known_chunks);
         let mut judged = Vec::new();
@@ -179,24 +205,12 @@ impl Ledger {
         let mut entered = passed_chunks;
         let mut previous_end = None;
         for chunk in waiting {
-            let start = chunk.end_count.saturating_sub(chunk.tokens);
-            let gap_tokens = start.saturating_sub(previous_end.unwrap_or(start));
-            // Tokens between two chunks were lost on the wire if the stream knows of such a loss; otherwise observations were missed.
-            let lost_on_wire = stream.missing_tokens > 0;
-            let entry = InFlightEntry {
-                end_count: chunk.end_count,
-                reported_count: chunk.end_count,
-                tokens: chunk.tokens,
-                missing_tokens: if lost_on_wire { gap_tokens } else { 0 },
-                first_number: chunk.number,
-                hop: id,
-                is_imprecise: stream.count.evidence != Evidence::Delta,
-                follows_gap: gap_tokens > 0 && !lost_on_wire,
-                ..InFlightEntry::default()
-            };
+            let entry = entry_of_queued_chunk(chunk, stream, previous_end);
             let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
             tracker.subtract_from_memory_use(&mut self.loss_memory);
-            judged.push(tracker.push_chunk(entry, &[], has_room));
+            // Queued chunks do not keep the ids of their tokens.
+            let ids: &[i64] = &[];
+            judged.push(tracker.push_chunk(entry, ids, has_room));
             tracker.add_to_memory_use(&mut self.loss_memory);
             entered += 1;
             previous_end = Some(chunk.end_count);

@@ -190,7 +190,8 @@ impl Hops {
         hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 
-    /// Applies an announcement to its hop, which is added if needed. Returns false if there is no room for it.
+    /// Applies an announcement to its hop (channel between two processes), which is added if needed. Returns false if there is no room for
+    /// it. Hops with one name form a group.
     pub(crate) fn apply_announcement(&mut self, announced: &event::Hop<'_>, limit: usize) -> bool {
         let known = self.by_id.get(&announced.id).copied();
         let Some(hop_index) = known.or_else(|| self.add_hop(announced.id, announced.ends, limit)) else {
@@ -198,8 +199,8 @@ impl Hops {
         };
         let old_group = self.all[hop_index].group;
         // A late name of a single hop is a rename: its group keeps its history.
-        let is_alone = !self.all.iter().any(|hop| hop.group == old_group && hop.id != announced.id);
-        if is_alone && self.group_between(announced.ends).is_none() {
+        let is_alone_in_group = !self.all.iter().any(|hop| hop.group == old_group && hop.id != announced.id);
+        if is_alone_in_group && self.group_between(announced.ends).is_none() {
             // The whole group takes the new name, with its history.
             self.groups[old_group].set_ends(announced.ends);
         }
@@ -225,9 +226,15 @@ impl Hops {
         if old_group != group {
             self.move_backlog(hop_index, old_group);
         }
+        self.update_facts_of_all();
+        true
+    }
+
+    /// Updates what depends on all hops together, after an announcement has changed one of them.
+    fn update_facts_of_all(&mut self) {
         self.any_origin = self.all.iter().any(|hop| hop.origin);
         self.any_last = self.all.iter().any(|hop| hop.last);
-        // Chunks are tracked on one hop only: the hop into the tokenizer, if deliveries are observed there.
+        // The chunks of a request are tracked on one hop only: the hop into the tokenizer, if deliveries are observed there.
         let observed_at_last = self.all.iter().any(|hop| hop.last && hop.capabilities.delivered);
         for hop in &mut self.all {
             hop.tracks_deliveries = hop.capabilities.delivered && (hop.last || !observed_at_last);
@@ -235,7 +242,6 @@ impl Hops {
         self.mark_forwarding_hops();
         self.any_received = self.all.iter().any(|hop| hop.capabilities.received && !hop.carries_requests);
         self.any_delivered = self.all.iter().any(|hop| hop.capabilities.delivered);
-        true
     }
 
     /// Marks the hops into a process that forwards requests (`forwards_requests`), and those out of it (`repeats_requests`). Such a process
@@ -267,8 +273,8 @@ impl Hops {
         }
     }
 
-    /// Moves the frames queued on the hop at `hop_index` from its old group (hops of one name) to the new one. Times stay with the old
-    /// group.
+    /// Moves the queued frames (backlog) of the hop at `hop_index` from its old group (hops of one name) to its new one. The measured times
+    /// of its frames stay with the old group.
     fn move_backlog(&mut self, hop_index: usize, old_group: usize) {
         let new_group = self.all[hop_index].group;
         let moved = self.all[hop_index].counts;

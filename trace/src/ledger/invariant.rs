@@ -44,7 +44,7 @@ impl Ledger {
             }
             in_flight += tracker.chunks_in_flight;
         }
-        // Those of closed requests stay undelivered.
+        // `undelivered` counts those of requests that were closed before a delivery.
         let settled = chunks.outcomes.chunks() + in_flight + chunks.undelivered;
         check_equal("chunks expected and their outcomes", chunks.tracked, settled)
     }

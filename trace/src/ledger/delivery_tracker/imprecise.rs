@@ -13,8 +13,8 @@ struct CarrierCounts {
 }
 
 impl DeliveryTracker {
-    /// Whether [`Self::deliver_imprecise`] must judge a delivery of the tokens after count `from`, up to count `to`. It must if some chunks
-    /// in flight up to `to` are imprecise (their own tokens are not known), and some have undelivered tokens before `from`.
+    /// Whether [`Self::deliver_imprecise`] must judge a delivery of the tokens after count `from`, up to count `to`. It must if some sent
+    /// chunks up to `to` are imprecise (their own tokens are not known), and some have undelivered tokens before `from`.
     pub(super) fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
         let mut has_imprecise = false;
         let mut has_gap = false;
@@ -38,8 +38,9 @@ impl DeliveryTracker {
         covered
     }
 
-    /// Judges an incremental delivery up to count `to` that has fewer tokens than the chunks before `to`, some of which are imprecise. How
-    /// many of the last chunks can carry its tokens decides: those are merged, the ones before are dropped, unless it `proves_no_loss`.
+    /// Judges an incremental delivery up to count `to` that has fewer tokens than the sent chunks up to there, some of which are imprecise:
+    /// the number of their own tokens is not known. The delivery carried the last ones of these chunks. Those that it certainly carried are
+    /// merged, those that it certainly did not are dropped, and the others are unjudged. If it `proves_no_loss`, none is dropped.
     pub(super) fn deliver_imprecise(
         &mut self,
         delivery: &Delivery<'_>,
@@ -51,9 +52,9 @@ impl DeliveryTracker {
         let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
         let proves_no_loss = proves_no_loss || misses_end;
         let covered = self.covered_entries(to, delivery.finished);
-        let any_number = CarrierCounts { min: 1, max: covered };
         let proven = if proves_no_loss { None } else { self.carrier_count_bounds(covered, delivery) };
-        let carriers = proven.unwrap_or(any_number);
+        // Without proof, it carried the last chunk and any number of those before.
+        let carriers = proven.unwrap_or(CarrierCounts { min: 1, max: covered });
         let cause = if proves_no_loss { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
         let mut result = self.judge_covered_entries(covered, carriers, cause);
         // The match is uncertain, so the next delivery may follow unobserved chunks.
@@ -72,7 +73,7 @@ impl DeliveryTracker {
     ) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
-        let mut lost = Vec::new();
+        let mut lost_ranges = Vec::new();
         // Oldest first, but counted from the last covered chunk, with which the delivery ends.
         for number_from_end in (1..=covered).rev() {
             let Some(entry) = self.pop_entry() else { break };
@@ -86,10 +87,10 @@ impl DeliveryTracker {
             } else {
                 let lost_from = self.start_of_proven_loss(&entry);
                 judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - lost_from));
-                lost.push(self.lost_range(&entry, lost_from, entry.end_count));
+                lost_ranges.push(self.lost_range(&entry, lost_from, entry.end_count));
             }
         }
-        DeliveryResult { judged, lost_ranges: lost, ..DeliveryResult::default() }
+        DeliveryResult { judged, lost_ranges, ..DeliveryResult::default() }
     }
 
     /// Count after which the tokens of a dropped entry are certainly lost: those not delivered before. Of an imprecise chunk, only the last
@@ -99,12 +100,13 @@ impl DeliveryTracker {
         entry.end_count.saturating_sub(lost_tokens).max(self.delivered_to)
     }
 
-    /// How many chunks in a row can carry exactly the delivered tokens, if the last of the `covered` entries is their last. `None` if no
-    /// number can, or if it is unknown with which chunk of an entry they begin.
+    /// Minimum and maximum number of chunks in a row, ending with the last of the `covered` entries, that can carry exactly the delivered
+    /// tokens. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
     fn carrier_count_bounds(&self, covered: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
         let mut min_tokens = 0_u32;
         let mut max_tokens = 0_u32;
         let mut counts: Option<CarrierCounts> = None;
+        // From the last chunk backwards, one more in each step.
         for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
             // In an entry with several chunks or missing tokens, it is unknown where the carriers begin.
             if entry.chunks > 1 || entry.missing_tokens > 0 {
@@ -116,7 +118,7 @@ impl DeliveryTracker {
             min_tokens = min_tokens.saturating_add(*tokens.start());
             max_tokens = max_tokens.saturating_add(*tokens.end());
             if (min_tokens..=max_tokens).contains(&delivery.tokens) {
-                // From the last chunk backwards, the first number that fits is the minimum, and the last one the maximum.
+                // The first number that fits is the minimum, and the last one the maximum.
                 let carriers = index + 1;
                 counts = Some(CarrierCounts { min: counts.map_or(carriers, |counts| counts.min), max: carriers });
             }
