@@ -103,7 +103,8 @@ impl InProcess {
         self.waiting.pop_front_if(|waiting| waiting.count == count)
     }
 
-    /// Returns when the chunk passed the other side of the process, if that is known. Otherwise keeps the chunk until it does.
+    /// Matches a chunk that has passed one `side` of the process: its receive, or its send on the next hop. Returns when the chunk passed
+    /// the other side, if that is known. Otherwise keeps the chunk until it does.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         // All waiting chunks have passed the side `self.side` only.
         if self.side != side {
@@ -114,10 +115,12 @@ impl InProcess {
                 // All waiting chunks are later ones, so this chunk's other time was missed.
                 return None;
             }
+            // From here on, chunks of this side wait.
             self.side = side;
         }
-        if self.waiting.back().is_some_and(|last| last.count > chunk.count) {
-            // The count has restarted.
+        // A lower count than that of the last chunk begins again, and the other side of the chunks before is never matched.
+        let has_count_restarted = self.waiting.back().is_some_and(|last| last.count > chunk.count);
+        if has_count_restarted {
             self.waiting.clear();
         }
         self.waiting.push_back(chunk);
@@ -161,8 +164,8 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the send of a chunk on the hop of the stream with this index. The time since the sender received it counts as time inside
-    /// the sender's process.
+    /// Records the send of a chunk of a request, on the hop (channel) of the stream with this index. If the sender received the chunk on
+    /// another hop, the time since then counts as time inside the sender's process.
     pub(crate) fn record_send(
         &mut self,
         streams: &[Stream],
@@ -175,7 +178,7 @@ impl ProcessingStages {
         let sender = stream.ends.from;
         let is_first_chunk = stream.chunks == 1 && stream.is_whole();
         let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else { return };
-        // Without a hop into the process, it is the first of the path: no chunk passes through it.
+        // Without a hop that leads to the sender, it is the scheduler: no chunk passes through it.
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             // The time through the process begins with the send to it, which is observed even without its receives.
@@ -220,6 +223,7 @@ fn chunks_in_process(in_process: &mut Vec<InProcess>, role: u16, side: StageSide
     if known_index.is_none() {
         in_process.push(InProcess { role, side, waiting: VecDeque::new() });
     }
+    // A new one is the last.
     let index = known_index.unwrap_or(in_process.len() - 1);
     &mut in_process[index]
 }
@@ -245,7 +249,7 @@ fn match_other_side(
         chunks_of_role.waiting.pop_front();
         limits.count_reached("in_process");
     }
-    // It changes by as many as this list has become longer or shorter.
+    // The number over all requests changes by as many as this list has become longer or shorter.
     let waiting_now = chunks_of_role.waiting.len();
     *all_waiting = (*all_waiting + waiting_now).saturating_sub(waiting_before);
     other_side
