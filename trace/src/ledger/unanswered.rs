@@ -57,11 +57,13 @@ impl Ledger {
     /// Requests that the scheduler does not answer although it answers later ones, oldest first.
     pub fn unanswered_requests(&self) -> impl Iterator<Item = UnansweredRequest<'_>> {
         let missed = self.hops.missed_messages();
-        // Messages missed since may contain the answer.
-        let unanswered =
-            self.dispatched.waiting.values().filter(move |waiting| {
-                waiting.is_unanswered && waiting.abort.is_none() && waiting.missed_before == missed
-            });
+        let unanswered = self.dispatched.waiting.values().filter(move |waiting| {
+            // Messages missed since its dispatch may contain the answer.
+            let has_missed_messages = waiting.missed_before != missed;
+            // No answer is expected of an aborted request.
+            let is_aborted = waiting.abort.is_some();
+            waiting.is_unanswered && !is_aborted && !has_missed_messages
+        });
         unanswered.map(move |waiting| {
             let hop = waiting.message.hop;
             // Of those answered by now, the ones answered since a later request overtook this one.
@@ -80,7 +82,7 @@ impl Ledger {
         self.dispatched.answered.get(&hop)?.first_chunk_waits.recent_quantile(USUAL_QUANTILE, now)
     }
 
-    /// Finds requests that have waited for too long.
+    /// Finds requests that have waited for too long, once a second.
     pub(super) fn judge_unanswered_requests(&mut self, now: MonoNs) {
         let dispatched = &self.dispatched;
         let is_due = dispatched.judged_at.is_none_or(|at| now.since(at) >= JUDGE_EVERY_NS);
@@ -93,16 +95,20 @@ impl Ledger {
         if self.has_unseen_hops() || !self.hops.each_scheduler_has_request_hop() {
             return;
         }
+        for number in self.overdue_requests(now) {
+            self.mark_unanswered(number);
+        }
+    }
+
+    /// Numbers of the dispatched requests that have waited for their first chunk for too long, although the scheduler answered later ones.
+    fn overdue_requests(&self, now: MonoNs) -> Vec<u64> {
         // By hop; `None` if it cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
-        // The engine may compute prompts of which no output shows yet.
-        let prompts = self.dispatched.waiting.values().filter_map(|waiting| waiting.times.prompt_tokens);
-        let waiting_prefill_ns = prompts.map(u64::from).sum::<u64>().saturating_mul(PREFILL_NS_PER_TOKEN);
+        let waiting_prefill_ns = self.waiting_prefill_ns();
         let mut overdue = Vec::new();
         for (&number, waiting) in &self.dispatched.waiting {
-            let times = waiting.times;
-            if now.since(times.sent) < UNANSWERED_NS {
+            if now.since(waiting.times.sent) < UNANSWERED_NS {
                 // Oldest first: the others wait for less.
                 break;
             }
@@ -114,19 +120,33 @@ impl Ledger {
                 overdue.push(number);
                 continue;
             }
-            let Some(overtaken) = waiting.overtaken else { continue };
-            let shortest_wait_ns = *(shortest_waits_ns.entry(waiting.message.hop))
-                .or_insert_with(|| self.shortest_unanswered_wait_ns(waiting.message.hop, now));
-            let Some(shortest_wait_ns) = shortest_wait_ns else { continue };
-            let prefill_ns = u64::from(times.prompt_tokens.unwrap_or(0)).saturating_mul(PREFILL_NS_PER_TOKEN);
-            let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
-            if busy_ns_since >= shortest_wait_ns.saturating_add(prefill_ns) {
+            let hop = waiting.message.hop;
+            let shortest_wait_ns =
+                *shortest_waits_ns.entry(hop).or_insert_with(|| self.shortest_unanswered_wait_ns(hop, now));
+            if shortest_wait_ns
+                .is_some_and(|shortest_wait_ns| self.has_waited_since_overtaken(waiting, shortest_wait_ns))
+            {
                 overdue.push(number);
             }
         }
-        for number in overdue {
-            self.mark_unanswered(number);
-        }
+        overdue
+    }
+
+    /// Time that the engine may need for the prompts of all requests without a chunk, of which no output shows yet.
+    fn waiting_prefill_ns(&self) -> u64 {
+        let prompts = self.dispatched.waiting.values().filter_map(|waiting| waiting.times.prompt_tokens);
+        prompts.map(u64::from).sum::<u64>().saturating_mul(PREFILL_NS_PER_TOKEN)
+    }
+
+    /// Whether the engine has sent output for at least this time, and for as long as the request's own prompt may take, since a later request
+    /// of its hop overtook it: had its first chunk before. False if none has.
+    fn has_waited_since_overtaken(&self, waiting: &WaitingRequest, shortest_wait_ns: u64) -> bool {
+        let Some(overtaken) = waiting.overtaken else { return false };
+        let prompt_tokens = waiting.times.prompt_tokens.unwrap_or(0);
+        let prefill_ns = u64::from(prompt_tokens).saturating_mul(PREFILL_NS_PER_TOKEN);
+        // Only the time in which the engine sends output counts.
+        let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
+        busy_ns_since >= shortest_wait_ns.saturating_add(prefill_ns)
     }
 
     /// Marks the dispatched request with this number as unanswered, unless it has chunks.

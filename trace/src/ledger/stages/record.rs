@@ -1,15 +1,33 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
-use super::marks::{MarkPlacement, StageMark, offer_slowest};
-use super::{GapPosition, MAX_AWAITED, MAX_STAGE_PAIRS};
+use super::marks::{MarkPlacement, StageMark, StageMarks, offer_slowest};
+use super::{GapPosition, MAX_AWAITED, MAX_STAGE_PAIRS, Stages};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::id::Ticket;
 use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
 
+impl Stages {
+    /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it until
+    /// `at`. `None` if there is none.
+    fn step_in_chain(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
+        let mut latest_first = marks.list.iter().rev();
+        let before = latest_first.find(|mark| self.meanings[usize::from(mark.name)].chain == Some(chain))?;
+        Some((before.name, at.since(before.at)))
+    }
+
+    /// Records the time from one stage of a request to the next one. Beyond the limit of pairs, a further pair is left out.
+    fn record_step(&mut self, from: u8, to: u8, ns: u64) {
+        let is_kept = self.between.len() < MAX_STAGE_PAIRS || self.between.contains_key(&(from, to));
+        if is_kept {
+            self.between.entry((from, to)).or_default().record(ns);
+        }
+    }
+}
+
 impl Ledger {
-    /// Records a stage of a request in the engine's log.
+    /// Records a stage of a request in the engine's log: a moment that the engine names.
     pub(in crate::ledger) fn record_stage(&mut self, at: MonoNs, stage: &Stage<'_>) {
         if self.engine.is_health_check(stage.rid) {
             return self.count_health_check(stage.rid);
@@ -38,20 +56,13 @@ impl Ledger {
             stages.abandoned.add_discarded_output(&request.rid, at, &mut marks.discarded);
         }
         let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
-        let before_in_chain = meaning.chain.map(|chain| {
-            let mut latest_first = marks.list.iter().rev();
-            let before = latest_first.find(|mark| stages.meanings[usize::from(mark.name)].chain == Some(chain));
-            before.map(|before| (before.name, at.since(before.at)))
-        });
+        let before_in_chain = meaning.chain.map(|chain| stages.step_in_chain(marks, chain, at));
         match marks.insert_mark(mark) {
             MarkPlacement::Last { after } => {
                 let after = before_in_chain.unwrap_or(after);
                 // A repeated stage is no step from one stage to another.
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
-                    let is_kept = stages.between.len() < MAX_STAGE_PAIRS || stages.between.contains_key(&(from, name));
-                    if is_kept {
-                        stages.between.entry((from, name)).or_default().record(ns);
-                    }
+                    stages.record_step(from, name, ns);
                 }
             }
             MarkPlacement::Earlier => stages.counts.late += 1,
@@ -78,7 +89,8 @@ impl Ledger {
         }
     }
 
-    /// Records a gap of a request from a log line that has its length and its end, the stage `received`.
+    /// Records the gap of a request (time from its first send to its first receive) from a log line that has its length and its end, the
+    /// stage `received`.
     fn record_timed_gap(&mut self, ticket: Ticket, received: StageMark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
@@ -106,28 +118,17 @@ impl Ledger {
         offer_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
-    /// Pairs a request's first send with its first receive, whichever is logged last.
-    fn record_logged_gap(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, position: GapPosition) {
+    /// Records a logged stage that may be the first send or the first receive of a request, and pairs both, whichever is logged last.
+    fn record_logged_gap(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
+        self.record_gap_end(ticket, mark, position);
+        let is_gap_end = matches!(position, GapPosition::Begin | GapPosition::End);
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
-        match position {
-            GapPosition::Begin => {
-                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
-                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
-            }
-            GapPosition::End => {
-                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
-                push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
-            }
-            // The first token was received.
-            GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
-            GapPosition::Other => {}
-        }
         // Sender and send of the first token that has been received.
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         let names = self.engine.facts().stages();
-        if matches!(position, GapPosition::Begin | GapPosition::End)
+        if is_gap_end
             && let (Some(sent), Some(received)) =
                 (stages.stage_names.id_of(names.first_sent), stages.stage_names.id_of(names.first_received))
         {
@@ -151,6 +152,26 @@ impl Ledger {
         }
         if let Some((by, sent)) = overtaking {
             self.mark_overtaken_receives(by, sent);
+        }
+    }
+
+    /// Keeps the time of a logged stage that is an end of the gap of its request (time from its first send to its first receive), by its
+    /// `position` relative to the gap.
+    fn record_gap_end(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, position: GapPosition) {
+        let stages = &mut self.stages;
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        match position {
+            GapPosition::Begin => {
+                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
+                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
+            }
+            GapPosition::End => {
+                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
+                push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
+            }
+            // A later stage shows that the first token was received.
+            GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
+            GapPosition::Other => {}
         }
     }
 
