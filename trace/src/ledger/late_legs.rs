@@ -140,7 +140,8 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     if has_prefill { late_from_ns_with_prefill(request, leg) } else { Some(GAP_WARNING_NS) }
 }
 
-/// The same of a leg that the prefill is a part of. Its rest may take a second, besides the time that a prompt of this length needs.
+/// Minimum length, in nanoseconds, that makes a leg late if the prefill is a part of it: a second for the rest of the leg, and the time that
+/// a prompt of this length needs. `None` if the leg is not judged by its length.
 fn late_from_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     // A prefill alone is compared with other prefills instead.
     let is_prefill_alone = leg.parts().len() == 1;
@@ -169,7 +170,7 @@ fn dispatched_ns(path: &TtftPath) -> u64 {
     first_sent.since(dispatched)
 }
 
-/// What happened beside a request between its dispatch and its first chunk; `None` if its dispatch was not observed.
+/// State of the engine while a request waited from its dispatch to its first chunk; `None` if its dispatch was not observed.
 fn dispatch_wait(request: &Request) -> Option<DispatchWait> {
     request.details.as_ref()?.wait
 }
@@ -336,7 +337,7 @@ impl Ledger {
                 continue;
             }
             let mut receiver_use = None;
-            // Later legs do not begin in the process that answers clients, so what it did meanwhile does not explain them.
+            // Later legs do not begin in the process that answers clients, so its use of time does not explain them.
             let begins_in_receiver = late.leg.from <= Read;
             if begins_in_receiver {
                 receiver_use = self.receiver_process_use(late.from, late.to());

@@ -502,7 +502,7 @@ impl Ledger {
             self.late_gaps.record_span(sent, at);
             self.late_gap_rids.add_rid(&request.rid);
         }
-        // What a shorter gap was spent on is not recorded.
+        // The waits in a shorter gap are not recorded.
         if gap_ns < MIN_WAIT_NS {
             return;
         }

@@ -53,6 +53,11 @@ impl UnansweredRequest<'_> {
     }
 }
 
+/// Time allowed for the prefills of prompts with this number of tokens.
+fn prefill_ns(tokens: u64) -> u64 {
+    tokens.saturating_mul(PREFILL_NS_PER_TOKEN)
+}
+
 impl Ledger {
     /// Requests that the scheduler does not answer although it answers later ones, oldest first.
     pub fn unanswered_requests(&self) -> impl Iterator<Item = UnansweredRequest<'_>> {
@@ -120,12 +125,16 @@ impl Ledger {
                 overdue.push(number);
                 continue;
             }
+            // Output of the engine when a later request of the same hop had its first chunk; `None` before that.
+            let Some(overtaken) = waiting.overtaken else { continue };
             let hop = waiting.message.hop;
             let shortest_wait_ns =
                 *shortest_waits_ns.entry(hop).or_insert_with(|| self.shortest_unanswered_wait_ns(hop, now));
-            if shortest_wait_ns
-                .is_some_and(|shortest_wait_ns| self.has_waited_since_overtaken(waiting, shortest_wait_ns))
-            {
+            let Some(shortest_wait_ns) = shortest_wait_ns else { continue };
+            // Only the time in which the engine sends output counts.
+            let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
+            let own_prefill_ns = prefill_ns(waiting.times.prompt_tokens.unwrap_or(0).into());
+            if busy_ns_since >= shortest_wait_ns.saturating_add(own_prefill_ns) {
                 overdue.push(number);
             }
         }
@@ -135,18 +144,7 @@ impl Ledger {
     /// Time that the engine may need for the prompts of all requests without a chunk, of which no output shows yet.
     fn waiting_prefill_ns(&self) -> u64 {
         let prompts = self.dispatched.waiting.values().filter_map(|waiting| waiting.times.prompt_tokens);
-        prompts.map(u64::from).sum::<u64>().saturating_mul(PREFILL_NS_PER_TOKEN)
-    }
-
-    /// Whether the engine has sent output for at least this time, and for as long as the request's own prompt may take, since a later request
-    /// of its hop overtook it: had its first chunk before. False if none has.
-    fn has_waited_since_overtaken(&self, waiting: &WaitingRequest, shortest_wait_ns: u64) -> bool {
-        let Some(overtaken) = waiting.overtaken else { return false };
-        let prompt_tokens = waiting.times.prompt_tokens.unwrap_or(0);
-        let prefill_ns = u64::from(prompt_tokens).saturating_mul(PREFILL_NS_PER_TOKEN);
-        // Only the time in which the engine sends output counts.
-        let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
-        busy_ns_since >= shortest_wait_ns.saturating_add(prefill_ns)
+        prefill_ns(prompts.map(u64::from).sum())
     }
 
     /// Marks the dispatched request with this number as unanswered, unless it has chunks.
