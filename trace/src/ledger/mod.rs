@@ -382,8 +382,10 @@ impl Ledger {
             }
             // With another epoch, the next chunk of a stream does not continue the last observed one.
             hop.epoch += 1;
+            // A gap in the frame numbers that this report explains is not counted again.
             hop.reported_missed += count;
             hop.counts.lost += count;
+            // Frames sent until now may have been received unobserved.
             hop.receives_missed_until = at;
             may_hide_deliveries |= hop.capabilities.delivered;
             if hop.may_lead_to_tokenizer() {
@@ -394,7 +396,7 @@ impl Ledger {
                 lane.watched_frames = 0;
             }
         }
-        // The same for deliveries.
+        // With another epoch, the next delivery of a request proves no loss.
         self.delivery_epoch += u32::from(may_hide_deliveries);
     }
 

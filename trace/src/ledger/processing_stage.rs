@@ -193,7 +193,8 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the receive of a chunk by a role that forwards it.
+    /// Records the receive of a chunk by a process that forwards it. `role`: index of the role of that process. `in_process`: chunks of the
+    /// request that have passed one side of a process only.
     pub(crate) fn record_receive(
         &mut self,
         in_process: &mut Vec<InProcess>,

@@ -65,8 +65,8 @@ fn first_token_wait(request: &Request, sent_at: MonoNs, hop: &Hop, receive: Fram
     })
 }
 
-/// Whether a chunk received at `position` may replace the one before, which the request's waiter has not read yet. False if wakeups are
-/// not observed.
+/// Whether a chunk received at `position` may replace the one before, because the request's waiter (the task that waits for its chunks) has
+/// not read that one yet. False if wakeups of the receiver are not observed.
 #[inline]
 fn may_replace_last_chunk(request: &Request, position: Option<BurstPosition>, engine: &EngineState) -> bool {
     let (Some(now), Some(woken)) = (position, request.last_wakeup) else { return false };
@@ -92,7 +92,9 @@ impl Totals {
         request.burst += 1;
         let predicted = &mut self.predicted;
         predicted.burst_max = predicted.burst_max.max(request.burst);
+        // The waiter finds several chunks. Their tokens depend on the mode: new ones only (incremental) or all so far (cumulative).
         match (engine.waiter, engine.mode) {
+            // The tokens of all chunks but the last are lost.
             (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => self.predict_drop(at, request, loss_memory, limits),
             // The last chunk has the tokens of those that it replaces.
             (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
@@ -100,6 +102,7 @@ impl Totals {
                 predicted.replaced += 1;
             }
             (Some(Waiter::Merges), _) => predicted.merged += 1,
+            // Each is delivered separately.
             (Some(Waiter::YieldsAll), _) => predicted.passed += 1,
             (Some(Waiter::KeepsLast), None) | (None, _) => predicted.unknown += 1,
         }
@@ -260,17 +263,8 @@ impl Ledger {
             None => self.hops.index_or_add(id.hop, self.limits.hops),
         };
         let Some(hop_index) = hop_index else { return };
-        let hop = &mut self.hops.all[hop_index];
-        // A process that forwards requests is not the scheduler.
-        if !hop.forwards_requests {
-            self.dispatched.record_received(at, id);
-            self.clientless.record_received_abort(at, id);
-        }
-        hop.counts.frames_received += 1;
-        hop.add_unprocessed(id, at);
-        self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
-        hop.last_receiver = received.by.or(hop.last_receiver);
-        hop.last_received_at = Some(at);
+        self.count_received_frame(at, hop_index, received);
+        // When the receiver asked for the frame, and when it was sent, show whether it waited for the frame.
         let requested = self.take_request_time(at, hop_index, received.by);
         self.received_frame = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
         let sent = self.received_frame.map(|sent| sent.at);
@@ -293,6 +287,25 @@ impl Ledger {
             // Its send has not been observed yet.
             self.keep_early_receive(hop_index, EarlyReceive { id, at, burst_position: position });
         }
+    }
+
+    /// Counts a received frame on its hop (channel), and keeps when and by which thread it was received. The scheduler has then received the
+    /// requests or aborts in it.
+    #[inline]
+    fn count_received_frame(&mut self, at: MonoNs, hop_index: usize, received: &Received<'_>) {
+        let hop = &mut self.hops.all[hop_index];
+        // A process that forwards requests is not the scheduler.
+        if !hop.forwards_requests {
+            self.dispatched.record_received(at, received.id);
+            self.clientless.record_received_abort(at, received.id);
+        }
+        hop.counts.frames_received += 1;
+        // Until its receiver has processed it.
+        hop.add_unprocessed(received.id, at);
+        // Losses are predicted from the wakeups of the tokenizer, to which the last hop leads.
+        self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
+        hop.last_receiver = received.by.or(hop.last_receiver);
+        hop.last_received_at = Some(at);
     }
 
     /// Keeps the receive of a frame until its send is reported. At the limit, the oldest one is evicted.

@@ -194,10 +194,12 @@ fn follow_chunks(
     let mut on_last_leg: Vec<Option<&ChunkRecord>> = Vec::new();
     let mut lives: Vec<ChunkLife> = Vec::new();
     for (index, chunk) in origin.chunks.iter().enumerate() {
+        // The chunk itself, and the one of each further leg in which it continues.
         let mut on_each_leg = vec![Some(chunk)];
         for (leg, from) in further_legs.iter().zip(&mut search_from) {
             on_each_leg.push(find_continuation(&leg.chunks, from, chunk, index));
         }
+        // Its outcome is that on the last leg that has one.
         let judged = on_each_leg.iter().rev().flatten().find(|seen| seen.outcome.is_some());
         let last = on_each_leg.last().copied().flatten();
         // Several chunks that continue in one follow each other.

@@ -230,7 +230,7 @@ impl Timelines {
         (open.ticket == ticket).then_some(&mut *open.timeline)
     }
 
-    /// Timeline of a record, created if needed. `None` without a record.
+    /// Timeline of the request whose record has this ticket (handle), created if needed. `None` without a record.
     fn get_or_open(&mut self, ticket: Ticket, ledger: &Ledger) -> Option<&mut RequestTimeline> {
         let request = ledger.table.get(ticket)?;
         let index = ticket.slot as usize;

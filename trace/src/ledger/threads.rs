@@ -100,7 +100,7 @@ impl Thread {
         }
     }
 
-    /// Adds a sample of the thread. At most `max_samples` are kept.
+    /// Adds a sample of the thread's CPU time, which covers the interval until `at`. At most `max_samples` are kept.
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
         let kept_ns = self.kept_ns(sample.part);
         // The timeline has a mark with the sums so far at the end of each sample.

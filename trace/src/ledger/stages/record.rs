@@ -25,6 +25,15 @@ impl Stages {
         }
     }
 
+    /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process had
+    /// state then. Returns that number; `None`, and nothing is kept, if it is not logged.
+    fn add_gap_with_states(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
+        let receiver = self.loggers.name_of(received.by);
+        let states = self.logged_processes.states_of(receiver, received.at)?;
+        self.gaps.add_gap_with_states(gap_ns, states);
+        Some(states)
+    }
+
     /// Keeps the time of a logged stage if it is an end of the gap of its request: the time from its first send to its first receive.
     /// `position`: that of the stage relative to the gap.
     fn keep_gap_end(&mut self, request: &mut Request, ticket: Ticket, mark: StageMark, position: GapPosition) {
@@ -129,8 +138,7 @@ impl Ledger {
         push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
         self.gap.record(received.at, gap_ns);
         self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
-        if let Some(states) = stages.logged_processes.states_of(stages.loggers.name_of(received.by), received.at) {
-            stages.gaps.add_gap_with_states(gap_ns, states);
+        if let Some(states) = stages.add_gap_with_states(received, gap_ns) {
             for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
                 mark.states = Some(states);
             }
@@ -160,11 +168,7 @@ impl Ledger {
                 self.gap.record(end, ns);
                 request.gap = request.gap.get().map_or(ns, |known_ns| known_ns.max(ns)).into();
                 self.worst_gap.keep_longest(end, &request.rid, ns);
-                let states = stages.logged_processes.states_of(stages.loggers.name_of(gap.end.by), end);
-                marks.list[gap.receive_index].states = states;
-                if let Some(states) = states {
-                    stages.gaps.add_gap_with_states(ns, states);
-                }
+                marks.list[gap.receive_index].states = stages.add_gap_with_states(gap.end, ns);
             }
         }
         if let Some(gap) = request.gap.get() {
