@@ -34,6 +34,7 @@ impl Ledger {
         self.judge_late_requests(now);
         self.advance_process_waits(now);
         self.judge_prefills(now);
+        // The backlog of each group of hops (channels of one name) over time: whether it rises, and since when many frames wait.
         for group in &mut self.hops.groups {
             group.trend.record_level(now, group.backlog);
             group.course.record_tick(now, group.backlog, &group.trend);
@@ -191,7 +192,7 @@ impl Ledger {
         false
     }
 
-    /// Marks the request as finished. Its last receives and deliveries may be in flight.
+    /// Marks the request as finished, unless it is already. Its last receives and deliveries may be in flight, so its record is closed later.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let was_unfinished = self.table.mark_finished(ticket, finish);
         if !was_unfinished {
@@ -228,19 +229,20 @@ impl Ledger {
         if is_queued_already || request.finish.is_none() {
             return;
         }
-        let has_arrived = if self.hops.any_last {
+        let has_finish_arrived = if self.hops.any_last {
             self.has_reached_tokenizer(request)
         } else {
             // Where no hop is known to lead to the tokenizer, the finish must have crossed each one.
             request.streams.iter().all(Stream::is_finished)
         };
-        // No deliveries are observed of a response that carries text only.
-        let awaits_no_delivery =
-            request.tracker.as_ref().is_none_or(|tracker| tracker.is_finished || tracker.is_text_only);
-        if has_arrived {
-            self.record_end_arrival(ticket);
+        if !has_finish_arrived {
+            return;
         }
-        if has_arrived && awaits_no_delivery {
+        // No deliveries are observed of a response that carries text only.
+        let awaits_delivery =
+            request.tracker.as_ref().is_some_and(|tracker| !tracker.is_finished && !tracker.is_text_only);
+        self.record_end_arrival(ticket);
+        if !awaits_delivery {
             self.close_soon(ticket, at);
         }
     }

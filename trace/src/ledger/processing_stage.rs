@@ -184,6 +184,7 @@ impl ProcessingStages {
             // The time through the process begins with the send to it, which is observed even without its receives.
             processing_stage.record_through(chunk.at, chunk.at.since(incoming.first_at));
         }
+        // The time inside begins with the receive of the chunk.
         if processing_stage.shows_receives {
             let received = match_other_side(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
             // A process cannot send a chunk before its receive: the counts matched another one.

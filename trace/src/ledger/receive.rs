@@ -174,8 +174,8 @@ impl Ledger {
             || self.pending_chunks + chunks > self.limits.pending_chunks
         {
             // The limits are for the whole run, but the connection that grows evicts its own frames.
-            let for_chunks = self.pending_frames < self.limits.pending_frames;
-            self.limits.count_reached(if for_chunks { "pending_chunks" } else { "pending_frames" });
+            let has_room_for_frame = self.pending_frames < self.limits.pending_frames;
+            self.limits.count_reached(if has_room_for_frame { "pending_chunks" } else { "pending_frames" });
             // The newest frame of a lane is never evicted.
             let Some(evicted) = lane.evict_oldest() else { break };
             self.pending_frames -= 1;
@@ -498,7 +498,7 @@ impl Ledger {
         let at = receive.at;
         let Some(request) = self.table.get_mut(ticket) else { return };
         self.hops.all[receive.hop_index].add_unprocessed_request(at, ticket);
-        // Where deliveries are observed, TTFT ends with the first one.
+        // Where deliveries are observed, the time to first token ends with the first one, and is recorded then.
         if !self.hops.any_delivered {
             self.ttft.record_request(request, &mut self.limits);
         }

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use super::Ledger;
 use super::hops::Hops;
 use super::limits::push_bounded;
 use super::ttft_path::TtftMoment;
+use super::{Hop, Ledger};
 use crate::clock::MonoNs;
 use crate::event::StackSample;
 use crate::id::ThreadId;
@@ -175,8 +175,8 @@ impl StackRole {
         Some(TopFunction { function, own: function.all.own, running: self.all.running })
     }
 
-    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg that begins with `leg_from`. A
-    /// sample counts once, even if several requests were late then.
+    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg (part of the time to first
+    /// token) that begins with `leg_from`. A sample counts once, even if several requests were late then.
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
@@ -396,17 +396,21 @@ impl Ledger {
 
 /// Number of frames that wait for the process of a sample; `None` if it is not seen to receive frames.
 fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
-    let into_process = hops.all.iter().filter(|hop| match hop.last_receiver {
-        Some(receiver) => receiver.pid == sample.thread.pid,
-        // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
-        None => hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role,
-    });
     // Stays `None` without a hop into the process.
     let mut waiting = None;
-    for hop in into_process {
+    for hop in hops.all.iter().filter(|hop| leads_to_process(hops, hop, sample)) {
         *waiting.get_or_insert(0) += hop.counts.backlog;
     }
     waiting
+}
+
+/// Whether a hop (channel) leads to the process of this sample.
+fn leads_to_process(hops: &Hops, hop: &Hop, sample: &StackSample<'_>) -> bool {
+    if let Some(receiver) = hop.last_receiver {
+        return receiver.pid == sample.thread.pid;
+    }
+    // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
+    hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role
 }
 
 #[cfg(test)]

@@ -324,8 +324,8 @@ impl StreamCount {
         CountStep::fits(new)
     }
 
-    /// Counts a chunk whose ids are all so far. If the engine's release is known to list only new ones, and several chunks have
-    /// contradicted that, the repeated ids are a finding.
+    /// Counts a chunk whose ids (`listed`: their number) are all so far. If the engine's release is known to list only new ones (`claim`), and
+    /// several chunks have contradicted that, the repeated ids are a finding.
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
@@ -348,7 +348,7 @@ impl StreamCount {
     }
 
     /// Counts a chunk of which it is not known whether it lists new ids or all so far. The first chunk that allows only one of these
-    /// readings decides it for the stream.
+    /// readings decides it for the stream. `epoch` changes whenever observations of the hop were missed.
     fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
         // In either reading the chunk starts at the first token of its request, so another request has the rid now.
         if listed > 0 && listed == completion && completion < self.highest {
