@@ -107,8 +107,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Records that the frame numbered `seq` was observed on this connection. Returns the number of frames missed just before it, by the gap
-    /// in the numbers.
+    /// Records that the frame numbered `seq` was observed on this connection. Returns the number of frames missed just before it, by the
+    /// gap in the numbers.
     pub(crate) fn record_frame(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
         // Before the first observed frame, none was missed.

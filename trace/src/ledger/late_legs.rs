@@ -140,8 +140,8 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     if has_prefill { late_from_ns_with_prefill(request, leg) } else { Some(GAP_WARNING_NS) }
 }
 
-/// Minimum length, in nanoseconds, that makes a leg late if the prefill is a part of it: a second for the rest of the leg, and the time that
-/// a prompt of this length needs. `None` if the leg is not judged by its length.
+/// Minimum length, in nanoseconds, that makes a leg late if the prefill is a part of it: a second for the rest of the leg, and the time
+/// that a prompt of this length needs. `None` if the leg is not judged by its length.
 fn late_from_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     // A prefill alone is compared with other prefills instead.
     let is_prefill_alone = leg.parts().len() == 1;
@@ -214,8 +214,8 @@ impl LateLegs {
         }
     }
 
-    /// Keeps the prefill with which the leg `timed` of a request begins, until it can be compared with others. Returns whether the oldest of
-    /// `max` was evicted for it.
+    /// Keeps the prefill with which the leg `timed` of a request begins, until it can be compared with others. Returns whether the oldest
+    /// of `max` was evicted for it.
     fn keep_prefill(&mut self, request: &Request, timed: TimedLeg, ttft_ns: u64, max: usize) -> bool {
         let Some(end) = prefill_end(request, timed) else { return false };
         let span = PrefillSpan { from: timed.at, to: end };

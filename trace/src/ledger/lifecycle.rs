@@ -192,7 +192,8 @@ impl Ledger {
         false
     }
 
-    /// Marks the request as finished, unless it is already. Its last receives and deliveries may be in flight, so its record is closed later.
+    /// Marks the request as finished, unless it is already. Its last receives and deliveries may be in flight, so its record is closed
+    /// later.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let was_unfinished = self.table.mark_finished(ticket, finish);
         if !was_unfinished {

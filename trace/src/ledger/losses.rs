@@ -122,8 +122,8 @@ impl LossMemory {
         }
     }
 
-    /// Adds a range of lost tokens, found at `at`, to a request's losses. At the limit of token ids, it is added without its ids; at a limit
-    /// of ranges, only to the sums.
+    /// Adds a range of lost tokens, found at `at`, to a request's losses. At the limit of token ids, it is added without its ids; at a
+    /// limit of ranges, only to the sums.
     pub(crate) fn keep_range(
         &mut self,
         at: MonoNs,

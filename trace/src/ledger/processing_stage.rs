@@ -245,7 +245,7 @@ fn match_other_side(
     let other_side = chunks_of_role.take_other_side(side, chunk);
     let waiting = chunks_of_role.waiting.len();
     let is_request_full = waiting > limits.in_process_per_rid;
-    // Only an entry that was just added can exceed the total.
+    // Only a chunk that was just added can exceed the limit over all requests.
     let is_total_full = waiting > waiting_before && *all_waiting >= limits.in_process;
     if is_request_full || is_total_full {
         chunks_of_role.waiting.pop_front();

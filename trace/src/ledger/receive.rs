@@ -201,8 +201,8 @@ impl Ledger {
         }
     }
 
-    /// Adds a frame sent at `at` to the backlog of its hop (channel), and of the group of hops with the same name: the frames that were sent
-    /// and not received.
+    /// Adds a frame sent at `at` to the backlog of its hop (channel), and of the group of hops with the same name: the frames that were
+    /// sent and not received.
     #[inline]
     fn count_queued_frame(&mut self, at: MonoNs, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
@@ -275,7 +275,7 @@ impl Ledger {
             self.count_wakeup(at, hop_index, position);
         }
         let receive = FrameReceive { at, hop_index, position, sent_at: sent, is_observed: true };
-        let hop = &mut self.hops.all[hop_index];
+        let hop = &self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
             let is_sent = false;
@@ -289,8 +289,8 @@ impl Ledger {
         }
     }
 
-    /// Counts a received frame on its hop (channel), and keeps when and by which thread it was received. The scheduler has then received the
-    /// requests or aborts in it.
+    /// Counts a received frame on its hop (channel), and keeps when and by which thread it was received. If the hop leads to the scheduler,
+    /// that has received the requests or aborts in the frame.
     #[inline]
     fn count_received_frame(&mut self, at: MonoNs, hop_index: usize, received: &Received<'_>) {
         let hop = &mut self.hops.all[hop_index];
@@ -399,8 +399,8 @@ impl Ledger {
         }
     }
 
-    /// Records the receive of the chunks in `pending_receive`, and empties it. On a hop (channel) into the tokenizer, the tokenizer receives
-    /// them; on another one, a process that forwards them.
+    /// Records the receive of the chunks in `pending_receive`, and empties it. On a hop (channel) into the tokenizer, the tokenizer
+    /// receives them; on another one, a process that forwards them.
     fn receive_pending_chunks(&mut self, receive: FrameReceive) {
         // Moved out and back, so that its memory is reused.
         let chunks = std::mem::take(&mut self.pending_receive);

@@ -205,8 +205,8 @@ impl Retries {
         }
     }
 
-    /// Counts the followed retry (a later attempt with the rid of an earlier one) at this index if the abort of the earlier attempt has ended
-    /// it, and its own client waited for it. It is not followed any more then.
+    /// Counts the followed retry (a later attempt with the rid of an earlier one) at this index if the abort of the earlier attempt has
+    /// ended it, and its own client waited for it. It is not followed any more then.
     fn count_if_client_waited(&mut self, index: usize) {
         let Some(retry) = self.followed.get(index) else { return };
         // Until its response begins, a client that leaves is not seen to leave, and may have caused the abort.

@@ -324,8 +324,8 @@ impl StreamCount {
         CountStep::fits(new)
     }
 
-    /// Counts a chunk whose ids (`listed`: their number) are all so far. If the engine's release is known to list only new ones (`claim`), and
-    /// several chunks have contradicted that, the repeated ids are a finding.
+    /// Counts a chunk whose ids (`listed`: their number) are all so far. If the engine's release is known to list only new ones (`claim`),
+    /// and several chunks have contradicted that, the repeated ids are a finding.
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
@@ -481,8 +481,8 @@ impl StreamCount {
     }
 }
 
-/// Verdict on a chunk that lists fewer ids than it has new tokens: `missing` fewer. `mixes_requests`: the chunk before listed all ids so far,
-/// so it may be that of another request with the rid.
+/// Verdict on a chunk that lists fewer ids than it has new tokens: `missing` fewer. `mixes_requests`: the chunk before listed all ids so
+/// far, so it may be that of another request with the rid.
 fn verdict_of_missing_ids(reported: ReportedCounts, missing: u32, mixes_requests: bool) -> CountVerdict {
     // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
     let starts_new_window = reported.claim == IdColumn::DeltaAfterPromptTail && reported.retracted;

@@ -9,8 +9,8 @@ use crate::ledger::limits::push_bounded;
 use crate::ledger::{Ledger, Request};
 
 impl Stages {
-    /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it until
-    /// `at`. `None` if there is none.
+    /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it
+    /// until `at`. `None` if there is none.
     fn step_in_chain(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
         let mut latest_first = marks.list.iter().rev();
         let before = latest_first.find(|mark| self.meanings[usize::from(mark.name)].chain == Some(chain))?;
@@ -25,8 +25,8 @@ impl Stages {
         }
     }
 
-    /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process had
-    /// state then. Returns that number; `None`, and nothing is kept, if it is not logged.
+    /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process
+    /// had state then. Returns that number; `None`, and nothing is kept, if it is not logged.
     fn add_gap_with_states(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
         let receiver = self.loggers.name_of(received.by);
         let states = self.logged_processes.states_of(receiver, received.at)?;
@@ -125,7 +125,7 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let Some(marks) = &mut request.marks else { return };
         let first_sent = stages.stage_names.id_of(self.engine.facts().stages().first_sent);
-        // Ends that are logged one by one are more precise, and a request that is logged twice has one gap.
+        // A send and a receive that are logged one by one are more precise, and a request that is logged twice has one gap.
         let has_logged_send = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
         if has_logged_send || request.gap.get().is_some() {
             return;
