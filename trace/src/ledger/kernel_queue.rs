@@ -33,16 +33,18 @@ struct QueueLevel {
 }
 
 impl KernelQueue {
-    /// Records a sample of the bytes in the sockets' buffers. `backlog`: queued frames on the hops, `None` if sends or receives are not
-    /// observed. `mean_bytes`: mean frame length.
+    /// Records a sample of the bytes in the sockets' buffers. `backlog`: frames sent on the hops (channels) and not received, `None` if
+    /// sends or receives are not observed. `mean_bytes`: mean frame length.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;
         self.last_sample_at = Some(at);
+        // Without the receivers' sockets, the queue is unknown, not empty.
         let Some(bytes) = sample.receive_bytes else { return };
         self.bytes_max = self.bytes_max.max(Some(bytes));
         if let Some(backlog) = backlog {
-            // Frames that wait outside the kernel wait in the receiver's inbox. Rounded up, so that the inbox is not overestimated.
+            // Frames that wait outside the kernel wait in the receiver's inbox, libzmq's own queue. Rounded up, so that the inbox is not
+            // overestimated.
             let frames_in_kernel = bytes.div_ceil(mean_bytes.max(1));
             self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(frames_in_kernel)));
         }

@@ -107,7 +107,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Records that the frame numbered `seq` was observed. Returns the number of frames missed just before it, by the gap in the numbers.
+    /// Records that the frame numbered `seq` was observed on this connection. Returns the number of frames missed just before it, by the
+    /// gap in the numbers.
     pub(crate) fn record_frame(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
         // Before the first observed frame, none was missed.
@@ -115,18 +116,19 @@ impl Lane {
         let missed = seq.saturating_sub(expected_seq);
         self.next_seq = Some(expected_seq.max(seq.saturating_add(1)));
         self.last_at = at;
-        // A gap begins a new run of observed frames.
+        // Counts the frames observed in a row, so a gap begins a new count.
         self.watched_frames = if missed > 0 { 1 } else { self.watched_frames + 1 };
         missed
     }
 
-    /// Records the content of a sent frame.
+    /// Counts the chunks and tokens in a frame sent on this connection, and keeps when the last frames with chunks were sent.
     pub(crate) fn record_content(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
         self.counts.chunks += chunks;
         self.counts.tokens += tokens;
+        // Only a frame with chunks shows a step of the scheduler.
         if chunks > 0 {
             if self.recent_sends.is_empty() {
-                // Only now, because connections without chunks, such as those of requests, never need the memory.
+                // Allocated only now: connections without chunks, such as those of requests, never need the memory.
                 self.recent_sends.reserve_exact(RECENT_SENDS);
             }
             push_bounded(&mut self.recent_sends, at, RECENT_SENDS);

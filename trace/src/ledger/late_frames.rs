@@ -42,7 +42,8 @@ impl LateFrames {
         self.processed_ns = self.processed_ns.saturating_add(processed_ns);
     }
 
-    /// Records the receive of a frame that waited `wait_ns`. `busy_ns`: total processing time of its receiver so far.
+    /// Records the receive of a frame that waited `wait_ns` on its hop. Counts it if it is late: if it waited at least [`LATE_NS`].
+    /// `busy_ns`: total time that its receiver has spent on processing frames so far.
     pub(crate) fn record_received(&mut self, at: MonoNs, wait_ns: u64, busy_ns: u64) {
         if wait_ns < LATE_NS {
             // Its receiver is not behind any more.
@@ -53,7 +54,8 @@ impl LateFrames {
         self.longest_ns = self.longest_ns.max(wait_ns);
         let sent_at = MonoNs(at.0.saturating_sub(wait_ns));
         self.times.record_span(sent_at, at);
-        // Late receives without a long pause between them form one stretch. This one begins another, unless it follows the last one soon.
+        // Late receives without a long pause between them form one stretch, of which `first_at` is the start. This one begins another,
+        // unless it follows the last one soon.
         let mut stretch_start = at;
         if let Some(last) = self.last_late
             && at.since(last.at) < MAX_PAUSE_NS

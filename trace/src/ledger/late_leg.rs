@@ -186,8 +186,8 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request that was late on this leg, a part of its time to first token. `receiver_use`: time use of the process that answers
-    /// clients while the request was on the leg; `None` if unknown.
+    /// Adds a request that was late on this leg: it spent a second or more on this part of its time to first token. `receiver_use`: time
+    /// use of the process that answers clients while the request was on the leg; `None` if unknown.
     pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
         self.rids.add_rid(&late.rid);
@@ -206,7 +206,7 @@ impl LateLeg {
         if let Some(receiver_use) = receiver_use {
             self.receiver_use = self.receiver_use.plus(receiver_use);
         }
-        // Of equal loads, the latest.
+        // The load of the engine when most requests waited; of equal ones, the latest.
         if let Some(wait) = &late.wait
             && wait.load.waiting >= self.most_waiting.waiting
         {

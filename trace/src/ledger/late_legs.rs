@@ -10,6 +10,7 @@ use super::limits::{CountedLimits, push_bounded};
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::process_waits::ProcessWaits;
 use super::request::Request;
+use super::request_details::DispatchWait;
 use super::time_use::TimeUse;
 use super::ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
 use super::unanswered::PREFILL_NS_PER_TOKEN;
@@ -124,30 +125,54 @@ fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if may_be_of_pair { None } else { Some(leg.end()) }
 }
 
-/// Minimum length of the leg of this request that makes it late; `None` if it is not judged by its length. A leg has several parts if the
-/// moments between them were not observed.
+/// Minimum length, in nanoseconds, of the leg of this request that makes it late. A leg is the time from one observed moment to the next
+/// one; it has several parts if moments between them were not observed. `None` if the leg is not judged by its length.
 fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     let is_single_part = leg.parts().len() == 1;
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
     let is_queue = is_single_part && leg.from == Queued;
+    // Everywhere in the scheduler but in its queue, a request of a pair of servers may wait for the other one.
     let may_wait_for_other_server = is_in_scheduler && !is_queue && is_of_pair(request);
     if may_wait_for_other_server {
         return None;
     }
     let has_prefill = is_in_scheduler && leg.to >= FirstSent;
-    if !has_prefill {
-        return Some(GAP_WARNING_NS);
-    }
+    if has_prefill { late_from_ns_with_prefill(request, leg) } else { Some(GAP_WARNING_NS) }
+}
+
+/// Minimum length, in nanoseconds, that makes a leg late if the prefill is a part of it: a second for the rest of the leg, and the time
+/// that a prompt of this length needs. `None` if the leg is not judged by its length.
+fn late_from_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     // A prefill alone is compared with other prefills instead.
-    let is_prefill_alone = is_single_part;
+    let is_prefill_alone = leg.parts().len() == 1;
     // The parts behind the first send are outside the scheduler, where a prompt needs no time.
     let goes_on_behind_scheduler = leg.to > FirstSent;
     if is_prefill_alone || goes_on_behind_scheduler {
         return None;
     }
-    // The rest of the leg may take a second, besides the time that a prompt of this length needs.
     let prefill_ns = u64::from(prompt_tokens(request)?).saturating_mul(PREFILL_NS_PER_TOKEN);
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
+}
+
+/// The time with which the legs of this request up to the moment `until` are compared: its time to first token if it is streamed, otherwise
+/// the sum of these legs. `None` if a streamed one has no time to first token.
+fn compared_time_ns(request: &Request, path: &TtftPath, until: TtftMoment) -> Option<u64> {
+    if request.is_streamed() {
+        return path.ttft_ns();
+    }
+    let legs = path.legs().filter(|timed| timed.leg.to <= until);
+    Some(legs.map(|timed| timed.ns).sum())
+}
+
+/// Time from the dispatch of a request to its first chunk; 0 unless both were observed.
+fn dispatched_ns(path: &TtftPath) -> u64 {
+    let (Some(dispatched), Some(first_sent)) = (path.time_of(Dispatched), path.time_of(FirstSent)) else { return 0 };
+    first_sent.since(dispatched)
+}
+
+/// State of the engine while a request waited from its dispatch to its first chunk; `None` if its dispatch was not observed.
+fn dispatch_wait(request: &Request) -> Option<DispatchWait> {
+    request.details.as_ref()?.wait
 }
 
 /// Whether each leg (part of the time to first token) of this request between its dispatch and its first token is judged.
@@ -162,17 +187,13 @@ fn is_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
 }
 
 impl LateLegs {
-    /// Records the legs of a request on which it spent long. A prefill is judged later, beside others.
+    /// Records the legs of a request, the parts of its time to first token between two observed moments. Those on which it spent long are
+    /// judged at a later tick, and its prefill beside others.
     pub(super) fn record_legs(&mut self, request: &Request, path: &TtftPath, limits: &mut CountedLimits) {
         let is_streamed = request.is_streamed();
         // The first chunk of a response that is not streamed has several tokens, so the end of its prefill is not known.
         let until = if is_streamed { FirstDelivered } else { BatchEntered };
-        let ttft_ns = if is_streamed {
-            let Some(ttft_ns) = path.ttft_ns() else { return };
-            ttft_ns
-        } else {
-            path.legs().filter(|timed| timed.leg.to <= until).map(|timed| timed.ns).sum()
-        };
+        let Some(ttft_ns) = compared_time_ns(request, path, until) else { return };
         self.count_judged(request, path);
         self.add_ttft(path, ttft_ns);
         if is_streamed {
@@ -181,44 +202,53 @@ impl LateLegs {
                 limits.count_reached("prefills");
             }
         }
-        let wait = request.details.as_ref().and_then(|details| details.wait);
-        let dispatched_ns =
-            path.time_of(FirstSent).zip(path.time_of(Dispatched)).map_or(0, |(to, from)| to.since(from));
         for timed in path.legs().filter(|timed| timed.leg.to <= until) {
-            if timed.leg.from == BatchEntered {
-                let Some(end) = prefill_end(request, timed) else { continue };
-                let span = PrefillSpan { from: timed.at, to: end };
-                let hop = wait.map(|wait| wait.hop);
-                let has_evicted = self.prefills.add_unjudged(request, span, hop, ttft_ns, limits.prefills);
-                if has_evicted {
-                    limits.count_reached("prefills");
-                }
-            } else if late_from_ns(request, timed.leg).is_some_and(|late_from_ns| timed.ns >= late_from_ns) {
-                let late = LateRequest {
-                    leg: timed.leg,
-                    rid: request.rid.clone(),
-                    from: timed.at,
-                    ns: timed.ns,
-                    ttft_ns,
-                    accept_wait_ns: accept_wait_ns(request),
-                    dispatched_ns,
-                    wait,
-                };
-                let evicted = push_bounded(&mut self.unjudged, late, limits.prefills);
-                if evicted.is_some() {
-                    limits.count_reached("prefills");
-                }
+            let has_evicted = if timed.leg.from == BatchEntered {
+                self.keep_prefill(request, timed, ttft_ns, limits.prefills)
+            } else {
+                self.keep_if_late(request, path, timed, ttft_ns, limits.prefills)
+            };
+            if has_evicted {
+                limits.count_reached("prefills");
             }
         }
+    }
+
+    /// Keeps the prefill with which the leg `timed` of a request begins, until it can be compared with others. Returns whether the oldest
+    /// of `max` was evicted for it.
+    fn keep_prefill(&mut self, request: &Request, timed: TimedLeg, ttft_ns: u64, max: usize) -> bool {
+        let Some(end) = prefill_end(request, timed) else { return false };
+        let span = PrefillSpan { from: timed.at, to: end };
+        let request_hop = dispatch_wait(request).map(|wait| wait.hop);
+        self.prefills.add_unjudged(request, span, request_hop, ttft_ns, max)
+    }
+
+    /// Keeps a request until it is judged, if it was late on the leg `timed`. Returns whether the oldest of `max` was evicted for it.
+    fn keep_if_late(&mut self, request: &Request, path: &TtftPath, timed: TimedLeg, ttft_ns: u64, max: usize) -> bool {
+        let is_late = late_from_ns(request, timed.leg).is_some_and(|late_from_ns| timed.ns >= late_from_ns);
+        if !is_late {
+            return false;
+        }
+        let late = LateRequest {
+            leg: timed.leg,
+            rid: request.rid.clone(),
+            from: timed.at,
+            ns: timed.ns,
+            ttft_ns,
+            accept_wait_ns: accept_wait_ns(request),
+            dispatched_ns: dispatched_ns(path),
+            wait: dispatch_wait(request),
+        };
+        push_bounded(&mut self.unjudged, late, max).is_some()
     }
 
     /// Counts a judged request, by the parts of its path that are observed and judged.
     fn count_judged(&mut self, request: &Request, path: &TtftPath) {
         let has_arrival = path.time_of(Arrived).is_some() && path.time_of(Read).is_some();
-        let is_until_dispatch = has_arrival && path.time_of(Dispatched).is_some();
+        let has_time_before_dispatch = has_arrival && path.time_of(Dispatched).is_some();
         let judged = &mut self.judged;
         judged.requests += 1;
-        judged.before_dispatch += u64::from(is_until_dispatch);
+        judged.before_dispatch += u64::from(has_time_before_dispatch);
         judged.until_first_token += u64::from(is_judged_until_first_token(request, path));
         judged.of_pairs += u64::from(is_of_pair(request));
     }
@@ -234,12 +264,13 @@ impl LateLegs {
         self.window.add_time(ttft_ns);
     }
 
-    /// Begins a later window, and keeps the greatest share of each leg in the last two.
+    /// Begins a later window of ten seconds. First keeps, for each leg, the greatest share that it had in all times to first token of two
+    /// windows in a row.
     fn begin_window(&mut self, window_number: u64) {
-        // Otherwise the window in between was empty, and no sum of it is kept.
+        // Otherwise the window just before the new one was empty, and its sums are 0.
         let follows_last_window = window_number == self.window_number + 1;
         for late in &mut self.legs {
-            // Before the sums of both are replaced.
+            // Before the sums of the leg and of the whole are replaced.
             late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
             late.window.begin_window(follows_last_window);
         }
@@ -253,6 +284,7 @@ impl LateLegs {
         if known_index.is_none() {
             self.legs.push(LateLeg::new(late.leg));
         }
+        // A new one is the last.
         let index = known_index.unwrap_or(self.legs.len() - 1);
         self.legs[index].record_late_request(late, receiver_use);
     }
@@ -292,7 +324,8 @@ impl LateLegs {
 }
 
 impl Ledger {
-    /// Judges late requests, once it is known whether the engine was silent while they waited.
+    /// Judges the requests that spent long on a leg, once it is known whether the engine was silent while they waited. A silence, in which
+    /// no request goes on, is a finding of its own.
     pub(super) fn judge_late_requests(&mut self, now: MonoNs) {
         if self.ttft.late_legs.unjudged.is_empty() || self.silences.is_undecided(now) {
             return;
@@ -303,10 +336,11 @@ impl Ledger {
                 self.ttft.late_legs.silenced.record_late(&late);
                 continue;
             }
-            // Later legs do not begin in the process that answers clients.
+            let mut receiver_use = None;
+            // Later legs do not begin in the process that answers clients, so its use of time does not explain them.
             let begins_in_receiver = late.leg.from <= Read;
-            let receiver_use = if begins_in_receiver { self.receiver_process_use(late.from, late.to()) } else { None };
             if begins_in_receiver {
+                receiver_use = self.receiver_process_use(late.from, late.to());
                 self.count_late_stack_samples(late.leg.from, late.from, late.to());
             }
             self.ttft.late_legs.record_late(&late, receiver_use);

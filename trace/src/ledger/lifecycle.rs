@@ -34,6 +34,7 @@ impl Ledger {
         self.judge_late_requests(now);
         self.advance_process_waits(now);
         self.judge_prefills(now);
+        // The backlog of each group of hops (channels of one name) over time: whether it rises, and since when many frames wait.
         for group in &mut self.hops.groups {
             group.trend.record_level(now, group.backlog);
             group.course.record_tick(now, group.backlog, &group.trend);
@@ -42,9 +43,11 @@ impl Ledger {
 
     /// Closes finished requests: those of which everything has arrived, and those whose last receives or deliveries did not come in time.
     fn close_finished_requests(&mut self, now: MonoNs) {
+        // Everything of these has arrived. They are kept briefly, so that a repeated finish is recognised.
         while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
             self.close_request(ticket, CloseReason::Ended);
         }
+        // These wait for their last receives and deliveries. Most are closed through the other queue before they are due.
         while let Some(&(due, ticket)) = self.settling.front() {
             let is_closed = self.table.get(ticket).is_none();
             if due > now && !is_closed {
@@ -78,25 +81,27 @@ impl Ledger {
             if now.since(request.last_at) <= self.limits.orphan_after_ns {
                 continue;
             }
-            // A log that contains first tokens need not contain the ends of requests.
+            // A log that contains first tokens need not contain the ends of requests, so such a request has probably ended.
             let is_only_logged = request.streams.is_empty() && request.received_first.is_some();
             let reason = if is_only_logged { CloseReason::Ended } else { CloseReason::Orphaned };
             self.close_request(ticket, reason);
         }
     }
 
-    /// Creates a record for an unknown request. At a limit, evicts others until there is room for it, or none is left.
+    /// Creates a record for an unknown request, and returns its ticket (the handle of the record). At a limit, evicts other records until
+    /// there is room for it, or none is left.
     pub(super) fn admit_request(&mut self, rid: &str, at: MonoNs) -> Ticket {
         self.make_room_for_rid(rid);
         self.totals.requests.seen += 1;
         // The load that this request meets, without itself.
         self.dispatched.running = self.table.live_count() as u64;
         let ticket = self.table.insert(rid, at);
+        // Nearly always the set of shared rids is empty, and nothing is compared.
         if !self.shared_rids.is_empty()
             && self.shared_rids.contains(rid)
             && let Some(request) = self.table.get_mut(ticket)
         {
-            // Chunks of earlier requests with the rid may still come, so this one is not judged either.
+            // Earlier requests may have had the rid at the same time. Their chunks may still come, so this one is not judged either.
             request.sharing_requests = 1;
             self.totals.requests.shared += 1;
         }
@@ -172,23 +177,23 @@ impl Ledger {
         self.last_eviction_at.is_some_and(|evicted_at| at.since(evicted_at) <= self.limits.orphan_after_ns)
     }
 
-    /// Evicts one request whose first receive is in the engine's log. Returns false if there is none. Only the eviction of one that is not
-    /// silent for the settle time yet loses information, and counts as such at the limit with this name.
+    /// Evicts one request whose first receive is in the engine's log, which need not contain its end. Returns false if there is none. An
+    /// eviction loses information only if the request was seen within the settle time. It then counts at the limit with this name.
     fn evict_one_with_logged_receive(&mut self, limit: &'static str) -> bool {
         while let Some(ticket) = self.stages.with_logged_receive.pop_front() {
-            if let Some(request) = self.table.get(ticket)
-                && self.now.since(request.last_at) < self.limits.settle_ns
-            {
+            // The queue also has requests whose records are closed.
+            let Some(request) = self.table.get(ticket) else { continue };
+            let may_continue = self.now.since(request.last_at) < self.limits.settle_ns;
+            if may_continue {
                 self.limits.count_reached(limit);
             }
-            if self.evict_request(ticket, CloseReason::Ended) {
-                return true;
-            }
+            return self.evict_request(ticket, CloseReason::Ended);
         }
         false
     }
 
-    /// Marks the request as finished. Its last receives and deliveries may be in flight.
+    /// Marks the request as finished, unless it is already. Its last receives and deliveries may be in flight, so its record is closed
+    /// later.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let was_unfinished = self.table.mark_finished(ticket, finish);
         if !was_unfinished {
@@ -217,25 +222,28 @@ impl Ledger {
         self.settling.push_back((due, ticket));
     }
 
-    /// Queues the request for closing if everything observable about it has arrived.
+    /// Queues the request for closing if everything observable about it has arrived: its finish at the tokenizer, and its last delivery to
+    /// the client.
     pub(super) fn settle_if_finished(&mut self, ticket: Ticket, at: MonoNs) {
         let Some(request) = self.table.get(ticket) else { return };
-        if request.is_closing_soon || request.finish.is_none() {
+        let is_queued_already = request.is_closing_soon;
+        if is_queued_already || request.finish.is_none() {
             return;
         }
-        let has_arrived = if self.hops.any_last {
+        let has_finish_arrived = if self.hops.any_last {
             self.has_reached_tokenizer(request)
         } else {
-            // Where no hop is known to lead to the tokenizer, the end must have passed each one.
+            // Where no hop is known to lead to the tokenizer, the finish must have crossed each one.
             request.streams.iter().all(Stream::is_finished)
         };
-        // No deliveries are observed of a response that carries text only.
-        let awaits_no_delivery =
-            request.tracker.as_ref().is_none_or(|tracker| tracker.is_finished || tracker.is_text_only);
-        if has_arrived {
-            self.record_end_arrival(ticket);
+        if !has_finish_arrived {
+            return;
         }
-        if has_arrived && awaits_no_delivery {
+        // No deliveries are observed of a response that carries text only.
+        let awaits_delivery =
+            request.tracker.as_ref().is_some_and(|tracker| !tracker.is_finished && !tracker.is_text_only);
+        self.record_end_arrival(ticket);
+        if !awaits_delivery {
             self.close_soon(ticket, at);
         }
     }
@@ -249,8 +257,8 @@ impl Ledger {
         }
     }
 
-    /// Marks first tokens and ends that the tokenizer may have received unobserved: those on their way when observations were missed. All
-    /// of them are marked, on whichever hop they were seen last, because their sends on later hops may have been missed, too.
+    /// Marks first tokens and ends of requests that the tokenizer may have received unobserved: those on their way when observations were
+    /// missed. All of them are marked, on whichever hop they were seen last: their sends on later hops may have been missed, too.
     fn apply_missed_receives(&mut self) {
         let Some(until) = self.receives_missed_until.take() else { return };
         for request in self.table.iter_mut() {
@@ -309,15 +317,11 @@ impl Ledger {
         let Some(mut request) = self.table.remove(ticket) else { return false };
         self.count_closed(&request, reason);
         let is_abandoned = self.close_clientless(ticket, &request);
-        self.hops.processing_stages.subtract_closed(&request.in_process);
+        self.subtract_from_memory_use(&request);
         self.predecessors.remove(&ticket);
         if request.streams.iter().any(|stream| stream.count.last_chunk_listed_all()) {
             // Its last chunk may belong to another request with the rid, whose later chunks then look like a new request.
             self.add_shared_rid(request.rid.clone());
-        }
-        if let Some(tracker) = &request.tracker {
-            self.totals.chunks.undelivered += tracker.chunks_in_flight;
-            tracker.subtract_from_memory_use(&mut self.loss_memory);
         }
         if let Some(lossy) = request.take_losses() {
             self.keep_lossy_request(lossy);
@@ -332,6 +336,16 @@ impl Ledger {
         }
         self.keep_summary(summary);
         true
+    }
+
+    /// Subtracts the chunks of a closed request that wait in processes and for their deliveries from the numbers over all requests. Those
+    /// without a delivery count as undelivered.
+    fn subtract_from_memory_use(&mut self, request: &Request) {
+        self.hops.processing_stages.subtract_closed(&request.in_process);
+        if let Some(tracker) = &request.tracker {
+            self.totals.chunks.undelivered += tracker.chunks_in_flight;
+            tracker.subtract_from_memory_use(&mut self.loss_memory);
+        }
     }
 
     /// Counts a request whose record is closed, and subtracts it from the counts of those that are on their way to their end.

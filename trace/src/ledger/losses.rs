@@ -122,7 +122,8 @@ impl LossMemory {
         }
     }
 
-    /// Adds a range found at `at` to a request's losses. At a limit, it is added without its token ids, or only to the sums.
+    /// Adds a range of lost tokens, found at `at`, to a request's losses. At the limit of token ids, it is added without its ids; at a
+    /// limit of ranges, only to the sums.
     pub(crate) fn keep_range(
         &mut self,
         at: MonoNs,
@@ -134,6 +135,7 @@ impl LossMemory {
         losses.last_at = Some(at);
         self.drop_ids_at_limit(&mut range, limits);
         let id_count = range.ids.len();
+        // `unlisted`: lost tokens that are in the sums only.
         let unlisted_before = losses.unlisted;
         let is_total_full = self.ranges >= limits.lost_ranges;
         let is_request_full = losses.ranges.len() >= limits.lost_ranges_per_rid;

@@ -82,19 +82,30 @@ impl MarkedFrames {
         marks: Vec<FrameMark>,
         capabilities: Capabilities,
     ) -> Option<EarlyStages> {
-        if self.lanes.len() >= MAX_LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
-            // Lanes without marked frames are probably closed.
-            self.lanes.retain(|_, lane| !lane.frames.is_empty());
-        }
+        self.make_room_for_lane(id);
         let lane = self.lanes.entry((id.hop, id.lane)).or_default();
         lane.next_seq = lane.next_seq.max(id.seq.saturating_add(1));
         let has_later_stages = capabilities.received || capabilities.processed;
         if !marks.is_empty() && has_later_stages {
             push_bounded(&mut lane.frames, MarkedFrame { seq: id.seq, marks, is_received: false }, MAX_FRAMES_PER_LANE);
         }
-        // The receiver may have reported the frame before its sender.
-        let early_index = self.early_stages.iter().position(|early| early.id == id)?;
-        self.early_stages.remove(early_index)
+        self.take_early_stages(id)
+    }
+
+    /// At the limit of lanes (connections), makes room for that of this frame if it is a new one.
+    #[inline]
+    fn make_room_for_lane(&mut self, id: FrameId) {
+        if self.lanes.len() >= MAX_LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
+            // Lanes without marked frames are probably closed.
+            self.lanes.retain(|_, lane| !lane.frames.is_empty());
+        }
+    }
+
+    /// Removes and returns the stages of a frame that its receiver reported before its sender; `None` if there are none.
+    #[inline]
+    fn take_early_stages(&mut self, id: FrameId) -> Option<EarlyStages> {
+        let index = self.early_stages.iter().position(|early| early.id == id)?;
+        self.early_stages.remove(index)
     }
 
     /// Marks of a frame: the requests whose first or finishing chunk is in it. Empty if it is not kept.

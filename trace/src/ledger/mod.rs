@@ -327,26 +327,20 @@ impl Ledger {
         self.update_timelines(event);
     }
 
-    /// Counts a frame that could not be decoded. Nothing is judged across it.
+    /// Counts a frame that could not be decoded. Its content is unknown, so nothing is judged across it.
     fn record_undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
-        // Its chunks are unknown, so none is queued with it.
-        self.pending_receive.clear();
         self.totals.undecoded_times.record(at);
+        // The chunks to be queued with it. They are unknown, so there are none.
+        self.pending_receive.clear();
+        // It may have had output, so the engine is not known to be silent.
         self.silences.forget_current_silence();
         let Some(hop_index) = self.register_frame(at, undecoded.id) else { return };
         let hop = &mut self.hops.all[hop_index];
         hop.count_undecoded(undecoded.reason);
         hop.counts.bytes += capped(undecoded.bytes);
-        // Its content is unknown, so no stream can be judged across it. It may have first tokens, and ends of requests.
-        hop.epoch += 1;
-        if hop.may_lead_to_tokenizer() {
-            self.receives_missed_until = Some(at);
-        }
-        if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
-            lane.watched_frames = 0;
-        }
-        self.delivery_epoch += u32::from(hop.tracks_deliveries);
+        self.interrupt_observation(at, hop_index, undecoded.id.lane);
+        let hop = &mut self.hops.all[hop_index];
         if hop.shows.sent {
             let load = FrameLoad::undecoded(undecoded.bytes);
             self.queue_sent_frame(at, undecoded.id, hop_index, load, undecoded.forwarded);
@@ -356,25 +350,53 @@ impl Ledger {
         }
     }
 
-    /// Counts missed observations, of one hop or of any. Nothing is judged across them.
+    /// Marks the observation of a hop (channel between two processes) as interrupted by a frame with unknown content on the connection
+    /// `lane`.
+    fn interrupt_observation(&mut self, at: MonoNs, hop_index: usize, lane: u32) {
+        let hop = &mut self.hops.all[hop_index];
+        // With another epoch, the next chunk of a stream does not continue the last observed one.
+        hop.epoch += 1;
+        // The frame may have had first tokens, and ends of requests.
+        if hop.may_lead_to_tokenizer() {
+            self.receives_missed_until = Some(at);
+        }
+        // Frames observed in a row begin again.
+        if let Some(lane) = hop.lanes.get_mut(&lane) {
+            lane.watched_frames = 0;
+        }
+        // With another epoch, the next delivery of a request proves no loss.
+        self.delivery_epoch += u32::from(hop.tracks_deliveries);
+    }
+
+    /// Counts missed observations, of one hop (channel) or of unknown ones. Nothing is judged across them.
     fn record_missed(&mut self, at: MonoNs, missed: &Missed) {
         let count = capped(missed.count);
+        // The engine may have sent output unobserved.
         self.silences.forget_current_silence();
         self.totals.missed.add_missed(at, missed.cause, count);
         let mut may_hide_deliveries = missed.hop.is_none();
-        for hop in self.hops.all.iter_mut().filter(|hop| missed.hop.is_none_or(|id| id == hop.id)) {
+        for hop in &mut self.hops.all {
+            let is_affected = missed.hop.is_none_or(|id| id == hop.id);
+            if !is_affected {
+                continue;
+            }
+            // With another epoch, the next chunk of a stream does not continue the last observed one.
             hop.epoch += 1;
+            // A gap in the frame numbers that this report explains is not counted again.
             hop.reported_missed += count;
             hop.counts.lost += count;
+            // Frames sent until now may have been received unobserved.
             hop.receives_missed_until = at;
             may_hide_deliveries |= hop.capabilities.delivered;
             if hop.may_lead_to_tokenizer() {
                 self.receives_missed_until = Some(at);
             }
+            // Frames observed in a row begin again, on each connection.
             for lane in hop.lanes.values_mut() {
                 lane.watched_frames = 0;
             }
         }
+        // With another epoch, the next delivery of a request proves no loss.
         self.delivery_epoch += u32::from(may_hide_deliveries);
     }
 

@@ -57,11 +57,16 @@ impl Ledger {
     /// threads may be sampled again, and where they never were.
     pub(crate) fn sends_known_until(&self) -> Option<MonoNs> {
         let receives_end = receives_end(self.hops.all.iter().filter(|hop| !hop.carries_requests))?;
-        let origins = self.hops.all.iter().filter(|hop| hop.origin).map(|hop| &self.groups()[hop.group].ends.from);
-        let senders = origins.flat_map(|role| self.threads().iter().filter(move |thread| thread.role == *role));
+        let senders = self.threads().iter().filter(|thread| self.is_scheduler_role(&thread.role));
         let sampled_at = senders.filter_map(Thread::last_sample_at).max()?;
         let end = receives_end.max(sampled_at);
-        (!self.was_sent_after(end)).then_some(end)
+        if self.was_sent_after(end) { None } else { Some(end) }
+    }
+
+    /// Whether a hop begins at processes of this role whose sends are the scheduler's.
+    fn is_scheduler_role(&self, role: &str) -> bool {
+        let mut origins = self.hops.all.iter().filter(|hop| hop.origin);
+        origins.any(|hop| *self.groups()[hop.group].ends.from == *role)
     }
 
     /// When the scheduler's sends ceased to be observed; `None` while they are.
@@ -81,16 +86,16 @@ impl Ledger {
     pub fn observation_ends(&self) -> Vec<ObservationEnd> {
         let mut ends = Vec::new();
         for (index, group) in self.groups().iter().enumerate() {
-            let receives = self.group_receives_end(index);
-            let deliveries = deliveries_end(self.hops.all.iter().filter(|hop| hop.group == index));
-            // Where none was ever observed, none has ceased to be.
-            let deliveries = if self.totals.tokens.delivered > 0 { deliveries } else { None };
+            let receives_end = self.group_receives_end(index);
+            let deliveries_end = self.group_deliveries_end(index);
             // If both have ended, the end of the receives is shown.
-            let (stages, at) = match (receives, deliveries) {
-                (Some(receives_end), Some(_)) => ("receives and deliveries", receives_end),
-                (Some(receives_end), None) => ("receives", receives_end),
-                (None, Some(deliveries_end)) => ("deliveries", deliveries_end),
-                (None, None) => continue,
+            let Some(at) = receives_end.or(deliveries_end) else { continue };
+            let stages = if receives_end.is_none() {
+                "deliveries"
+            } else if deliveries_end.is_none() {
+                "receives"
+            } else {
+                "receives and deliveries"
             };
             let has_run_on = self.was_sent_after(at) || self.now.since(at) >= WINDOW_NS;
             if has_run_on {
@@ -98,6 +103,15 @@ impl Ledger {
             }
         }
         ends
+    }
+
+    /// When the deliveries of this group ceased to be observed; `None` while they are, and if none was.
+    fn group_deliveries_end(&self, group: usize) -> Option<MonoNs> {
+        // Where no delivery was ever observed, none has ceased to be.
+        if self.totals.tokens.delivered == 0 {
+            return None;
+        }
+        deliveries_end(self.hops.all.iter().filter(|hop| hop.group == group))
     }
 }
 

@@ -89,6 +89,7 @@ impl OccurrenceTimes {
 
     /// Inserts an episode at this index of the full list, and makes room by joining the two episodes with the shortest pause between them.
     fn insert_into_full(&mut self, index: usize, new: Episode) {
+        // All episodes in order of time: one more than the list holds.
         let mut episodes = [Episode::default(); MAX_EPISODES + 1];
         episodes[..index].copy_from_slice(&self.episodes[..index]);
         episodes[index] = new;
@@ -98,6 +99,7 @@ impl OccurrenceTimes {
         // There is one, because the list is not empty.
         let joined = before_shortest_pause.unwrap_or(0);
         episodes[joined].last = episodes[joined + 1].last;
+        // The later ones close the gap.
         episodes.copy_within(joined + 2.., joined + 1);
         self.episodes.copy_from_slice(&episodes[..MAX_EPISODES]);
         self.joined += 1;

@@ -89,14 +89,15 @@ pub(crate) struct JudgedList {
 }
 
 impl JudgedList {
-    /// Appends chunks. Extends the last range if they continue it.
+    /// Appends chunks with one outcome. Extends the last range if they continue it.
     pub(crate) fn push_chunks(&mut self, chunks: JudgedChunks) {
         if chunks.count == 0 {
             return;
         }
         if let Some(last) = self.ranges.last_mut() {
             let has_same_outcome = last.hop == chunks.hop && last.outcome == chunks.outcome;
-            if has_same_outcome && last.first.wrapping_add(last.count) == chunks.first {
+            let follows_last = last.first.wrapping_add(last.count) == chunks.first;
+            if has_same_outcome && follows_last {
                 last.count += chunks.count;
                 last.tokens_lost = last.tokens_lost.saturating_add(chunks.tokens_lost);
                 return;
@@ -128,19 +129,19 @@ impl JudgedList {
         })
     }
 
-    /// Changes the outcome of the first `max` merged chunks to delivered.
+    /// Changes the outcome of the first `max` merged chunks to delivered: in their response, chunks share a delivery by design.
     pub(crate) fn mark_merged_delivered(&mut self, max: u64) {
         let mut remaining = u32::try_from(max).unwrap_or(u32::MAX);
-        // A range may be split, and its parts joined with their neighbours. `push_chunks` ignores an empty part.
+        // The list is built again, because a range may be split, and its parts joined with their neighbours.
         for chunks in std::mem::take(&mut self.ranges) {
             let changed = if chunks.outcome == ChunkOutcome::Merged { remaining.min(chunks.count) } else { 0 };
             remaining -= changed;
-            self.push_chunks(JudgedChunks { count: changed, outcome: ChunkOutcome::Delivered, ..chunks });
-            self.push_chunks(JudgedChunks {
-                first: chunks.first.wrapping_add(changed),
-                count: chunks.count - changed,
-                ..chunks
-            });
+            let delivered = JudgedChunks { count: changed, outcome: ChunkOutcome::Delivered, ..chunks };
+            let unchanged =
+                JudgedChunks { first: chunks.first.wrapping_add(changed), count: chunks.count - changed, ..chunks };
+            // Either part may be empty, and is ignored then.
+            self.push_chunks(delivered);
+            self.push_chunks(unchanged);
         }
     }
 

@@ -162,14 +162,13 @@ impl Prefills {
     /// still to be judged ran beside it.
     fn add_known(&mut self, prefill: Prefill, max: usize) -> bool {
         let evicted = if self.known.len() < max { None } else { self.known.pop_front() };
-        if let Some(evicted) = evicted {
-            self.mark_unknown_until(evicted.span.to);
-        }
-        // Prefills end nearly in order, so few entries move.
-        self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
-        let (Some(evicted), Some(oldest_unjudged)) = (evicted, self.unjudged.front()) else { return false };
-        // The next prefill to be judged began before the end of the evicted one.
-        oldest_unjudged.span.from < evicted.span.to
+        // The list is sorted by the ends of the prefills. They are added nearly in that order, so few entries move.
+        let index = self.known.partition_point(|known| known.span.to <= prefill.span.to);
+        self.known.insert(index, prefill);
+        let Some(evicted) = evicted else { return false };
+        // The evicted one is missing beside those that began before its end.
+        self.mark_unknown_until(evicted.span.to);
+        self.unjudged.front().is_some_and(|next| next.span.from < evicted.span.to)
     }
 
     /// Forgets the prefills of an engine that has ended: the next one may be slower by design.
@@ -210,7 +209,8 @@ impl Prefills {
         self.unjudged.pop_front_if(|next| next.span.to < until)
     }
 
-    /// Compares a prefill with earlier ones that had as much work, and keeps its length for later comparisons. `None` unless it is slow.
+    /// Compares a prefill with earlier ones that had as much work (prompt tokens to compute), and keeps its length for later comparisons.
+    /// `None` unless it is slow.
     fn compare_with_earlier(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
         let UnjudgedPrefill { rid, span, connection, request_hop, ttft_ns } = prefill;
         if span.from < self.known_since {
@@ -221,19 +221,27 @@ impl Prefills {
         let work = self.work_during(span, connection);
         // For the most work that it can have been. Asked before its own length is added, so that it is not compared with itself.
         let usual_ns = self.usual_ns(class_of(work.at_most));
-        // The work of others may have been that of another scheduler, beside which this one was quick because it had little to do. Its
-        // length would make much work look quick.
-        if work.is_mainly_own() {
-            self.lengths[class_of(work.in_proportion)].record(length_ns, 1);
-        }
+        self.keep_length(length_ns, work);
         let usual_ns = usual_ns?;
-        let is_slow = length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
+        let slow_from_ns = GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
+        if length_ns < slow_from_ns {
+            return None;
+        }
         let comparison = PrefillComparison { tokens: work.at_most, usual_ns };
-        is_slow.then_some(SlowPrefill { rid, span, request_hop, ttft_ns, comparison })
+        Some(SlowPrefill { rid, span, request_hop, ttft_ns, comparison })
     }
 
-    /// Length below which nine of ten prefills stay whose work is of this class (see [`class_of`]) or a lower one. `None` if there are too
-    /// few to compare with.
+    /// Keeps the length of a prefill with this work, unless most of the work was that of other connections. Those may lead to another
+    /// scheduler, beside which this one was quick because it had little to do. Its length would make much work look quick.
+    fn keep_length(&mut self, length_ns: u64, work: PrefillWork) {
+        if work.is_mainly_own() {
+            let times = 1;
+            self.lengths[class_of(work.in_proportion)].record(length_ns, times);
+        }
+    }
+
+    /// Length below which nine of ten prefills stay whose work is of this class or a lower one (classes double the number of tokens: see
+    /// [`class_of`]). `None` if there are too few to compare with.
     fn usual_ns(&self, class: usize) -> Option<u64> {
         if self.lengths[class].count() < MIN_OTHERS {
             return None;
@@ -263,11 +271,15 @@ impl Prefills {
     }
 }
 
+/// Share of the time in which a thread ran, or waited for a CPU.
+fn wanted_share(spent: &TimeUse) -> f64 {
+    spent.share(spent.wanted_ns())
+}
+
 /// Time use in this span of the thread that wanted a CPU least; `None` without samples of half of the span.
 fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
     let uses = threads.filter_map(|thread| thread.use_between(span.from, span.to));
     let sampled_long = uses.filter(|spent| spent.interval_ns >= span.ns() / 2);
-    let wanted_share = |spent: &TimeUse| spent.share(spent.wanted_ns());
     sampled_long.min_by(|one, other| wanted_share(one).total_cmp(&wanted_share(other)))
 }
 
@@ -276,10 +288,11 @@ fn prefill_of(request: &Request) -> Option<Prefill> {
     let times = request.engine_times().unwrap_or_default();
     let prompt_tokens = request.prompt_tokens.or(request.dispatch().and_then(|dispatch| dispatch.prompt_tokens))?;
     let tokens = prompt_tokens.saturating_sub(request.cached_tokens?);
-    // With more tokens than one, it had been decoding before its first chunk.
+    // A first chunk with one token is sent as soon as the prefill ends. One with more tokens was decoded for a while before.
     let ends_at_first_send = request.starts_with_one_token;
     let first_send = if ends_at_first_send { request.sent_first } else { None };
-    let span = PrefillSpan { from: times.batch_entered?, to: times.prefill_finished.or(first_send)? };
+    let end = times.prefill_finished.or(first_send)?;
+    let span = PrefillSpan { from: times.batch_entered?, to: end };
     Some(Prefill { span, tokens, connection: SchedulerConnection::of_request(request) })
 }
 
@@ -309,6 +322,7 @@ impl Ledger {
         if self.silences.is_undecided(now) {
             return;
         }
+        // Requests that wait for their first chunk are sorted by their dispatch.
         let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
         // A request that waits for longer has not begun its prefill, so it need not be waited for.
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
@@ -328,7 +342,7 @@ impl Ledger {
         }
         let scheduler_use = self.scheduler_use(slow);
         // A stopped scheduler computes nothing, and a prefill server has no streams whose silence would show it.
-        let was_stopped = scheduler_use.is_some_and(|used| used.share(used.wanted_ns()) < MIN_WANTED_SHARE);
+        let was_stopped = scheduler_use.is_some_and(|spent| wanted_share(&spent) < MIN_WANTED_SHARE);
         if !was_stopped {
             self.ttft.late_legs.record_slow_prefill(slow, scheduler_use);
         }
@@ -337,14 +351,16 @@ impl Ledger {
     /// Time use of the scheduler's main thread in a prefill; of the idlest one if it is not known which scheduler computed it. `None` if
     /// samples cover less than half of it.
     fn scheduler_use(&self, slow: &SlowPrefill) -> Option<TimeUse> {
+        // The schedulers that may have received its message; all of them if its hop is not known.
+        let hops_into_scheduler = self.hops.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests);
         let request_hops =
-            self.hops.all.iter().filter(|hop| slow.request_hop.is_none_or(|request_hop| hop.id == request_hop));
-        let hops_into_scheduler = request_hops.filter(|hop| hop.carries_requests && !hop.forwards_requests);
-        let receivers = hops_into_scheduler.filter_map(Hop::receiving_thread);
+            hops_into_scheduler.filter(|hop| slow.request_hop.is_none_or(|request_hop| hop.id == request_hop));
+        let receivers = request_hops.filter_map(Hop::receiving_thread);
         let main_threads = receivers.filter_map(|receiver| self.main_thread_beside(receiver));
         if let Some(spent) = idlest_use(main_threads, slow.span) {
             return Some(spent);
         }
+        // Without an observed receive or sample of these, the senders of output are the schedulers.
         let all_schedulers = self.threads.all.iter().filter(|thread| self.is_main_of_scheduler(thread));
         idlest_use(all_schedulers, slow.span)
     }

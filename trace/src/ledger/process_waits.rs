@@ -58,7 +58,8 @@ pub(super) struct ProcessWaits {
 }
 
 impl ProcessWaits {
-    /// Records the waits of a streamed request. Returns whether one of the last `max` was evicted.
+    /// Records the long waits of a streamed request for a process, in the legs of its time to first token. Returns whether one of the last
+    /// `max` was evicted.
     pub(super) fn record_request(&mut self, request: &Request, path: &TtftPath, ttft_ns: u64, max: usize) -> bool {
         let request_number = self.requests;
         self.requests += 1;
@@ -69,17 +70,22 @@ impl ProcessWaits {
                 if to.since(from) < LATE_NS {
                     continue;
                 }
-                if self.list.len() >= max {
-                    self.list.pop_front();
-                    has_evicted = true;
-                }
-                // Kept until `advance_time` drops it.
                 let wait = ProcessWait { request: request_number, leg_from: timed.leg.from, hop, from, to, ttft_ns };
-                self.list.push_back(KeptWait { wait, recorded_at: self.ticked_at });
-                self.recorded += 1;
+                has_evicted |= self.keep_wait(wait, max);
             }
         }
         has_evicted
+    }
+
+    /// Keeps a wait until `advance_time` drops it. Returns whether the oldest one of `max` was evicted.
+    fn keep_wait(&mut self, wait: ProcessWait, max: usize) -> bool {
+        let is_full = self.list.len() >= max;
+        if is_full {
+            self.list.pop_front();
+        }
+        self.list.push_back(KeptWait { wait, recorded_at: self.ticked_at });
+        self.recorded += 1;
+        is_full
     }
 
     /// Advances time, and drops waits so old that the detectors have seen them.
@@ -104,13 +110,13 @@ struct WaitSpan {
 
 /// The parts of a leg (time between two moments before the first token) in which the request waited for one process; at most two.
 fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
-    let mut whole_leg = WaitSpan { hop: None, from: timed.at, to: timed.end() };
+    let whole_leg = WaitSpan { hop: None, from: timed.at, to: timed.end() };
     match (timed.leg.from, timed.leg.to) {
+        // In the process that answers clients, before a hop is known.
         (Arrived, Read) | (Read, Dispatched) => [Some(whole_leg), None],
         (Dispatched, SchedulerReceived) => {
             let Some(wait) = request.details.as_ref().and_then(|details| details.wait) else { return [None, None] };
-            whole_leg.hop = Some(wait.hop);
-            [Some(whole_leg), None]
+            [Some(WaitSpan { hop: Some(wait.hop), ..whole_leg }), None]
         }
         (FirstSent, FirstReceived) => output_spans(&request.streams, timed),
         // The others depend on the engine, or on several processes.
@@ -126,15 +132,15 @@ fn has_changed_receiver(streams: &[Stream]) -> bool {
     groups.len() < streams.len()
 }
 
-/// Waits for the process that receives from the scheduler and for the one that receives from the last hop. With more hops (channels) than
-/// two, only the last one is known.
+/// Waits of a first token on its way from the scheduler to the tokenizer: for the process that receives from the scheduler, and for the one
+/// that receives from the last hop (channel). `streams`: the request on each hop. With more hops than two, only the last wait is known.
 fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
     // After a change of the receiver, it is unknown for which one the request waited.
     if has_changed_receiver(streams) || !streams.iter().all(Stream::is_whole) {
         return [None, None];
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
-    // Within the leg, even if the times of the streams contradict it.
+    // Clamped, so that the waits lie within the leg even if the times of the streams contradict it.
     let sent_on_last = last.first_at.clamp(timed.at, timed.end());
     let wait_on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
     // With two hops, the other one is the scheduler's.

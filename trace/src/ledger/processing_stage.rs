@@ -103,7 +103,8 @@ impl InProcess {
         self.waiting.pop_front_if(|waiting| waiting.count == count)
     }
 
-    /// Returns when the chunk passed the other side of the process, if that is known. Otherwise keeps the chunk until it does.
+    /// Matches a chunk that has passed one `side` of the process: its receive, or its send on the next hop. Returns when the chunk passed
+    /// the other side, if that is known. Otherwise keeps the chunk until it does.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         // All waiting chunks have passed the side `self.side` only.
         if self.side != side {
@@ -114,10 +115,12 @@ impl InProcess {
                 // All waiting chunks are later ones, so this chunk's other time was missed.
                 return None;
             }
+            // From here on, chunks of this side wait.
             self.side = side;
         }
-        if self.waiting.back().is_some_and(|last| last.count > chunk.count) {
-            // The count has restarted.
+        // A lower count than that of the last chunk begins again, and the other side of the chunks before is never matched.
+        let has_count_restarted = self.waiting.back().is_some_and(|last| last.count > chunk.count);
+        if has_count_restarted {
             self.waiting.clear();
         }
         self.waiting.push_back(chunk);
@@ -161,8 +164,8 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the send of a chunk on the hop of the stream with this index. The time since the sender received it counts as time inside
-    /// the sender's process.
+    /// Records the send of a chunk of a request, on the hop (channel) of the stream with this index. If the sender received the chunk on
+    /// another hop, the time since then counts as time inside the sender's process.
     pub(crate) fn record_send(
         &mut self,
         streams: &[Stream],
@@ -175,12 +178,13 @@ impl ProcessingStages {
         let sender = stream.ends.from;
         let is_first_chunk = stream.chunks == 1 && stream.is_whole();
         let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else { return };
-        // Without a hop into the process, it is the first of the path: no chunk passes through it.
+        // Without a hop that leads to the sender, it is the scheduler: no chunk passes through it.
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             // The time through the process begins with the send to it, which is observed even without its receives.
             processing_stage.record_through(chunk.at, chunk.at.since(incoming.first_at));
         }
+        // The time inside begins with the receive of the chunk.
         if processing_stage.shows_receives {
             let received = match_other_side(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
             // A process cannot send a chunk before its receive: the counts matched another one.
@@ -190,7 +194,8 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the receive of a chunk by a role that forwards it.
+    /// Records the receive of a chunk by a process that forwards it. `role`: index of the role of that process. `in_process`: chunks of the
+    /// request that have passed one side of a process only.
     pub(crate) fn record_receive(
         &mut self,
         in_process: &mut Vec<InProcess>,
@@ -220,6 +225,7 @@ fn chunks_in_process(in_process: &mut Vec<InProcess>, role: u16, side: StageSide
     if known_index.is_none() {
         in_process.push(InProcess { role, side, waiting: VecDeque::new() });
     }
+    // A new one is the last.
     let index = known_index.unwrap_or(in_process.len() - 1);
     &mut in_process[index]
 }
@@ -239,13 +245,13 @@ fn match_other_side(
     let other_side = chunks_of_role.take_other_side(side, chunk);
     let waiting = chunks_of_role.waiting.len();
     let is_request_full = waiting > limits.in_process_per_rid;
-    // Only an entry that was just added can exceed the total.
+    // Only a chunk that was just added can exceed the limit over all requests.
     let is_total_full = waiting > waiting_before && *all_waiting >= limits.in_process;
     if is_request_full || is_total_full {
         chunks_of_role.waiting.pop_front();
         limits.count_reached("in_process");
     }
-    // It changes by as many as this list has become longer or shorter.
+    // The number over all requests changes by as many as this list has become longer or shorter.
     let waiting_now = chunks_of_role.waiting.len();
     *all_waiting = (*all_waiting + waiting_now).saturating_sub(waiting_before);
     other_side

@@ -32,10 +32,10 @@ impl Ledger {
 
     /// Rids of the requests with a recent chunk in a frame that waited on a hop (channel) as `wait` asks for.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
+        // The history of recent chunks keeps only hashes of rids.
         let waiting_hashes = self.recent_chunks.rids_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
         let finished = self.finished().map(|summary| &*summary.rid);
-        // The history keeps only hashes of rids.
         live.chain(finished).filter(|rid| waiting_hashes.contains(&self.recent_chunks.hash_rid(rid))).collect()
     }
 
@@ -79,7 +79,7 @@ impl Ledger {
         if !is_silent || request.streams.is_empty() {
             return false;
         }
-        // With missed observations since its last chunk, it may have continued unobserved.
+        // With missed observations on one of its hops since its last chunk, it may have continued unobserved.
         let was_observed = request.streams.iter().all(|stream| self.hops.observed_all_since(stream));
         was_observed && !self.scheduler_may_hold_tokens_back(request)
     }

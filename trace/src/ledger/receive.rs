@@ -1,5 +1,7 @@
 //! Stages of a frame after its send: forwarded, received, processed.
 
+use std::collections::VecDeque;
+
 use super::first_token_waits::{FirstTokenWait, MIN_WAIT_NS};
 use super::hop::{BurstPosition, EarlyReceive};
 use super::lane::{FrameLoad, PendingChunk, SentFrame};
@@ -22,6 +24,13 @@ fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineSt
     let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
     let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
     is_same_burst && engine.is_waiter_pending_after(frames_since_wakeup)
+}
+
+/// Removes and returns the receive of a frame that was reported before its send; `None` if there is none.
+#[inline]
+fn take_early_receive(early_receives: &mut VecDeque<EarlyReceive>, id: FrameId) -> Option<EarlyReceive> {
+    let index = early_receives.iter().position(|early| early.id == id)?;
+    early_receives.remove(index)
 }
 
 /// Keeps when a request's first chunk was received, and returns whether this is the observed receive of it. If it is another receive, and
@@ -56,8 +65,8 @@ fn first_token_wait(request: &Request, sent_at: MonoNs, hop: &Hop, receive: Fram
     })
 }
 
-/// Whether a chunk received at `position` may replace the one before, which the request's waiter has not read yet. False if wakeups are
-/// not observed.
+/// Whether a chunk received at `position` may replace the one before, because the request's waiter (the task that waits for its chunks) has
+/// not read that one yet. False if wakeups of the receiver are not observed.
 #[inline]
 fn may_replace_last_chunk(request: &Request, position: Option<BurstPosition>, engine: &EngineState) -> bool {
     let (Some(now), Some(woken)) = (position, request.last_wakeup) else { return false };
@@ -83,7 +92,9 @@ impl Totals {
         request.burst += 1;
         let predicted = &mut self.predicted;
         predicted.burst_max = predicted.burst_max.max(request.burst);
+        // The waiter finds several chunks. Their tokens depend on the mode: new ones only (incremental) or all so far (cumulative).
         match (engine.waiter, engine.mode) {
+            // The tokens of all chunks but the last are lost.
             (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => self.predict_drop(at, request, loss_memory, limits),
             // The last chunk has the tokens of those that it replaces.
             (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
@@ -91,6 +102,7 @@ impl Totals {
                 predicted.replaced += 1;
             }
             (Some(Waiter::Merges), _) => predicted.merged += 1,
+            // Each is delivered separately.
             (Some(Waiter::YieldsAll), _) => predicted.passed += 1,
             (Some(Waiter::KeepsLast), None) | (None, _) => predicted.unknown += 1,
         }
@@ -129,7 +141,8 @@ struct FrameReceive {
 }
 
 impl Ledger {
-    /// Records the send of a frame, whose chunks are in `pending_receive`.
+    /// Records the send of a frame, whose chunks are in `pending_receive`. The frame is queued until its receive, unless that was reported
+    /// before.
     pub(super) fn queue_sent_frame(
         &mut self,
         at: MonoNs,
@@ -138,22 +151,16 @@ impl Ledger {
         load: FrameLoad,
         forwarded: Option<MonoNs>,
     ) {
+        self.count_sent_frame(at, hop_index, forwarded);
         let chunks = self.pending_receive.len();
         let hop = &mut self.hops.all[hop_index];
-        hop.counts.frames_sent += 1;
-        if let Some(forwarded) = forwarded {
-            hop.counts.frames_forwarded += 1;
-            self.hops.groups[hop.group].relay.record(forwarded.since(at));
-        }
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
         // Without receives, the queue would only grow.
         if !hop.shows.received {
             return;
         }
         // The two ends of a hop may be reported in either order.
-        let early_index = hop.early_receives.iter().position(|early| early.id == id);
-        let early = early_index.and_then(|index| hop.early_receives.remove(index));
-        if let Some(early) = early {
+        if let Some(early) = take_early_receive(&mut hop.early_receives, id) {
             let receive = FrameReceive {
                 at: early.at,
                 hop_index,
@@ -167,8 +174,8 @@ impl Ledger {
             || self.pending_chunks + chunks > self.limits.pending_chunks
         {
             // The limits are for the whole run, but the connection that grows evicts its own frames.
-            let for_chunks = self.pending_frames < self.limits.pending_frames;
-            self.limits.count_reached(if for_chunks { "pending_chunks" } else { "pending_frames" });
+            let has_room_for_frame = self.pending_frames < self.limits.pending_frames;
+            self.limits.count_reached(if has_room_for_frame { "pending_chunks" } else { "pending_frames" });
             // The newest frame of a lane is never evicted.
             let Some(evicted) = lane.evict_oldest() else { break };
             self.pending_frames -= 1;
@@ -180,6 +187,25 @@ impl Ledger {
         self.pending_receive.clear();
         self.pending_frames += 1;
         self.pending_chunks += chunks;
+        self.count_queued_frame(at, hop_index);
+    }
+
+    /// Counts a frame sent on the hop (channel) at this index. `forwarded`: when the relay between both processes had forwarded it.
+    #[inline]
+    fn count_sent_frame(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
+        let hop = &mut self.hops.all[hop_index];
+        hop.counts.frames_sent += 1;
+        if let Some(forwarded) = forwarded {
+            hop.counts.frames_forwarded += 1;
+            self.hops.groups[hop.group].relay.record(forwarded.since(at));
+        }
+    }
+
+    /// Adds a frame sent at `at` to the backlog of its hop (channel), and of the group of hops with the same name: the frames that were
+    /// sent and not received.
+    #[inline]
+    fn count_queued_frame(&mut self, at: MonoNs, hop_index: usize) {
+        let hop = &mut self.hops.all[hop_index];
         hop.counts.backlog += 1;
         hop.counts.backlog_max = hop.counts.backlog_max.max(hop.counts.backlog);
         let group = &mut self.hops.groups[hop.group];
@@ -199,7 +225,7 @@ impl Ledger {
         // The receiver asks for its next frame as soon as it has processed this one.
         hop.requested_at = Some(at);
         let receiver = hop.last_receiver;
-        // `None` if the receive was not observed.
+        // `None` if the receive was not observed. Its processing time is unknown then, and counts as 0.
         let received_at = hop.take_unprocessed(id);
         let processing_ns = received_at.map_or(0, |received_at| at.since(received_at));
         if let Some(received_at) = received_at {
@@ -237,17 +263,8 @@ impl Ledger {
             None => self.hops.index_or_add(id.hop, self.limits.hops),
         };
         let Some(hop_index) = hop_index else { return };
-        let hop = &mut self.hops.all[hop_index];
-        // A process that forwards requests is not the scheduler.
-        if !hop.forwards_requests {
-            self.dispatched.record_received(at, id);
-            self.clientless.record_received_abort(at, id);
-        }
-        hop.counts.frames_received += 1;
-        hop.add_unprocessed(id, at);
-        self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
-        hop.last_receiver = received.by.or(hop.last_receiver);
-        hop.last_received_at = Some(at);
+        self.count_received_frame(at, hop_index, received);
+        // When the receiver asked for the frame, and when it was sent, show whether it waited for the frame.
         let requested = self.take_request_time(at, hop_index, received.by);
         self.received_frame = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
         let sent = self.received_frame.map(|sent| sent.at);
@@ -258,7 +275,7 @@ impl Ledger {
             self.count_wakeup(at, hop_index, position);
         }
         let receive = FrameReceive { at, hop_index, position, sent_at: sent, is_observed: true };
-        let hop = &mut self.hops.all[hop_index];
+        let hop = &self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
             let is_sent = false;
@@ -268,24 +285,47 @@ impl Ledger {
             self.record_queue_wait(receive, at.since(sent));
         } else if hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq)) {
             // Its send has not been observed yet.
-            if hop.early_receives.len() >= self.limits.early_receives {
-                self.limits.count_reached("early_receives");
-            }
-            push_bounded(
-                &mut hop.early_receives,
-                EarlyReceive { id, at, burst_position: position },
-                self.limits.early_receives,
-            );
+            self.keep_early_receive(hop_index, EarlyReceive { id, at, burst_position: position });
         }
     }
 
-    /// Counts a received frame in the wakeup of its receiver. It may be the first one of a new wakeup, which ends the previous one.
+    /// Counts a received frame on its hop (channel), and keeps when and by which thread it was received. If the hop leads to the scheduler,
+    /// that has received the requests or aborts in the frame.
+    #[inline]
+    fn count_received_frame(&mut self, at: MonoNs, hop_index: usize, received: &Received<'_>) {
+        let hop = &mut self.hops.all[hop_index];
+        // A process that forwards requests is not the scheduler.
+        if !hop.forwards_requests {
+            self.dispatched.record_received(at, received.id);
+            self.clientless.record_received_abort(at, received.id);
+        }
+        hop.counts.frames_received += 1;
+        // Until its receiver has processed it.
+        hop.add_unprocessed(received.id, at);
+        // Losses are predicted from the wakeups of the tokenizer, to which the last hop leads.
+        self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
+        hop.last_receiver = received.by.or(hop.last_receiver);
+        hop.last_received_at = Some(at);
+    }
+
+    /// Keeps the receive of a frame until its send is reported. At the limit, the oldest one is evicted.
+    fn keep_early_receive(&mut self, hop_index: usize, early: EarlyReceive) {
+        let early_receives = &mut self.hops.all[hop_index].early_receives;
+        if early_receives.len() >= self.limits.early_receives {
+            self.limits.count_reached("early_receives");
+        }
+        push_bounded(early_receives, early, self.limits.early_receives);
+    }
+
+    /// Counts a received frame in the wakeup of its receiver: the frames that it receives without a wait between them. The frame may be the
+    /// first one of a new wakeup, which ends the previous one.
     fn count_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
         let hop = &mut self.hops.all[hop_index];
         let group = &mut self.hops.groups[hop.group];
         if let Some(frames_of_ended_wakeup) = hop.count_wakeup(position) {
             group.wakeups.record(u64::from(frames_of_ended_wakeup));
         }
+        // With so many frames, it is a burst.
         if hop.current_wakeup_frames() >= BURST_FRAMES {
             group.bursts.record(at);
         }
@@ -330,6 +370,7 @@ impl Ledger {
         loop {
             let hop = &mut self.hops.all[hop_index];
             let lane = hop.lanes.get_mut(&id.lane)?;
+            // Leaves if no frame up to this one is queued.
             let frame = lane.pop_through(id.seq)?;
             self.pending_receive.clear();
             lane.pop_chunks(frame.chunks as usize, &mut self.pending_receive);
@@ -342,13 +383,8 @@ impl Ledger {
             }
             // An earlier frame: it was received some time before.
             hop.counts.frames_received += 1;
-            self.receive_pending_chunks(FrameReceive {
-                at,
-                hop_index,
-                position: None,
-                sent_at: None,
-                is_observed: false,
-            });
+            let unobserved = FrameReceive { at, hop_index, position: None, sent_at: None, is_observed: false };
+            self.receive_pending_chunks(unobserved);
         }
     }
 
@@ -363,7 +399,8 @@ impl Ledger {
         }
     }
 
-    /// Records the receive of the chunks in `pending_receive`, and empties it.
+    /// Records the receive of the chunks in `pending_receive`, and empties it. On a hop (channel) into the tokenizer, the tokenizer
+    /// receives them; on another one, a process that forwards them.
     fn receive_pending_chunks(&mut self, receive: FrameReceive) {
         // Moved out and back, so that its memory is reused.
         let chunks = std::mem::take(&mut self.pending_receive);
@@ -379,8 +416,9 @@ impl Ledger {
                 self.table.prefetch_record(chunk.ticket);
             }
             for chunk in block {
-                let is_first = chunk.number == 1;
-                if is_first && receive.is_observed {
+                // Chunks of a request are numbered on each hop.
+                let is_first_on_hop = chunk.number == 1;
+                if is_first_on_hop && receive.is_observed {
                     self.record_first_chunk_wait(receive, *chunk);
                 }
                 if leads_to_tokenizer {
@@ -427,7 +465,7 @@ impl Ledger {
     }
 
     /// Records the receive of a chunk by the tokenizer. It may replace the chunk before, if the request's waiter (the task that waits for
-    /// its chunks) has not run since. The outcome of that one is then predicted.
+    /// its chunks) has not run since. The outcome of that one is then predicted, by how the engine's waiter treats several chunks.
     fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
@@ -460,7 +498,7 @@ impl Ledger {
         let at = receive.at;
         let Some(request) = self.table.get_mut(ticket) else { return };
         self.hops.all[receive.hop_index].add_unprocessed_request(at, ticket);
-        // Where deliveries are observed, TTFT ends with the first one.
+        // Where deliveries are observed, the time to first token ends with the first one, and is recorded then.
         if !self.hops.any_delivered {
             self.ttft.record_request(request, &mut self.limits);
         }
@@ -477,18 +515,19 @@ impl Ledger {
             self.late_gaps.record_span(sent, at);
             self.late_gap_rids.add_rid(&request.rid);
         }
+        // The waits in a shorter gap are not recorded.
+        if gap_ns < MIN_WAIT_NS {
+            return;
+        }
         let hop = &self.hops.all[receive.hop_index];
-        let is_long = gap_ns >= MIN_WAIT_NS;
-        if is_long && let Some(wait) = first_token_wait(request, sent, hop, receive) {
+        if let Some(wait) = first_token_wait(request, sent, hop, receive) {
             self.waits.add_wait(wait);
         }
-        if is_long {
-            self.record_long_gap(ticket, gap_ns, at);
-        }
+        self.record_long_gap(ticket, gap_ns, at);
     }
 
-    /// Number of chunks predicted to be dropped. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on
-    /// bursts are known.
+    /// Number of chunks predicted to be dropped, because the next chunk of their request came before its waiter (the task that waits for
+    /// them) ran. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on bursts are known.
     pub fn dropped_predicted(&self) -> Option<u64> {
         let predicted = &self.totals.predicted;
         let engine = &self.engine;

@@ -64,6 +64,7 @@ impl Ledger {
         for hop in &mut self.hops.all {
             let receiver = known_or_presumed_receiver(hop, stages, &self.threads);
             let has_waiting_frame = hop.oldest_waiting().is_some_and(|sent| sent <= interval_start);
+            // How the receiver spent the time, and why it was not on a CPU.
             if has_waiting_frame && receiver == Some(sample.thread) {
                 hop.while_waiting = hop.while_waiting.plus(sample.into());
                 hop.away.add_sample(sample);
@@ -73,7 +74,7 @@ impl Ledger {
 
     /// Records how many bytes the kernel's socket buffers hold for the hops of one name.
     pub(super) fn record_queue_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
-        // A hop without frames has no group yet, and its queue is irrelevant.
+        // Hops of one name form a group. One without frames has no group yet, and its queue is irrelevant.
         let Some(group_index) = self.hops.group_named(sample.hop) else { return };
         let mut is_backlog_known = false;
         let mut frames = 0;

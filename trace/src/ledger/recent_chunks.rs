@@ -194,60 +194,96 @@ impl RecentChunks {
     }
 
     /// Reads the history of one request in three passes: its chunks and deliveries, the receives of its frames, the outcomes of its chunks.
+    /// Each kept moment is an event of a chunk or of its frame.
     pub(super) fn history_of(&self, rid: &str) -> RequestHistory {
         let key = self.hasher.hash_one(rid);
-        let mut history = RequestHistory::default();
-        let mut by_frame: HashMap<FrameId, Vec<usize>> = HashMap::new();
-        let mut by_number: HashMap<(HopId, u32), usize> = HashMap::new();
+        let mut collected = CollectedHistory::default();
         for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {
-            let end = (moment.end != NO_COUNT).then_some(moment.end);
-            match moment.kind {
-                MomentKind::Sent | MomentKind::Carried => {
-                    let chunk_index = history.chunks.len();
-                    by_frame.entry(moment.frame_id()).or_default().push(chunk_index);
-                    by_number.insert((moment.hop, moment.number), chunk_index);
-                    history.chunks.push(ChunkRecord {
-                        hop: moment.hop,
-                        number: moment.number,
-                        sent: (moment.kind == MomentKind::Sent).then_some(moment.at),
-                        received: None,
-                        wakeup: None,
-                        tokens: moment.tokens,
-                        end,
-                        outcome: None,
-                        judged_at: None,
-                        merged_into: None,
-                    });
-                }
-                MomentKind::Delivered => {
-                    history.deliveries.push(DeliveryRecord { at: moment.at, tokens: moment.tokens, end });
-                }
-                MomentKind::Received(_) | MomentKind::Judged(_) => {}
-            }
+            collected.add_moment(moment);
         }
+        // A receive names a frame, not a request, so all of them are tried.
         for moment in &self.moments {
-            // A receive names a frame, not a request.
-            let MomentKind::Received(is_known) = moment.kind else { continue };
-            for &chunk_index in by_frame.get(&moment.frame_id()).into_iter().flatten() {
-                history.chunks[chunk_index].received = Some(moment.at);
-                history.chunks[chunk_index].wakeup = is_known.then_some(moment.tokens);
-            }
+            collected.apply_receive(moment);
         }
         for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {
-            let MomentKind::Judged(outcome) = moment.kind else { continue };
-            for number in moment.number..moment.number.saturating_add(moment.seq as u32) {
-                if let Some(&chunk_index) = by_number.get(&(moment.hop, number)) {
-                    let chunk = &mut history.chunks[chunk_index];
-                    chunk.outcome = Some(outcome);
-                    chunk.judged_at = Some(moment.at);
-                    chunk.merged_into = (moment.end != NO_COUNT).then_some(moment.end);
-                }
-            }
+            collected.apply_outcome(moment);
         }
+        let mut history = collected.history;
         // With its first chunk, nothing of the request was evicted: it is the oldest moment of it.
         let is_whole = history.chunks.first().is_some_and(|chunk| chunk.number == 1);
-        history.since = self.moments.front().filter(|_| self.has_evicted && !is_whole).map(|moment| moment.at);
+        history.since = if is_whole { None } else { self.known_since() };
         history
+    }
+}
+
+/// History of a request while it is read from the ring of moments.
+#[derive(Default)]
+struct CollectedHistory {
+    history: RequestHistory,
+    /// Indices of the chunks in each frame.
+    by_frame: HashMap<FrameId, Vec<usize>>,
+    /// Index of each chunk by its hop and its number there.
+    by_number: HashMap<(HopId, u32), usize>,
+}
+
+impl CollectedHistory {
+    /// Appends a chunk or a delivery of the request. Other moments are applied to the chunks later.
+    fn add_moment(&mut self, moment: &Moment) {
+        match moment.kind {
+            MomentKind::Sent | MomentKind::Carried => self.add_chunk(moment),
+            MomentKind::Delivered => {
+                let delivery = DeliveryRecord { at: moment.at, tokens: moment.tokens, end: moment.known_end() };
+                self.history.deliveries.push(delivery);
+            }
+            MomentKind::Received(_) | MomentKind::Judged(_) => {}
+        }
+    }
+
+    /// Appends a chunk of the request, of which the send is known at most.
+    fn add_chunk(&mut self, moment: &Moment) {
+        let chunk_index = self.history.chunks.len();
+        self.by_frame.entry(moment.frame_id()).or_default().push(chunk_index);
+        self.by_number.insert((moment.hop, moment.number), chunk_index);
+        self.history.chunks.push(ChunkRecord {
+            hop: moment.hop,
+            number: moment.number,
+            sent: (moment.kind == MomentKind::Sent).then_some(moment.at),
+            received: None,
+            wakeup: None,
+            tokens: moment.tokens,
+            end: moment.known_end(),
+            outcome: None,
+            judged_at: None,
+            merged_into: None,
+        });
+    }
+
+    /// Sets when the chunks in a frame were received, if the moment is a receive.
+    fn apply_receive(&mut self, moment: &Moment) {
+        let MomentKind::Received(has_wakeup) = moment.kind else { return };
+        let Some(chunk_indices) = self.by_frame.get(&moment.frame_id()) else { return };
+        for &chunk_index in chunk_indices {
+            let chunk = &mut self.history.chunks[chunk_index];
+            chunk.received = Some(moment.at);
+            // A receive has the number of its wakeup in place of tokens.
+            chunk.wakeup = has_wakeup.then_some(moment.tokens);
+        }
+    }
+
+    /// Sets the outcome of neighbouring chunks, if the moment is one.
+    fn apply_outcome(&mut self, moment: &Moment) {
+        let MomentKind::Judged(outcome) = moment.kind else { return };
+        // An outcome has the number of its chunks in place of a frame number.
+        let end_number = moment.number.saturating_add(moment.seq as u32);
+        for number in moment.number..end_number {
+            // The send of a chunk may have been overwritten in the ring.
+            let Some(&chunk_index) = self.by_number.get(&(moment.hop, number)) else { continue };
+            let chunk = &mut self.history.chunks[chunk_index];
+            chunk.outcome = Some(outcome);
+            chunk.judged_at = Some(moment.at);
+            // An outcome has the chunk in whose delivery they are in place of the count.
+            chunk.merged_into = moment.known_end();
+        }
     }
 }
 
@@ -282,6 +318,7 @@ impl RecentChunks {
     /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not
     /// received waits until `now`.
     pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
+        // All receives first: that of a frame may be reported before or after its send.
         let mut receives = FrameReceives::default();
         for moment in &self.moments {
             if matches!(moment.kind, MomentKind::Received(_)) && wait.hops.contains(&moment.hop) {
@@ -337,6 +374,11 @@ impl FrameReceives {
 }
 
 impl Moment {
+    /// Its count of tokens, or the number in place of that; `None` if it has none.
+    fn known_end(&self) -> Option<u32> {
+        (self.end != NO_COUNT).then_some(self.end)
+    }
+
     fn lane_id(&self) -> LaneId {
         LaneId { hop: self.hop, lane: self.lane }
     }

@@ -180,8 +180,8 @@ fn leg_over(history: &RequestHistory, hops_of_leg: &[&CrossedHop<'_>]) -> Option
     })
 }
 
-/// Follows each chunk of the first leg through all legs by token count. A process between two hops may combine chunks, so a chunk continues
-/// in the first one whose count is not below its own, and has the outcome of that one.
+/// Follows each chunk of the first leg through all legs (hops between the same two roles) by token count. A process between two hops may
+/// combine chunks, so a chunk continues in the first one whose count is not below its own, and has the outcome of that one.
 fn follow_chunks(
     legs: &[LifeLeg],
     predicted_losses: Option<&Losses>,
@@ -194,16 +194,22 @@ fn follow_chunks(
     let mut on_last_leg: Vec<Option<&ChunkRecord>> = Vec::new();
     let mut lives: Vec<ChunkLife> = Vec::new();
     for (index, chunk) in origin.chunks.iter().enumerate() {
+        // The chunk itself, and the one of each further leg in which it continues.
         let mut on_each_leg = vec![Some(chunk)];
         for (leg, from) in further_legs.iter().zip(&mut search_from) {
             on_each_leg.push(find_continuation(&leg.chunks, from, chunk, index));
         }
+        // Its outcome is that on the last leg that has one.
         let judged = on_each_leg.iter().rev().flatten().find(|seen| seen.outcome.is_some());
         let last = on_each_leg.last().copied().flatten();
         // Several chunks that continue in one follow each other.
         let previous = on_last_leg.last().copied().flatten();
-        let is_combined = previous.zip(last).is_some_and(|(previous, last)| std::ptr::eq(previous, last));
-        let combined_with = is_combined.then(|| lives[index - 1].combined_with.unwrap_or(index));
+        // Numbers count from 1, so `index` is the number of the chunk before this one.
+        let combined_with = if is_same_chunk(previous, last) {
+            lives.last().map(|previous_life| previous_life.combined_with.unwrap_or(index))
+        } else {
+            None
+        };
         lives.push(ChunkLife {
             sent: chunk.sent,
             waits_ns: on_each_leg.iter().map(|seen| queue_wait_ns(seen.as_ref()?)).collect(),
@@ -218,16 +224,29 @@ fn follow_chunks(
         });
         on_last_leg.push(last);
     }
-    for (index, pair) in on_last_leg.windows(2).enumerate() {
-        if let [Some(chunk), Some(next)] = pair
-            && lives[index].state.is_harmed()
-        {
-            // Indices count from 0, numbers from 1.
-            lives[index].next_in_wakeup =
-                delay_in_wakeup_ns(chunk, next).map(|delay_ns| NextChunk { number: index + 2, delay_ns });
-        }
-    }
+    set_next_in_wakeup(&mut lives, &on_last_leg);
     lives
+}
+
+/// Whether both are the same chunk of a leg.
+fn is_same_chunk(one: Option<&ChunkRecord>, other: Option<&ChunkRecord>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return false };
+    std::ptr::eq(one, other)
+}
+
+/// Sets, for each chunk that was merged or lost, the chunk received next in the same wakeup, which may have replaced it. `on_last_leg`: the
+/// chunk of the last leg in which each of them continues.
+fn set_next_in_wakeup(lives: &mut [ChunkLife], on_last_leg: &[Option<&ChunkRecord>]) {
+    for (index, pair) in on_last_leg.windows(2).enumerate() {
+        let [Some(chunk), Some(next)] = pair else { continue };
+        if !lives[index].state.is_harmed() {
+            continue;
+        }
+        // Indices count from 0, numbers from 1.
+        let next_number = index + 2;
+        lives[index].next_in_wakeup =
+            delay_in_wakeup_ns(chunk, next).map(|delay_ns| NextChunk { number: next_number, delay_ns });
+    }
 }
 
 /// Finds the chunk of a further leg (`chunks`) that carries on `chunk`, the one at `index` on the first leg. `None` if there is none. Moves

@@ -230,7 +230,7 @@ impl Timelines {
         (open.ticket == ticket).then_some(&mut *open.timeline)
     }
 
-    /// Timeline of a record, created if needed. `None` without a record.
+    /// Timeline of the request whose record has this ticket (handle), created if needed. `None` without a record.
     fn get_or_open(&mut self, ticket: Ticket, ledger: &Ledger) -> Option<&mut RequestTimeline> {
         let request = ledger.table.get(ticket)?;
         let index = ticket.slot as usize;
@@ -307,7 +307,8 @@ impl Timelines {
         self.marked_frames.mark_received(received.id, at, capabilities.processed);
     }
 
-    /// Records the chunks of a frame. Returns the requests whose first or finishing chunks are among them.
+    /// Records the chunks of a frame in the timelines of their requests. Returns marks of the requests whose first or finishing chunks are
+    /// among them: later stages of the frame apply to those.
     fn record_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
         if frame.kind == Kind::Abort {
             // An abort has no chunk to mark, but its request has a timeline.
@@ -360,9 +361,11 @@ impl Timelines {
         // The request of the delivery, if it has a record.
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
+        let Some(request) = ledger.table.get(ticket) else { return };
         // Without outcomes, the tokens of its deliveries are not observed.
-        let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
-        let Some(request) = observed else { return };
+        if request.outcomes().is_none() {
+            return;
+        }
         // A delivery is a point of the request's time series, as is a chunk that the scheduler sent.
         timeline.points = timeline.points.saturating_add(1);
         // Noted once, even if the next delivery comes at the same time.

@@ -105,16 +105,23 @@ impl Retries {
         self.ended.insert(hash_rid(rid), AttemptEnd { first_at: at, last_at: at });
     }
 
-    /// Records a sign that the latest attempt with this rid has ended. Its abort follows `delay_ns` later.
-    pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        if self.ended.len() >= MAX_FOLLOWED {
-            // An end whose abort is past ends no retry any more.
-            self.ended.retain(|_, end| !end.is_abort_past(at, delay_ns));
-            if self.ended.len() >= MAX_FOLLOWED {
-                // Retries of these are not recognised, which is no false finding.
-                self.ended.clear();
-            }
+    /// Makes room for the end of another attempt.
+    fn make_room_for_end(&mut self, at: MonoNs, delay_ns: u64) {
+        if self.ended.len() < MAX_FOLLOWED {
+            return;
         }
+        // An end whose abort is past ends no retry any more.
+        self.ended.retain(|_, end| !end.is_abort_past(at, delay_ns));
+        if self.ended.len() >= MAX_FOLLOWED {
+            // Retries of these are not recognised, which is no false finding.
+            self.ended.clear();
+        }
+    }
+
+    /// Records a sign that the latest attempt with this rid has ended: its abort, its last chunk, or the end of its response. The engine
+    /// sends an abort with the rid `delay_ns` later.
+    pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+        self.make_room_for_end(at, delay_ns);
         let end = self.ended.entry(hash_rid(rid)).or_insert(AttemptEnd { first_at: at, last_at: at });
         // A sign after the abort of an earlier attempt is the first one of another attempt.
         if end.is_abort_past(at, delay_ns) {
@@ -134,7 +141,7 @@ impl Retries {
     fn record_dispatch(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         // This dispatch replaces an earlier retry with its rid.
         self.remove_followed(rid);
-        // Nothing is hashed before the first end.
+        // Until an attempt has ended, no rid needs to be hashed.
         if self.ended.is_empty() {
             return;
         }
@@ -148,6 +155,7 @@ impl Retries {
     /// followed retry, which stays followed. Any other one is an abort of the retry itself, which is not followed any more.
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         if let Some(retry) = self.remove_followed(rid) {
+            // By its time: the abort itself does not show which attempt it is for.
             let is_abort_of_earlier = retry.earlier.is_followed_by(at, delay_ns);
             // The dispatch of the retry has removed the end of the earlier attempt, so this is an end since then.
             let has_ended_since_dispatch = self.ended.contains_key(&hash_rid(rid));
@@ -197,8 +205,8 @@ impl Retries {
         }
     }
 
-    /// Counts the followed retry at this index if the abort of an earlier attempt has ended it, and its own client waited for it. It is not
-    /// followed any more then.
+    /// Counts the followed retry (a later attempt with the rid of an earlier one) at this index if the abort of the earlier attempt has
+    /// ended it, and its own client waited for it. It is not followed any more then.
     fn count_if_client_waited(&mut self, index: usize) {
         let Some(retry) = self.followed.get(index) else { return };
         // Until its response begins, a client that leaves is not seen to leave, and may have caused the abort.

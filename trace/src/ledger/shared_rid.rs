@@ -124,8 +124,8 @@ impl Ledger {
         !is_whole || self.predecessors.contains_key(&ticket)
     }
 
-    /// Creates a record for another request with this rid, and returns its ticket. The old record stays until its receives and deliveries
-    /// have come, but only its ticket leads to it.
+    /// Creates a record for another request with this rid (request id), and returns its ticket (the handle of the record). The old record
+    /// stays until its receives and deliveries have come, but only its ticket leads to it.
     fn give_rid_to_new_request(
         &mut self,
         old_ticket: Ticket,
@@ -215,7 +215,8 @@ impl Ledger {
         self.predecessors_of(ticket).any(|predecessor| at.since(predecessor.stream.last_at) < MAX_LATE_NS)
     }
 
-    /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
+    /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name, which
+    /// forms a group with this hop. A stream is a request on one hop.
     pub(super) fn begins_concurrent_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         let is_known_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
@@ -295,6 +296,7 @@ impl Ledger {
     pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else { return false };
         if !request.is_shared() {
+            // The caller judges it, but it may be one of the previous request with the rid.
             doubt_late_delivery(request, at);
             return false;
         }

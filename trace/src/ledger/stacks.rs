@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use super::Ledger;
 use super::hops::Hops;
 use super::limits::push_bounded;
 use super::ttft_path::TtftMoment;
+use super::{Hop, Ledger};
 use crate::clock::MonoNs;
 use crate::event::StackSample;
 use crate::id::ThreadId;
@@ -175,14 +175,14 @@ impl StackRole {
         Some(TopFunction { function, own: function.all.own, running: self.all.running })
     }
 
-    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg that begins with `leg_from`. A
-    /// sample counts once, even if several requests were late then.
+    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg (part of the time to first
+    /// token) that begins with `leg_from`. A sample counts once, even if several requests were late then.
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
+            let is_mostly_late = overlap_ns > samples.to.since(samples.from) / 2;
             let counted_samples = samples.late.counter_of_leg(leg_from);
             let is_counted = *counted_samples > 0;
-            let is_mostly_late = overlap_ns > samples.to.since(samples.from) / 2;
             if !is_counted && is_mostly_late {
                 *counted_samples = samples.own;
                 *self.functions[samples.function].late.counter_of_leg(leg_from) += samples.own;
@@ -279,6 +279,21 @@ struct BacklogWindow {
     thread: ThreadId,
 }
 
+impl BacklogWindow {
+    /// The interval that ends at `at`, after the `last` one. `backlog`: number of frames that wait for the process at its end; `None` if it
+    /// is not seen to receive frames.
+    fn following(last: Option<Self>, at: MonoNs, thread: ThreadId, backlog: Option<u64>) -> Self {
+        let mut is_growing = false;
+        if let Some(frames) = backlog
+            && let Some(frames_before) = last.and_then(|last| last.backlog)
+        {
+            // A few frames are normal, even if they are more than before.
+            is_growing = frames > frames_before && frames >= MIN_BACKLOG;
+        }
+        Self { at, backlog, is_growing, thread }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stacks {
     roles: Vec<StackRole>,
@@ -295,30 +310,16 @@ impl Stacks {
         count_waiting_frames: impl FnOnce() -> Option<u64>,
         limit: usize,
     ) -> bool {
-        let pid = sample.thread.pid;
-        if !self.windows.contains_key(&pid) && self.windows.len() >= MAX_PROCESSES {
-            let longest_silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
-            self.windows.retain(|pid, _| Some(*pid) != longest_silent);
-        }
-        let last = self.windows.get(&pid).copied();
+        let last = self.last_window(sample.thread.pid);
         // All threads of a process share the end of an interval, and a thread's functions follow each other.
         let same_interval = last.filter(|last| last.at == at);
         let begins_thread = same_interval.is_none_or(|window| window.thread != sample.thread);
-        let window = same_interval.unwrap_or_else(|| {
-            let frames = count_waiting_frames();
-            let frames_before = last.and_then(|last| last.backlog);
-            let is_growing = match (frames, frames_before) {
-                (Some(frames), Some(frames_before)) => frames > frames_before && frames >= MIN_BACKLOG,
-                _ => false,
-            };
-            BacklogWindow { at, backlog: frames, is_growing, thread: sample.thread }
-        });
-        self.windows.insert(pid, BacklogWindow { thread: sample.thread, ..window });
-        let role_index = self.roles.iter().position(|stacks| *stacks.role == *sample.role).unwrap_or_else(|| {
-            self.roles.push(StackRole::new(sample.role));
-            self.roles.len() - 1
-        });
-        let role = &mut self.roles[role_index];
+        let window = match same_interval {
+            Some(known) => BacklogWindow { thread: sample.thread, ..known },
+            None => BacklogWindow::following(last, at, sample.thread, count_waiting_frames()),
+        };
+        self.windows.insert(sample.thread.pid, window);
+        let role = self.role_or_add(sample.role);
         role.receives |= window.backlog.is_some();
         role.gil_observed &= sample.gil.is_some();
         let counts = StackCounts {
@@ -333,6 +334,28 @@ impl Stacks {
         }
         // An empty function name means that the thread did not run.
         sample.function.is_empty() || role.add_function(at, sample, window.is_growing, limit)
+    }
+
+    /// Backlog of a process in the last interval of samples; `None` if the process is new. At the limit of processes, a new one evicts the
+    /// one silent longest.
+    fn last_window(&mut self, pid: u32) -> Option<BacklogWindow> {
+        let last = self.windows.get(&pid).copied();
+        if last.is_none() && self.windows.len() >= MAX_PROCESSES {
+            let longest_silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
+            self.windows.retain(|pid, _| Some(*pid) != longest_silent);
+        }
+        last
+    }
+
+    /// Samples of the processes with this role, which is added if unknown.
+    fn role_or_add(&mut self, role: &str) -> &mut StackRole {
+        let known_index = self.roles.iter().position(|stacks| *stacks.role == *role);
+        if known_index.is_none() {
+            self.roles.push(StackRole::new(role));
+        }
+        // A new one is the last.
+        let index = known_index.unwrap_or(self.roles.len() - 1);
+        &mut self.roles[index]
     }
 }
 
@@ -373,17 +396,21 @@ impl Ledger {
 
 /// Number of frames that wait for the process of a sample; `None` if it is not seen to receive frames.
 fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
-    let into_process = hops.all.iter().filter(|hop| match hop.last_receiver {
-        Some(receiver) => receiver.pid == sample.thread.pid,
-        // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
-        None => hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role,
-    });
     // Stays `None` without a hop into the process.
     let mut waiting = None;
-    for hop in into_process {
+    for hop in hops.all.iter().filter(|hop| leads_to_process(hops, hop, sample)) {
         *waiting.get_or_insert(0) += hop.counts.backlog;
     }
     waiting
+}
+
+/// Whether a hop (channel) leads to the process of this sample.
+fn leads_to_process(hops: &Hops, hop: &Hop, sample: &StackSample<'_>) -> bool {
+    if let Some(receiver) = hop.last_receiver {
+        return receiver.pid == sample.thread.pid;
+    }
+    // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
+    hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role
 }
 
 #[cfg(test)]

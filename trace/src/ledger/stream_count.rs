@@ -324,8 +324,8 @@ impl StreamCount {
         CountStep::fits(new)
     }
 
-    /// Counts a chunk whose ids are all so far. If the engine's release is known to list only new ones, and several chunks have
-    /// contradicted that, the repeated ids are a finding.
+    /// Counts a chunk whose ids (`listed`: their number) are all so far. If the engine's release is known to list only new ones (`claim`),
+    /// and several chunks have contradicted that, the repeated ids are a finding.
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
@@ -348,7 +348,7 @@ impl StreamCount {
     }
 
     /// Counts a chunk of which it is not known whether it lists new ids or all so far. The first chunk that allows only one of these
-    /// readings decides it for the stream.
+    /// readings decides it for the stream. `epoch` changes whenever observations of the hop were missed.
     fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
         // In either reading the chunk starts at the first token of its request, so another request has the rid now.
         if listed > 0 && listed == completion && completion < self.highest {
@@ -386,68 +386,83 @@ impl StreamCount {
         }
     }
 
-    /// Records a chunk of a column that lists only new ids, and compares their number with the growth of the count.
+    /// Records a chunk of a column that lists only new ids, and compares their number (`listed`) with the growth of the count to
+    /// `completion`. `epoch` changes whenever observations of the hop were missed.
     fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
-        let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
         if completion <= self.highest && looks_like_first_chunk(reported, listed, completion) {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
-        let new = completion.saturating_sub(self.highest);
         if epoch != self.epoch {
-            self.contradicting_chunks = 0;
-            self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
-            self.rebase_count(listed, completion, epoch);
-            return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
+            return self.rebase_delta(listed, completion, epoch);
         }
+        let new = completion.saturating_sub(self.highest);
         if self.catch_up != CatchUpState::No {
             return self.check_while_catching_up(listed, completion, new);
         }
         let is_behind = completion < self.highest;
         self.highest = self.highest.max(completion);
-        let mixes_requests = self.last_chunk_listed_all();
         if listed == new {
-            if new > 0 {
-                self.contradicting_chunks = 0;
-                if listed != completion {
-                    self.evidence = Evidence::Delta;
-                }
-            }
-            let is_overlap = mixes_requests && (new > 0 || is_behind);
-            let verdict = if is_overlap { CountVerdict::Overlap } else { CountVerdict::Fits };
-            return CountStep::new(new, new, verdict);
+            return self.check_matching_ids(new, completion, is_behind);
         }
         // An abort's ids may be trimmed to what the client asked for.
         if reported.finish == Some(Finish::Abort) {
             return CountStep::new(new, new.min(listed), CountVerdict::Fits);
         }
+        let mixes_requests = self.last_chunk_listed_all();
         if listed < new {
-            // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
-            let starts_new_window = may_list_prompt && reported.retracted;
-            let verdict = if starts_new_window {
-                CountVerdict::Rebased
-            } else if mixes_requests {
-                CountVerdict::Overlap
-            } else {
-                CountVerdict::Loss { missing: new - listed }
-            };
+            let verdict = verdict_of_missing_ids(reported, new - listed, mixes_requests);
             return CountStep::new(new, listed, verdict);
         }
-        if listed == completion && !may_list_prompt {
-            self.contradicting_chunks = self.contradicting_chunks.saturating_add(1);
-            let confirmed = self.contradicting_chunks >= MIN_CONTRADICTIONS;
-            if confirmed {
-                self.evidence = Evidence::Cumulative;
-            }
-            return CountStep::new(new, new, CountVerdict::Inflated { listed, new, confirmed });
+        // The ids beyond the new ones may be those of the prompt's tail, in releases that list it.
+        if reported.claim == IdColumn::DeltaAfterPromptTail {
+            return CountStep::fits(new);
         }
-        let verdict = if may_list_prompt {
-            CountVerdict::Fits
-        } else if mixes_requests {
-            CountVerdict::Overlap
-        } else {
-            CountVerdict::Surplus { extra: listed - new }
-        };
+        if listed == completion {
+            return self.count_contradiction(listed, new);
+        }
+        let verdict =
+            if mixes_requests { CountVerdict::Overlap } else { CountVerdict::Surplus { extra: listed - new } };
         CountStep::new(new, new, verdict)
+    }
+
+    /// Continues a stream whose chunks list only new ids after missed observations. The chunk is not judged.
+    #[inline]
+    fn rebase_delta(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
+        let new = completion.saturating_sub(self.highest);
+        self.contradicting_chunks = 0;
+        // Without ids, the chunk's count may be too low, until a chunk with ids shows it.
+        self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
+        self.rebase_count(listed, completion, epoch);
+        CountStep::new(new, new.min(listed), CountVerdict::Rebased)
+    }
+
+    /// Judges a chunk that lists exactly its `new` tokens. They fit, unless the chunk before listed all ids so far: both then belong to
+    /// different requests with the same rid. `is_behind`: the count of the chunk, `completion`, is below the stream's highest.
+    #[inline]
+    fn check_matching_ids(&mut self, new: u32, completion: u32, is_behind: bool) -> CountStep {
+        // Asked before this chunk ends the row of chunks that listed all.
+        let mixes_requests = self.last_chunk_listed_all();
+        if new > 0 {
+            self.contradicting_chunks = 0;
+            // If all its tokens are new, a list of all ids so far would be the same.
+            if new != completion {
+                self.evidence = Evidence::Delta;
+            }
+        }
+        let is_overlap = mixes_requests && (new > 0 || is_behind);
+        let verdict = if is_overlap { CountVerdict::Overlap } else { CountVerdict::Fits };
+        CountStep::new(new, new, verdict)
+    }
+
+    /// Counts a chunk that lists all ids so far although the release is known to list new ones only. Several such chunks in a row show that
+    /// the stream lists all ids.
+    fn count_contradiction(&mut self, listed: u32, new: u32) -> CountStep {
+        self.contradicting_chunks = self.contradicting_chunks.saturating_add(1);
+        let confirmed = self.contradicting_chunks >= MIN_CONTRADICTIONS;
+        if confirmed {
+            self.evidence = Evidence::Cumulative;
+        }
+        CountStep::new(new, new, CountVerdict::Inflated { listed, new, confirmed })
     }
 
     /// Records a chunk after observations were missed. Chunks without ids then report counts that may be too low, so the stream's count is
@@ -463,6 +478,20 @@ impl StreamCount {
             self.highest = self.highest.max(completion);
             CountStep::new(new_tokens, 0, CountVerdict::Fits)
         }
+    }
+}
+
+/// Verdict on a chunk that lists fewer ids than it has new tokens: `missing` fewer. `mixes_requests`: the chunk before listed all ids so
+/// far, so it may be that of another request with the rid.
+fn verdict_of_missing_ids(reported: ReportedCounts, missing: u32, mixes_requests: bool) -> CountVerdict {
+    // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
+    let starts_new_window = reported.claim == IdColumn::DeltaAfterPromptTail && reported.retracted;
+    if starts_new_window {
+        CountVerdict::Rebased
+    } else if mixes_requests {
+        CountVerdict::Overlap
+    } else {
+        CountVerdict::Loss { missing }
     }
 }
 

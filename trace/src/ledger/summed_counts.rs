@@ -32,13 +32,17 @@ impl Totals {
         };
         // If a request changes its worker, the sum of its counts at the first one can equal a later count at the second.
         let is_plain_count = claimed <= generated;
-        // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
+        if is_plain_count {
+            return false;
+        }
         let claiming_group = request.streams.get(hops_before).map(|stream| stream.group);
         let is_sum = earlier.iter().any(|stream| {
+            // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
+            let is_on_earlier_hop = claiming_group != Some(stream.group);
             // With missed observations, a matching sum may be a coincidence.
-            is_sum_of_counts(stream, claimed) && claiming_group != Some(stream.group) && hops.observed_all_since(stream)
+            is_on_earlier_hop && is_sum_of_counts(stream, claimed) && hops.observed_all_since(stream)
         });
-        if is_plain_count || !is_sum {
+        if !is_sum {
             return false;
         }
         let is_first_sum = !request.has_summed_counts;

@@ -105,11 +105,12 @@ impl Thread {
         }
     }
 
-    /// Adds a sample of the thread. At most `max_samples` are kept.
+    /// Adds a sample of the thread's CPU time, which covers the interval until `at`. At most `max_samples` are kept.
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
         let kept_ns = self.kept_ns(sample.part);
+        // The timeline has a mark with the sums so far at the end of each sample.
         if self.timeline.is_empty() {
-            // A sample lies between two marks, so the first one needs a mark where it begins.
+            // The first sample needs one where it begins, too.
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }

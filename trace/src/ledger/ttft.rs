@@ -162,11 +162,13 @@ pub struct Ttft {
 }
 
 impl Ttft {
-    /// Records a request whose first token has been delivered, or that ends.
+    /// Records the time to first token of a request whose first token has been delivered, or that ends: in total, and by legs (the times
+    /// between two observed moments). A second call for a request changes nothing.
     pub(super) fn record_request(&mut self, request: &mut Request, limits: &mut CountedLimits) {
         let Some(details) = &request.details else { return };
-        // Without an earlier moment and a first send, there is no time to judge.
-        if !details.has_early_moment() || request.sent_first.is_none() || request.is_ttft_recorded {
+        // Without a moment before the first token and its send, there is no time to judge.
+        let has_time = details.has_early_moment() && request.sent_first.is_some();
+        if !has_time || request.is_ttft_recorded {
             return;
         }
         let is_ambiguous = details.wait.is_some_and(|wait| wait.is_ambiguous);
@@ -176,7 +178,7 @@ impl Ttft {
             self.late_legs.judged.shared_rids += 1;
             return;
         }
-        // The path has neither the worker nor the received tokens, to which these two belong.
+        // Without effect here: the path of moments has neither the worker nor the received tokens.
         let worker = None;
         let observes_receives = true;
         let numbers = request.numbers(worker, observes_receives);

@@ -53,15 +53,22 @@ impl UnansweredRequest<'_> {
     }
 }
 
+/// Time allowed for the prefills of prompts with this number of tokens.
+fn prefill_ns(tokens: u64) -> u64 {
+    tokens.saturating_mul(PREFILL_NS_PER_TOKEN)
+}
+
 impl Ledger {
     /// Requests that the scheduler does not answer although it answers later ones, oldest first.
     pub fn unanswered_requests(&self) -> impl Iterator<Item = UnansweredRequest<'_>> {
         let missed = self.hops.missed_messages();
-        // Messages missed since may contain the answer.
-        let unanswered =
-            self.dispatched.waiting.values().filter(move |waiting| {
-                waiting.is_unanswered && waiting.abort.is_none() && waiting.missed_before == missed
-            });
+        let unanswered = self.dispatched.waiting.values().filter(move |waiting| {
+            // Messages missed since its dispatch may contain the answer.
+            let has_missed_messages = waiting.missed_before != missed;
+            // No answer is expected of an aborted request.
+            let is_aborted = waiting.abort.is_some();
+            waiting.is_unanswered && !is_aborted && !has_missed_messages
+        });
         unanswered.map(move |waiting| {
             let hop = waiting.message.hop;
             // Of those answered by now, the ones answered since a later request overtook this one.
@@ -80,7 +87,7 @@ impl Ledger {
         self.dispatched.answered.get(&hop)?.first_chunk_waits.recent_quantile(USUAL_QUANTILE, now)
     }
 
-    /// Finds requests that have waited for too long.
+    /// Finds requests that have waited for too long, once a second.
     pub(super) fn judge_unanswered_requests(&mut self, now: MonoNs) {
         let dispatched = &self.dispatched;
         let is_due = dispatched.judged_at.is_none_or(|at| now.since(at) >= JUDGE_EVERY_NS);
@@ -93,16 +100,20 @@ impl Ledger {
         if self.has_unseen_hops() || !self.hops.each_scheduler_has_request_hop() {
             return;
         }
+        for number in self.overdue_requests(now) {
+            self.mark_unanswered(number);
+        }
+    }
+
+    /// Numbers of the dispatched requests that have waited for their first chunk for too long, although the scheduler answered later ones.
+    fn overdue_requests(&self, now: MonoNs) -> Vec<u64> {
         // By hop; `None` if it cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
-        // The engine may compute prompts of which no output shows yet.
-        let prompts = self.dispatched.waiting.values().filter_map(|waiting| waiting.times.prompt_tokens);
-        let waiting_prefill_ns = prompts.map(u64::from).sum::<u64>().saturating_mul(PREFILL_NS_PER_TOKEN);
+        let waiting_prefill_ns = self.waiting_prefill_ns();
         let mut overdue = Vec::new();
         for (&number, waiting) in &self.dispatched.waiting {
-            let times = waiting.times;
-            if now.since(times.sent) < UNANSWERED_NS {
+            if now.since(waiting.times.sent) < UNANSWERED_NS {
                 // Oldest first: the others wait for less.
                 break;
             }
@@ -114,19 +125,26 @@ impl Ledger {
                 overdue.push(number);
                 continue;
             }
+            // Output of the engine when a later request of the same hop had its first chunk; `None` before that.
             let Some(overtaken) = waiting.overtaken else { continue };
-            let shortest_wait_ns = *(shortest_waits_ns.entry(waiting.message.hop))
-                .or_insert_with(|| self.shortest_unanswered_wait_ns(waiting.message.hop, now));
+            let hop = waiting.message.hop;
+            let shortest_wait_ns =
+                *shortest_waits_ns.entry(hop).or_insert_with(|| self.shortest_unanswered_wait_ns(hop, now));
             let Some(shortest_wait_ns) = shortest_wait_ns else { continue };
-            let prefill_ns = u64::from(times.prompt_tokens.unwrap_or(0)).saturating_mul(PREFILL_NS_PER_TOKEN);
+            // Only the time in which the engine sends output counts.
             let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
-            if busy_ns_since >= shortest_wait_ns.saturating_add(prefill_ns) {
+            let own_prefill_ns = prefill_ns(waiting.times.prompt_tokens.unwrap_or(0).into());
+            if busy_ns_since >= shortest_wait_ns.saturating_add(own_prefill_ns) {
                 overdue.push(number);
             }
         }
-        for number in overdue {
-            self.mark_unanswered(number);
-        }
+        overdue
+    }
+
+    /// Time that the engine may need for the prompts of all requests without a chunk, of which no output shows yet.
+    fn waiting_prefill_ns(&self) -> u64 {
+        let prompts = self.dispatched.waiting.values().filter_map(|waiting| waiting.times.prompt_tokens);
+        prefill_ns(prompts.map(u64::from).sum())
     }
 
     /// Marks the dispatched request with this number as unanswered, unless it has chunks.

@@ -86,21 +86,23 @@ impl AbandonedRequests {
     }
 
     /// Adds an output that the engine discarded, because its request has no client, to those of the request so far (`discarded`). Once they
-    /// span [`ABANDONED_NS`], the request counts as abandoned.
+    /// span [`ABANDONED_NS`], which is longer than an abort takes, the request counts as abandoned.
     pub(super) fn add_discarded_output(&mut self, rid: &str, at: MonoNs, discarded: &mut DiscardedOutputs) {
         discarded.outputs += 1;
         let since = discarded.since.map_or(at, |since| since.min(at));
         discarded.since = Some(since);
-        if discarded.is_abandoned {
+        let was_abandoned = discarded.is_abandoned;
+        discarded.is_abandoned |= at.since(since) >= ABANDONED_NS;
+        if !discarded.is_abandoned {
+            // An abort may still be on its way.
+            return;
+        }
+        if was_abandoned {
             self.outputs += 1;
-        } else if at.since(since) >= ABANDONED_NS {
-            discarded.is_abandoned = true;
+        } else {
             self.requests += 1;
             // With those before it was known to be abandoned.
             self.outputs += discarded.outputs;
-        } else {
-            // Not abandoned yet: an abort may still be on its way.
-            return;
         }
         self.times.record_span(since, at);
         self.keep_longest(AbandonedRequest {

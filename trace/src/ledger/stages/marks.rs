@@ -114,17 +114,15 @@ impl StageMarks {
     /// two of each.
     pub(super) fn take_new_gaps(&mut self, sent: u8, received: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
-        let mut begin = None;
+        // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
+        let Some(first_send) = self.list.iter().find(|mark| mark.name == sent) else { return gaps };
+        let mut latest_send = *first_send;
         for (index, mark) in self.list.iter().enumerate() {
             if mark.name == sent {
-                begin = Some(*mark);
+                latest_send = *mark;
             } else if mark.name == received && !self.is_gap_taken(index) {
-                // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
-                let first_send = || self.list.iter().find(|known| known.name == sent).copied();
-                if let Some(begin) = begin.or_else(first_send) {
-                    self.gaps_taken |= 1 << index;
-                    gaps.push(LoggedGap { receive_index: index, begin, end: *mark });
-                }
+                self.gaps_taken |= 1 << index;
+                gaps.push(LoggedGap { receive_index: index, begin: latest_send, end: *mark });
             }
         }
         gaps

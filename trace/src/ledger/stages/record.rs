@@ -1,15 +1,62 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
-use super::marks::{MarkPlacement, StageMark, offer_slowest};
-use super::{GapPosition, MAX_AWAITED, MAX_STAGE_PAIRS};
+use super::marks::{MarkPlacement, StageMark, StageMarks, offer_slowest};
+use super::{GapPosition, MAX_AWAITED, MAX_STAGE_PAIRS, Stages};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::id::Ticket;
-use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
+use crate::ledger::{Ledger, Request};
+
+impl Stages {
+    /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it
+    /// until `at`. `None` if there is none.
+    fn step_in_chain(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
+        let mut latest_first = marks.list.iter().rev();
+        let before = latest_first.find(|mark| self.meanings[usize::from(mark.name)].chain == Some(chain))?;
+        Some((before.name, at.since(before.at)))
+    }
+
+    /// Records the time from one stage of a request to the next one. Beyond the limit of pairs, a further pair is left out.
+    fn record_step(&mut self, from: u8, to: u8, ns: u64) {
+        let is_kept = self.between.len() < MAX_STAGE_PAIRS || self.between.contains_key(&(from, to));
+        if is_kept {
+            self.between.entry((from, to)).or_default().record(ns);
+        }
+    }
+
+    /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process
+    /// had state then. Returns that number; `None`, and nothing is kept, if it is not logged.
+    fn add_gap_with_states(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
+        let receiver = self.loggers.name_of(received.by);
+        let states = self.logged_processes.states_of(receiver, received.at)?;
+        self.gaps.add_gap_with_states(gap_ns, states);
+        Some(states)
+    }
+
+    /// Keeps the time of a logged stage if it is an end of the gap of its request: the time from its first send to its first receive.
+    /// `position`: that of the stage relative to the gap.
+    fn keep_gap_end(&mut self, request: &mut Request, ticket: Ticket, mark: StageMark, position: GapPosition) {
+        let at = mark.at;
+        match position {
+            GapPosition::Begin => {
+                // Lines of several log files are only nearly in order, so the earliest time counts.
+                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
+                push_bounded(self.awaited.entry(mark.by).or_default(), (at, ticket), MAX_AWAITED);
+            }
+            GapPosition::End => {
+                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
+                push_bounded(&mut self.with_logged_receive, ticket, MAX_AWAITED);
+            }
+            // A later stage shows that the first token was received.
+            GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
+            GapPosition::Other => {}
+        }
+    }
+}
 
 impl Ledger {
-    /// Records a stage of a request in the engine's log.
+    /// Records a stage of a request in the engine's log: a moment that the engine names.
     pub(in crate::ledger) fn record_stage(&mut self, at: MonoNs, stage: &Stage<'_>) {
         if self.engine.is_health_check(stage.rid) {
             return self.count_health_check(stage.rid);
@@ -38,20 +85,13 @@ impl Ledger {
             stages.abandoned.add_discarded_output(&request.rid, at, &mut marks.discarded);
         }
         let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
-        let before_in_chain = meaning.chain.map(|chain| {
-            let mut latest_first = marks.list.iter().rev();
-            let before = latest_first.find(|mark| stages.meanings[usize::from(mark.name)].chain == Some(chain));
-            before.map(|before| (before.name, at.since(before.at)))
-        });
+        let before_in_chain = meaning.chain.map(|chain| stages.step_in_chain(marks, chain, at));
         match marks.insert_mark(mark) {
             MarkPlacement::Last { after } => {
                 let after = before_in_chain.unwrap_or(after);
                 // A repeated stage is no step from one stage to another.
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
-                    let is_kept = stages.between.len() < MAX_STAGE_PAIRS || stages.between.contains_key(&(from, name));
-                    if is_kept {
-                        stages.between.entry((from, name)).or_default().record(ns);
-                    }
+                    stages.record_step(from, name, ns);
                 }
             }
             MarkPlacement::Earlier => stages.counts.late += 1,
@@ -78,13 +118,14 @@ impl Ledger {
         }
     }
 
-    /// Records a gap of a request from a log line that has its length and its end, the stage `received`.
+    /// Records the gap of a request (time from its first send to its first receive) from a log line that has its length and its end, the
+    /// stage `received`.
     fn record_timed_gap(&mut self, ticket: Ticket, received: StageMark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
         let Some(marks) = &mut request.marks else { return };
         let first_sent = stages.stage_names.id_of(self.engine.facts().stages().first_sent);
-        // Ends that are logged one by one are more precise, and a request that is logged twice has one gap.
+        // A send and a receive that are logged one by one are more precise, and a request that is logged twice has one gap.
         let has_logged_send = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
         if has_logged_send || request.gap.get().is_some() {
             return;
@@ -97,8 +138,7 @@ impl Ledger {
         push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
         self.gap.record(received.at, gap_ns);
         self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
-        if let Some(states) = stages.logged_processes.states_of(stages.loggers.name_of(received.by), received.at) {
-            stages.gaps.add_gap_with_states(gap_ns, states);
+        if let Some(states) = stages.add_gap_with_states(received, gap_ns) {
             for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
                 mark.states = Some(states);
             }
@@ -106,28 +146,17 @@ impl Ledger {
         offer_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
-    /// Pairs a request's first send with its first receive, whichever is logged last.
-    fn record_logged_gap(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, position: GapPosition) {
+    /// Records a logged stage that may be the first send or the first receive of a request, and pairs both, whichever is logged last.
+    fn record_logged_gap(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
-        match position {
-            GapPosition::Begin => {
-                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
-                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
-            }
-            GapPosition::End => {
-                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
-                push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
-            }
-            // The first token was received.
-            GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
-            GapPosition::Other => {}
-        }
-        // Sender and send of the first token that has been received.
+        stages.keep_gap_end(request, ticket, mark, position);
+        // Sender and send of the first token whose receive is logged. What that process sent before was received before.
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         let names = self.engine.facts().stages();
-        if matches!(position, GapPosition::Begin | GapPosition::End)
+        let is_gap_end = matches!(position, GapPosition::Begin | GapPosition::End);
+        if is_gap_end
             && let (Some(sent), Some(received)) =
                 (stages.stage_names.id_of(names.first_sent), stages.stage_names.id_of(names.first_received))
         {
@@ -139,11 +168,7 @@ impl Ledger {
                 self.gap.record(end, ns);
                 request.gap = request.gap.get().map_or(ns, |known_ns| known_ns.max(ns)).into();
                 self.worst_gap.keep_longest(end, &request.rid, ns);
-                let states = stages.logged_processes.states_of(stages.loggers.name_of(gap.end.by), end);
-                marks.list[gap.receive_index].states = states;
-                if let Some(states) = states {
-                    stages.gaps.add_gap_with_states(ns, states);
-                }
+                marks.list[gap.receive_index].states = stages.add_gap_with_states(gap.end, ns);
             }
         }
         if let Some(gap) = request.gap.get() {
