@@ -185,6 +185,11 @@ impl Ledger {
                     // The chunk is late, so it is no contradiction.
                     step.verdict = CountVerdict::Fits;
                 }
+                let found = request.take_back_wire_loss(context.group, chunk.listed.unwrap_or(0));
+                if found.on_hop > 0 {
+                    step = CountStep { carried: found.on_hop, verdict: CountVerdict::Late, ..step };
+                    self.totals.wire_loss.take_back(chunk.rid, found.of_request, request.wire_missing);
+                }
                 let out_of_order = &mut self.hops.groups[context.group].out_of_order;
                 out_of_order.record_occurrence(context.at, chunk.rid, tokens_behind.into());
             }
@@ -251,6 +256,7 @@ impl Ledger {
             }
             // `Fits` has returned above; the others say nothing about tokens.
             CountVerdict::Fits
+            | CountVerdict::Late
             | CountVerdict::Rebased
             | CountVerdict::Repeat
             | CountVerdict::Restart
@@ -342,7 +348,7 @@ impl Ledger {
         if context.is_last_hop {
             self.pending_receive.push(PendingChunk {
                 ticket,
-                tokens: if matches!(step.verdict, CountVerdict::Loss { .. }) { step.carried } else { step.new },
+                tokens: step.tokens_on_hop(),
                 end_count,
                 number,
                 is_first: is_first && is_whole && !is_ambiguous_first,

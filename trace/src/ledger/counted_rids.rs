@@ -42,6 +42,15 @@ impl CountedRids {
         }
     }
 
+    /// Removes a request that was counted.
+    pub(super) fn remove_rid(&mut self, rid: &str) {
+        let hash = hash_rid(rid);
+        self.counted = self.counted.saturating_sub(1);
+        let kept = Arc::make_mut(&mut self.kept);
+        kept.all.remove(&hash);
+        kept.in_order.retain(|other| *other != hash);
+    }
+
     /// Number of requests, with those that are not kept any more.
     pub fn counted(&self) -> u64 {
         self.counted

@@ -110,6 +110,15 @@ pub struct Request {
     pub(crate) predicted: Option<Box<Losses>>,
 }
 
+/// Tokens that seemed to be missing, and that a late chunk brought.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundTokens {
+    /// Tokens that are missing no more on the chunk's hop.
+    pub(crate) on_hop: u32,
+    /// Those of them that are missing on no other hop.
+    pub(crate) of_request: u32,
+}
+
 impl Request {
     pub(crate) fn new(rid: &str, at: MonoNs) -> Self {
         Self { rid: rid.into(), first_at: at, last_at: at, is_mapped: true, ..Self::default() }
@@ -211,6 +220,21 @@ impl Request {
         let newly_missing = stream.missing_tokens.saturating_sub(self.wire_missing);
         self.wire_missing += newly_missing;
         newly_missing
+    }
+
+    /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought at most `tokens` of them.
+    #[cold]
+    pub(crate) fn take_back_wire_loss(&mut self, group: usize, tokens: u32) -> FoundTokens {
+        let mut on_hop = 0;
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_on_group(group)) {
+            let found = stream.missing_tokens.min(tokens - on_hop);
+            stream.missing_tokens -= found;
+            on_hop += found;
+        }
+        let missing = self.streams.iter().map(|stream| stream.missing_tokens).max().unwrap_or(0);
+        let of_request = self.wire_missing.saturating_sub(missing);
+        self.wire_missing -= of_request;
+        FoundTokens { on_hop, of_request }
     }
 
     /// Adds the chunk received last to the predicted losses. The next one, received at `at`, replaced it before the task that waits for the

@@ -62,6 +62,8 @@ pub(crate) enum CountVerdict {
     Restart,
     /// Tokens between the previous chunk and this one never crossed this hop.
     Loss { missing: u32 },
+    /// The chunk was overtaken by a later one on another connection: it brings tokens that seemed to be missing.
+    Late,
     /// The chunk lists more ids than it has new tokens, and no known behaviour explains it.
     Surplus { extra: u32 },
     /// The chunk lists fewer ids than its count, after one that listed all ids so far: they belong to different requests with the same rid.
@@ -86,6 +88,15 @@ impl CountStep {
 
     pub(crate) fn fits(new: u32) -> Self {
         Self::new(new, new, CountVerdict::Fits)
+    }
+
+    /// Tokens that the chunk brings to the hop: not those that are missing before it.
+    #[inline]
+    pub(crate) fn tokens_on_hop(self) -> u32 {
+        match self.verdict {
+            CountVerdict::Loss { .. } | CountVerdict::Late => self.carried,
+            _ => self.new,
+        }
     }
 
     fn without_tokens(verdict: CountVerdict) -> Self {

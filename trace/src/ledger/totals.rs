@@ -45,10 +45,36 @@ impl AffectedRequests {
         }
     }
 
+    /// Removes a request that was not affected after all.
+    fn remove_request(&mut self, rid: &str) {
+        self.rids = self.rids.saturating_sub(1);
+        if self.rids == 0 {
+            *self = Self::default();
+            return;
+        }
+        self.requests.remove_rid(rid);
+        // The second worst is not known. The next one takes its place.
+        if *self.worst == *rid {
+            self.worst = Box::default();
+            self.amount = 0;
+        }
+    }
+
     /// Adds an occurrence that counts by itself, as [`Self::record_request`] adds a request that was not counted before.
     pub(crate) fn record_occurrence(&mut self, at: MonoNs, rid: &str, amount: u64) {
         let is_first_time = true;
         self.record_request(at, rid, amount, is_first_time);
+    }
+}
+
+impl AffectedTotal {
+    /// Takes back an amount that was counted for a request. `remaining`: what is left of the request's amount.
+    #[cold]
+    pub(crate) fn take_back(&mut self, rid: &str, amount: u32, remaining: u32) {
+        self.total = self.total.saturating_sub(amount.into());
+        if amount > 0 && remaining == 0 {
+            self.requests.remove_request(rid);
+        }
     }
 }
 

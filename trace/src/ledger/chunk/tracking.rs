@@ -34,6 +34,10 @@ impl Ledger {
             let skipped = 1;
             return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
         }
+        if step.verdict == CountVerdict::Late {
+            // The receiver may pass on the chunks in either order.
+            tracker.mark_uncertain();
+        }
         tracker.set_hop(stream.hop);
         tracker.is_incomplete |= !stream.is_whole();
         let entry = entry_of_chunk(stream, step, context, count);
