@@ -29,9 +29,10 @@ pub(super) struct ServerRequest<'a> {
 /// Whether a prefill may have ended at `at`. It may if no known moment of the request before that end is later, and its first send is not
 /// earlier.
 fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
-    let moments = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
-    let mut earlier_times = moments.into_iter().filter_map(|moment| path.time_of(moment));
-    let is_behind_all = earlier_times.all(|earlier| earlier <= at);
+    let moments_before_end =
+        [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
+    let mut times_before_end = moments_before_end.into_iter().filter_map(|moment| path.time_of(moment));
+    let is_behind_all = times_before_end.all(|earlier| earlier <= at);
     let is_before_first_send = path.time_of(TtftMoment::FirstSent).is_none_or(|sent| at <= sent);
     is_behind_all && is_before_first_send
 }
