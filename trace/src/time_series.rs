@@ -582,6 +582,7 @@ impl TimeSeries {
     /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
     pub fn recent_seconds(&self, ledger: &Ledger) -> RecentSeconds {
         let mut seconds = self.recent_seconds.clone();
+        // With a maximum of 0, no seconds are kept.
         if seconds.max_slots > 0
             && let Some(current) = self.current_slot(ledger)
         {

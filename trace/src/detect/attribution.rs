@@ -345,7 +345,8 @@ struct WaitTimes {
 }
 
 impl WaitTimes {
-    /// Sums the waits on these hops, over the run and over the last ten seconds.
+    /// Sums the waits of chunks and of requests' first tokens on these hops, over the run and over the last ten seconds. The parts of long
+    /// first-token gaps (from the scheduler's send to the tokenizer's receive) that were spent there are summed over the run only.
     fn on_hops(members: &[&Hop], now: MonoNs) -> Self {
         let mut chunk = [LegTime::default(); 2];
         let mut first_token = [LegTime::default(); 2];
@@ -410,7 +411,8 @@ pub struct HopReceiver {
 
 impl HopReceiver {
     /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one of them than for the
-    /// others, the state is that of this receiver alone. `busy` is the share of the run, of length `run_ns`, for which all of them were busy.
+    /// others, the state is that of this receiver alone. `busy` is the share of the run for which all of them were busy, and `run_ns` the
+    /// length of the run.
     pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, run_ns: u64) -> Self {
         let Some(hop_of_slowest) = slowest_receiver(members, ledger.now()) else {
             let worker = None;

@@ -33,7 +33,7 @@ fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f
     }
     let functions = stacks.functions();
     let write_functions = functions.iter().filter(|function| writes_response(function));
-    // Samples with the function anywhere on the stack: what it calls is part of the write.
+    // Samples with the function anywhere on the stack, because its callees are part of the write.
     let writing: u64 = write_functions.map(|function| function.growing.total).sum();
     Some(writing as f64 / running as f64)
 }

@@ -78,6 +78,7 @@ fn describe_begins(context: &DetectContext<'_>) -> String {
 /// stand between the length of the silence and the number of open streams.
 fn describe_waiting_requests(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
+    // `rids` is the number of these requests, and `amount` the longest wait.
     if silenced.requests.rids == 0 {
         return String::from(" while");
     }
@@ -92,10 +93,12 @@ fn describe_waiting_requests(ttft: &Ttft) -> String {
 /// Adds the requests that waited for their first token because of the silences.
 fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
     let silenced = context.ledger.ttft().silenced();
+    // `rids` is the number of these requests, and `amount` the longest wait.
     let late = &silenced.requests;
     if late.rids == 0 {
         return;
     }
+    // On which the worst one waited for the scheduler.
     let hop = silenced.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned());
     verdict
         .rid(&late.worst)

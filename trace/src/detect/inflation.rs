@@ -8,7 +8,7 @@ use crate::words::{count, plural};
 /// consumer would count several times if it summed the chunks.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
-    // What deliveries to clients claim, and what the chunks on the wire would add up to. `seen` has the affected requests.
+    // Counts by deliveries to clients, and by the chunks on the wire. `seen` has the affected requests.
     let claimed = &totals.claimed_inflation;
     let on_wire = &totals.wire_inflation;
     if claimed.seen.rids > 0 {

@@ -44,7 +44,7 @@ fn detector_index(kind: &str) -> Option<usize> {
     ALL.iter().position(|detector| detector.kind == kind)
 }
 
-/// Longest wait in the evidence of a finding: of the oldest frame or request, or the length of a silence of the engine. 0 if it has neither.
+/// Longest wait in the evidence of a finding: that of the oldest frame or request, or a silence of the engine. 0 if it has neither.
 fn longest_wait_ns(finding: &Finding) -> u64 {
     let evidence = &finding.verdict.evidence;
     let mut longest_ns = 0;

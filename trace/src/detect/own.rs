@@ -77,6 +77,7 @@ fn undecoded_severity(carry_requests: bool, undecoded_share: f64) -> Severity {
 /// Reports observations that tokengap missed. They are never a loss in the engine.
 pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut Verdicts) {
     let missed = context.ledger.totals().missed;
+    // Those that the source of events reported, and frames whose numbers are missing without a report.
     let all_missed = missed.reported().saturating_add(missed.unannounced);
     if all_missed == 0 {
         return;

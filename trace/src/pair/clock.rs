@@ -132,8 +132,9 @@ impl ClockBounds {
         self.requests_of_two_clocks += u64::from(excludes_lead_of_zero);
     }
 
-    /// The greatest lower and the smallest upper limit of the lead of the decode server's clock, which is how far it is ahead of the prefill
-    /// server's. Each request sets limits. If they contradict each other, returns those around the lead that the fewest limits contradict.
+    /// The greatest lower and the smallest upper limit of the lead of the decode server's clock, which is how far it is ahead of the
+    /// prefill server's. Each request sets limits. If they contradict each other, returns those around the lead that the fewest limits
+    /// contradict.
     fn agreed_limits(&mut self) -> AgreedLimits {
         // The other functions search in sorted limits.
         self.lower_limits_ns.sort_unstable();
@@ -146,7 +147,7 @@ impl ClockBounds {
         if !self.are_contradictory() {
             return strictest;
         }
-        // It is one of the lower limits. There is one, since the limits contradict each other.
+        // The lead is one of the lower limits. The list is not empty, since the limits contradict each other.
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         // The smallest upper limit that this lead does not exceed.
         let most_ns = self.upper_limits_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);

@@ -128,7 +128,7 @@ impl LegRule {
         let late = candidates.iter().filter(|request| request.is_late_by(min_ns));
         let mut list: Vec<LateRequest<'p>> = late.copied().collect();
         list.sort_by_key(|late| late.span.from);
-        // On a leg without schedulers, such as a transfer, one that has stopped shows only as a pause. The late requests of a pause count once.
+        // On a leg without schedulers, such as a transfer, a stopped one shows only as a pause. The late requests of a pause count once.
         let independent =
             if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
         LateRequests { list, independent: independent as u64 }
@@ -332,7 +332,7 @@ fn finding_of_late_requests(
 ) -> Option<PairFinding> {
     let longest_ns = late.worst()?.ns();
     let share_of_all = share_of(late.sum_ns(), ttft_ns);
-    // Where it takes little of the time of all requests, another leg matters more.
+    // If the leg takes little of the time of all requests, another leg matters more.
     let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(longest_ns)? };
     // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
     let summary = format!(

@@ -318,8 +318,8 @@ impl<'a> Pair<'a> {
         if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
     }
 
-    /// The leg (part of the time to first token between two moments) with the greatest share. `None` without any time to first token, and if
-    /// the clocks' uncertainty leaves open which it is.
+    /// The leg (part of the time to first token between two moments) with the greatest share. `None` without any time to first token, and
+    /// if the clocks' uncertainty leaves open which it is.
     pub fn worst_leg(&self) -> Option<&PairLegLengths> {
         let worst = self.legs.iter().max_by_key(|lengths| lengths.sum_ns)?;
         // At worst, its sum is the smallest possible one, and that of another leg the greatest.

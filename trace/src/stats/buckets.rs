@@ -84,8 +84,8 @@ impl Buckets {
 
     /// Resets all counters.
     pub fn clear(&mut self) {
+        // Without values, the minimum is the largest possible duration. Filling the counters costs more than this check.
         let is_empty = self.min == u64::MAX && self.max == 0;
-        // Filling the counters costs more than this check.
         if is_empty {
             return;
         }

@@ -152,8 +152,8 @@ impl Distribution {
         inner.count() - inner.histogram.count_between(0, ns.min(LONGEST_NS))
     }
 
-    /// Non-empty buckets in order, each as its start, its end (exclusive) and the number of its values. A bucket is at most an eighth of its
-    /// start wide, so it has the values of several buckets of the histogram.
+    /// Non-empty buckets in order, each as its start, its end (exclusive) and the number of its values. A bucket is at most an eighth of
+    /// its start wide, so it has the values of several buckets of the histogram.
     pub fn bucket_counts(&self) -> Vec<[u64; 3]> {
         let mut rows: Vec<[u64; 3]> = Vec::new();
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
