@@ -162,7 +162,7 @@ impl<'l> Attribution<'l> {
         let mut seen_roles: Vec<&str> = Vec::new();
         for group_index in output_groups_in_path_order(ledger) {
             let group = &ledger.groups()[group_index];
-            // Of the processes to which the group leads.
+            // Role of the processes to which the group leads.
             let role = group.ends.as_str().to;
             let hops_into_role = output_hops_into(ledger, role);
             let busy = busy_share(ledger, hops_into_role.iter().copied(), run_ns);

@@ -120,7 +120,8 @@ impl LateConsumer<'_> {
         )
     }
 
-    /// Adds a verdict with the evidence common to all consumer detectors.
+    /// Adds a verdict with the evidence common to all detectors of consumers, the threads that receive frames. Shares are those of the
+    /// judged interval, which begins when the oldest waiting frame was sent, but at most ten seconds ago.
     pub(super) fn add_verdict<'v>(
         &self,
         context: &DetectContext<'_>,

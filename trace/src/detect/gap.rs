@@ -141,6 +141,7 @@ fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
 fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
+    // Distribution of these gaps.
     let gap = ledger.gap();
     // All gaps may still be open: then only the waits so far are known.
     if gap.count() == 0 {

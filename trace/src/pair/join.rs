@@ -245,8 +245,9 @@ impl<'a> Pair<'a> {
         self.has_all_prefill_requests().then_some(only as u64)
     }
 
-    /// Sums the legs of all joined requests with a time to first token.
+    /// Sums the legs (parts of the path between two moments) of all joined requests with a time to first token.
     fn add_up_legs(&mut self) {
+        // In the order of the path, because moments compare in this order.
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.prefill_rid.is_some()) {
             let Some(ttft_ns) = row.ttft_ns else { continue };

@@ -72,12 +72,15 @@ impl Buckets {
     /// Copies the values into a tally, which stores only the buckets that have any.
     pub(crate) fn tally(&self) -> Tally {
         let mut counts = Vec::new();
-        let buckets = self.counts.iter().flat_map(|buckets| buckets.iter().enumerate());
-        for (bucket, &count) in buckets {
-            if count > 0 {
-                counts.push(BucketCount { bucket: bucket as u16, count });
+        // The counters are allocated at the first value.
+        if let Some(all_counts) = &self.counts {
+            for (bucket, &count) in all_counts.iter().enumerate() {
+                if count > 0 {
+                    counts.push(BucketCount { bucket: bucket as u16, count });
+                }
             }
         }
+        // Without values, the minimum of the counters is the largest possible duration, and that of a tally 0.
         let min = if counts.is_empty() { 0 } else { self.min };
         Tally { counts, min, max: self.max }
     }
