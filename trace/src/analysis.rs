@@ -54,7 +54,8 @@ impl Analysis {
         self.ledger.keep_timelines();
     }
 
-    /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
+    /// Applies an event to the ledger, and counts it in its slot, a second of the time series. This is the hot path: a chunk of a known
+    /// request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         // Does nothing except in tests of faults.
         fault::inject_at("ledger");
@@ -62,7 +63,7 @@ impl Analysis {
         self.time_series.advance_to(event.at, &mut self.ledger);
         let is_late = self.time_series.expect_event(event.at, &self.ledger);
         self.ledger.apply(event);
-        // The slot of a late event is over, so its counts are moved there.
+        // The ledger has counted a late event in the current slot. The counts are moved to the slot of the event, which is over.
         if is_late {
             self.time_series.count_late_event(event.at, &self.ledger);
         }

@@ -73,9 +73,9 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
     }
 }
 
-/// Number of hops on the longest path from any role to `role`.
+/// Number of hops on the longest path from any role to `role`. A hop connects a sender to a receiver.
 pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
-    // A path in a circle has no end.
+    // Hops in a circle are a path without an end.
     let max_depth = MAX_DEPTH.min(hops.len());
     // Backwards: the roles that are this many hops before `role`.
     let mut roles = vec![role];

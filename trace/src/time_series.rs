@@ -133,7 +133,7 @@ pub struct SlotValues {
 }
 
 impl SeriesSlot for SlotValues {
-    /// Adds the values of the following slot: counts are summed, and of levels the maximum is kept.
+    /// Adds the values of the following slot (a second or more): counts are summed, and of levels the maximum is kept.
     fn join_next(&mut self, next: &Self) {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
@@ -142,6 +142,7 @@ impl SeriesSlot for SlotValues {
         self.receives_ended &= next.receives_ended;
         self.deliveries_ended &= next.deliveries_ended;
         self.sends_ended &= next.sends_ended;
+        // Hops and threads that were first observed in the following slot are added at the end.
         if self.hops.len() < next.hops.len() {
             self.hops.resize_with(next.hops.len(), HopSlot::default);
         }
@@ -176,7 +177,7 @@ struct ThreadTotal {
 }
 
 impl SlotStart {
-    /// Values of the slot that began with this reading and ends now.
+    /// Values of the slot that began with this reading of the ledger's counters and ends now. Counts are those since then.
     fn values_since(&self, ledger: &Ledger) -> SlotValues {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         SlotValues {
@@ -225,17 +226,21 @@ impl SlotStart {
         }
     }
 
-    /// Adds the threads whose samples began in the slot that ends. Of those that are off the token path, keeps at most `max_off_path`.
+    /// Adds the threads whose samples began in the slot that ends. Those on the token path, which receive frames or are main threads, have
+    /// a limit of their own. Of the others, keeps at most `max_off_path`.
     fn add_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
         let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
         for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
+            if self.threads.iter().any(|known| known.id == thread.id) {
+                continue;
+            }
             let count_off_path = self.threads.len() - count_on_path;
             let is_of_path = is_on_path(thread);
             let has_room = if is_of_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
-            let is_known = self.threads.iter().any(|known| known.id == thread.id);
-            if has_room && !is_known {
+            if has_room {
                 count_on_path += usize::from(is_of_path);
+                // It had used no time at the start of the slot.
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
@@ -373,7 +378,7 @@ impl RecentSeconds {
         self.slots.get_mut(index).map(Arc::make_mut)
     }
 
-    /// Traffic of the seconds of a window.
+    /// Sums the traffic of the seconds of a window, of each group of hops apart. Seconds that are not kept count nothing.
     pub fn traffic_in(&self, window: RecentWindow) -> RecentTraffic {
         let mut traffic = RecentTraffic { window, tokens_sent: 0, hops: Vec::new() };
         for slot in window.slots().filter_map(|second| self.second(second)) {
@@ -474,6 +479,7 @@ impl TimeSeries {
             return;
         }
         self.end_second(ledger);
+        // Whole seconds without any event between the one that has ended and the one of `now`.
         let silent_seconds = now.since(self.slot_end) / SLOT_NS;
         self.add_silent_seconds(silent_seconds, ledger);
         let passed_ns = SLOT_NS.saturating_mul(silent_seconds + 1);
@@ -576,6 +582,7 @@ impl TimeSeries {
     /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
     pub fn recent_seconds(&self, ledger: &Ledger) -> RecentSeconds {
         let mut seconds = self.recent_seconds.clone();
+        // With a maximum of 0, no seconds are kept.
         if seconds.max_slots > 0
             && let Some(current) = self.current_slot(ledger)
         {

@@ -1,7 +1,5 @@
 //! Requests that the scheduler continues after their clients disconnected or they were aborted.
 
-use std::fmt::Write as _;
-
 use super::{DetectContext, Severity, Verdicts};
 use crate::ledger::AbandonedRequests;
 use crate::words::{duration, plural};
@@ -9,8 +7,8 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the report lists more.
 const MAX_NAMED: usize = 3;
 
-/// Reports abandoned requests, which the engine continues although nobody receives their output. If none were observed, the numbers are
-/// those of the engine's log.
+/// Reports abandoned requests, which the engine continues although nobody receives their output: their clients left, or they were aborted.
+/// If none were observed, the numbers are those of the engine's log.
 pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
     // Without a longest one, no request was abandoned.
@@ -84,16 +82,19 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     let longest = abandoned.longest();
     let without_abort = longest.iter().filter(|request| request.abort.is_none()).count();
     let ignored = longest.iter().filter(|request| request.has_ignored_abort()).count();
-    let ignored_state = if ignored == 1 { "ignored its abort" } else { "ignored their aborts" };
-    let mut words = String::new();
-    for (requests, state) in [(without_abort, "without an abort"), (ignored, ignored_state)] {
-        if requests > 0 {
-            // Only the first part says that both numbers are those of the longest requests.
-            let scope = if words.is_empty() { scope_of_longest(abandoned) } else { String::new() };
-            let _ = write!(words, "; {scope}{requests} {state}");
-        }
+    let mut parts = Vec::new();
+    if without_abort > 0 {
+        parts.push(format!("{without_abort} without an abort"));
     }
-    words
+    if ignored > 0 {
+        let aborts = if ignored == 1 { "its abort" } else { "their aborts" };
+        parts.push(format!("{ignored} ignored {aborts}"));
+    }
+    if parts.is_empty() {
+        return String::new();
+    }
+    // Says once that both numbers are those of the longest requests.
+    format!("; {}{}", scope_of_longest(abandoned), parts.join("; "))
 }
 
 /// Returns the advice for the engine's release. If the engine's facts have none, observed requests get a general one, and requests that

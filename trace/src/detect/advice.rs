@@ -105,8 +105,8 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
     hop_advice_by_state(engine, attribution, hop, None)
 }
 
-/// Advice for frames that wait on a hop, by the state of its receiving thread. `observed` is the state that the caller found in other
-/// samples. It is used if the attribution has no state for the hop.
+/// Advice for frames that wait on a hop (a connection between two processes), by the state of its receiving thread. The attribution has
+/// that state if the thread is sampled. Without it, `observed` is used, the state that the caller found by other observations.
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,
@@ -116,12 +116,12 @@ pub(super) fn hop_advice_by_state(
     // The part of the path that is the wait on this hop.
     let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
     let Some(leg) = leg else { return String::from("the receiver of this hop is slower than its senders") };
-    match observed {
-        Some(observed_state) if leg.thread == ThreadState::Unknown => {
-            leg_advice(engine, &Leg { thread: observed_state, ..leg.clone() })
-        }
-        _ => leg_advice(engine, leg),
+    if leg.thread == ThreadState::Unknown
+        && let Some(observed_state) = observed
+    {
+        return leg_advice(engine, &Leg { thread: observed_state, ..leg.clone() });
     }
+    leg_advice(engine, leg)
 }
 
 /// Advice for first tokens that wait. `bottleneck` is the leg (a hop or a process on the tokens' path) with at least half of the wait, if
@@ -154,17 +154,20 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver())
 }
 
-/// Advice for chunks merged into the delivery of a later one, by how busy their receiver is in the attribution.
+/// Advice for chunks merged into the delivery of a later one, by the share of the run for which their receiver was busy. That share is in
+/// the attribution, which divides the tokens' time among the legs (parts) of their path.
 pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) -> String {
     let receiver = engine.receiver();
     let wakeup = format!("the {receiver}'s event loop receives several frames in one wakeup");
     let leg = attribution.legs.iter().find(|leg| leg.role == receiver);
     let receivers = Receivers { role: receiver, count: leg.map_or(0, |leg| leg.receivers) };
+    // `None` if its work is not observed.
     let Some(busy) = leg.and_then(|leg| leg.busy) else {
         return with_relief(&format!("{wakeup}: look at its CPU use"), engine, receivers);
     };
     let busy_percent = percent(busy);
     if busy < SPARE_TIME_SHARE {
+        // It has time to spare, so only stalls can have put it behind.
         format!(
             "{wakeup}, although it is busy only {busy_percent} of the run: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait"
         )
@@ -200,16 +203,18 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
 pub(super) fn lost_text_advice(engine: &EngineState) -> String {
     // Releases that cut text do so in incremental mode only.
     let may_cut_text = engine.mode != Some(Mode::Cumulative);
-    let version = if may_cut_text { engine.version.as_deref() } else { None };
-    match version.and_then(|version| engine.facts().cuts_text(version)) {
-        Some(cut) => format!(
+    if may_cut_text
+        && let Some(version) = engine.version.as_deref()
+        && let Some(cut) = engine.facts().cuts_text(version)
+    {
+        return format!(
             "the OpenAI endpoints of this release cut the text: fixed in {}; until then run without {}",
             cut.fixed_in, cut.flag
-        ),
-        None => String::from(
-            "the text of these tokens reached the server, but no event carries it: check its middleware and serving code",
-        ),
+        );
     }
+    String::from(
+        "the text of these tokens reached the server, but no event carries it: check its middleware and serving code",
+    )
 }
 
 /// Advice for tokens whose ids no event of an `OpenAI` response lists.

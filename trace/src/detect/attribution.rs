@@ -154,26 +154,25 @@ pub struct Attribution<'l> {
 }
 
 impl<'l> Attribution<'l> {
-    /// Computes how the time of the run so far divides among the legs, which are the hops and the processes on the tokens' path.
+    /// Computes how the time of the run so far divides among the legs, which are the hops and the processes on the tokens' path. A hop is
+    /// a connection between two processes. Hops of one name form a group, which is one leg.
     pub(crate) fn of_ledger(ledger: &'l Ledger) -> Self {
-        let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
+        let run_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen_roles: Vec<&str> = Vec::new();
         for group_index in output_groups_in_path_order(ledger) {
             let group = &ledger.groups()[group_index];
+            // Role of the processes to which the group leads.
             let role = group.ends.as_str().to;
             let hops_into_role = output_hops_into(ledger, role);
-            let busy = busy_share(ledger, hops_into_role.iter().copied(), window_ns);
+            let busy = busy_share(ledger, hops_into_role.iter().copied(), run_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
-            legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
+            legs.extend(wait_leg(ledger, group, role, &members, busy, run_ns));
             // Several groups may lead to one process, whose inside is one leg.
             if !seen_roles.contains(&role) {
                 seen_roles.push(role);
                 let shows_receives = members.iter().any(|hop| hop.capabilities().received);
-                let receivers = count_receivers(&hops_into_role);
-                if let Some(stage) = ledger.processing_stages().iter().find(|stage| stage.role == role) {
-                    legs.extend(inside_leg(ledger, stage, busy, shows_receives, receivers));
-                }
+                legs.extend(inside_leg(ledger, role, busy, shows_receives, count_receivers(&hops_into_role)));
             }
         }
         let mut attribution = Self { legs, long_gaps: ledger.long_gaps };
@@ -182,11 +181,12 @@ impl<'l> Attribution<'l> {
         attribution
     }
 
-    /// Computes the attribution of the longest gaps alone, over the run; that of all first tokens if none is long. What delays a few of
-    /// them for seconds may differ from what delays most of them.
+    /// Computes the attribution of the longest first-token gaps alone, over the run; that of all first tokens if none is long. A gap is the
+    /// time of a first token between the scheduler and the tokenizer. What delays a few of them for seconds may differ from what delays
+    /// most of them.
     pub(crate) fn of_long_gaps(&self) -> Self {
         let mut attribution = self.clone();
-        // Gaps are classed by length, the longest first. Without a class, none is long.
+        // Class 0 has the gaps of a second or more, and each further class also shorter ones. Without a class, none is long.
         let longest_class = (0..LONG_CLASSES).find(|class| self.long_gaps.of_class(*class).count > 0);
         let Some(class) = longest_class else { return attribution };
         let whole_ns = self.long_gaps.of_class(class).ns;
@@ -197,7 +197,8 @@ impl<'l> Attribution<'l> {
         attribution
     }
 
-    /// Adds the first tokens that have not reached the tokenizer. Each waits where it was last observed, since then.
+    /// Adds the first tokens that have not reached the tokenizer. Each waits where it was last observed, since then. The parts of its path
+    /// before that have ended.
     fn add_open_waits(&mut self, ledger: &Ledger) {
         // Where gaps are not observed, a wait that has ended may look open.
         if !ledger.observes_gaps() {
@@ -211,6 +212,7 @@ impl<'l> Attribution<'l> {
             for part in parts_of_gap(request, ledger.hops(), now) {
                 let Some(leg) = self.legs.iter_mut().find(|leg| leg.has_part(ledger, part)) else { continue };
                 leg.long_gaps.record_part(part.ns, gap_ns);
+                // The parts that have ended are in the leg's sum of first tokens already.
                 if part.is_open {
                     leg.add_first_token(part.ns);
                 }
@@ -221,6 +223,7 @@ impl<'l> Attribution<'l> {
     /// Describes where the first tokens' time went: the bottleneck, or the two legs (hops or processes) with most of it.
     pub(crate) fn describe_first_tokens(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
+        // The greatest share first.
         legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
         let max_legs = if self.bottleneck().is_some() { 1 } else { 2 };
         let parts: Vec<String> = legs.iter().take(max_legs).map(|leg| leg.describe_first_tokens()).collect();
@@ -274,15 +277,16 @@ impl Leg<'_> {
         }
     }
 
-    /// Whether a part of a request's gap was spent on this leg.
+    /// Whether a part of a request's first-token gap was spent on this leg. A leg is the wait on the hops of one name, or the time inside
+    /// the processes of one role.
     fn has_part(&self, ledger: &Ledger, part: GapPart) -> bool {
         let Some(hop) = ledger.hop(part.hop) else { return false };
         let group = &ledger.groups()[hop.group];
+        let is_hop_leg = self.kind == LegKind::Wait;
         match part.place {
-            GapPlace::OnHop => self.kind == LegKind::Wait && self.name == group.name,
-            GapPlace::InReceiver | GapPlace::OnHopOrInReceiver => {
-                self.kind != LegKind::Wait && *self.name == *group.ends.to
-            }
+            GapPlace::OnHop => is_hop_leg && self.name == group.name,
+            // A leg inside a process has the name of its role.
+            GapPlace::InReceiver | GapPlace::OnHopOrInReceiver => !is_hop_leg && *self.name == *group.ends.to,
         }
     }
 
@@ -310,8 +314,9 @@ fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
 /// always show whether the thread is stopped. Only while frames wait for it do they also show whether it is blocked or asleep.
 pub(super) fn socket_reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
     // The last hop of the path leads to the process that answers clients.
-    let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
-    let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
+    let mut last_hops = ledger.hops().iter().filter(|hop| hop.last);
+    let reader = last_hops.find_map(|hop| ledger.only_receiver(hop));
+    let Some(thread) = reader.and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
     state_before(thread, end, wait_ns)
 }
 
@@ -340,7 +345,8 @@ struct WaitTimes {
 }
 
 impl WaitTimes {
-    /// Sums the waits on these hops, over the run and over the last ten seconds.
+    /// Sums the waits of chunks and of requests' first tokens on these hops, over the run and over the last ten seconds. The parts of long
+    /// first-token gaps (from the scheduler's send to the tokenizer's receive) that were spent there are summed over the run only.
     fn on_hops(members: &[&Hop], now: MonoNs) -> Self {
         let mut chunk = [LegTime::default(); 2];
         let mut first_token = [LegTime::default(); 2];
@@ -356,16 +362,16 @@ impl WaitTimes {
     }
 }
 
-/// Computes the part of the path (leg) that is the wait on the hops of a group. `members` are these hops; they lead to the processes of
-/// `role`, which were busy for the share `busy` of the run of length `window_ns`. `None` if no chunk was received from them, and none waits
-/// there.
+/// Computes the part of the path (leg) that is the wait on a group of hops, the connections of one name. `members` are these hops. They
+/// lead to the processes of `role`, which were busy for the share `busy` of the run of length `run_ns`. `None` if no chunk was received
+/// from the hops, and none waits there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
     role: &'l str,
     members: &[&'l Hop],
     busy: Option<f64>,
-    window_ns: u64,
+    run_ns: u64,
 ) -> Option<Leg<'l>> {
     let times = WaitTimes::on_hops(members, ledger.now());
     // A leg without any received chunk is needed if frames wait: `add_open_waits` adds their time to it.
@@ -373,7 +379,7 @@ fn wait_leg<'l>(
     if times.chunk[RUN].sum.count == 0 && !has_waiting {
         return None;
     }
-    let receiver = HopReceiver::of_hops(ledger, members, busy, window_ns);
+    let receiver = HopReceiver::of_hops(ledger, members, busy, run_ns);
     Some(Leg {
         name: &group.name,
         role,
@@ -404,27 +410,28 @@ pub struct HopReceiver {
 }
 
 impl HopReceiver {
-    /// Computes the state of the receivers of these hops, which share a name. If one receiver stands out by its wait, the state is that of
-    /// this receiver alone. `busy` is the busy share of all of them.
-    pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, window_ns: u64) -> Self {
-        let slowest = slowest_receiver(members, ledger.now());
-        let shown: Vec<&Hop> = match slowest {
-            Some(slowest) => hops_of_receiver(members, slowest),
-            None => members.to_vec(),
+    /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one of them than for the
+    /// others, the state is that of this receiver alone. `busy` is the share of the run for which all of them were busy, and `run_ns` the
+    /// length of the run.
+    pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, run_ns: u64) -> Self {
+        let Some(hop_of_slowest) = slowest_receiver(members, ledger.now()) else {
+            let worker = None;
+            return Self::of_shown_hops(members, busy, worker);
         };
+        let hops_of_slowest = hops_of_receiver(members, hop_of_slowest);
+        let busy_of_slowest = busy_share(ledger, hops_of_slowest.iter().copied(), run_ns);
+        Self::of_shown_hops(&hops_of_slowest, busy_of_slowest, Some(name_receiver(hop_of_slowest)))
+    }
+
+    /// Sums what the threads that receive from these hops did while frames waited for them. `worker` is the name of the only receiver.
+    fn of_shown_hops(hops: &[&Hop], busy: Option<f64>, worker: Option<String>) -> Self {
         let mut spent = TimeUse::default();
         let mut away = AwayTimes::default();
-        for hop in &shown {
+        for hop in hops {
             spent = spent.plus(hop.while_waiting);
             away = away.plus(hop.away);
         }
-        let shown_busy = if slowest.is_some() { busy_share(ledger, shown.iter().copied(), window_ns) } else { busy };
-        Self {
-            thread: thread_state(&spent, &away, shown_busy),
-            spent,
-            busy: shown_busy,
-            worker: slowest.map(name_receiver),
-        }
+        Self { thread: thread_state(&spent, &away, busy), spent, busy, worker }
     }
 
     /// The state in words, with the share of that time in which the thread ran; `None` if not sampled.
@@ -475,15 +482,17 @@ impl<'l> StageTimes<'l> {
     }
 }
 
-/// Computes the part of the path (leg) inside a process; `None` if no chunk has passed it. `shows_receives` says whether its receives are
-/// observed. `receivers` is the number of processes of the role.
+/// Computes the part of the path (leg) inside the processes of a role; `None` if no chunk has passed them. `busy` is the share of the run
+/// for which they were busy, and `receivers` is their number. `shows_receives` says whether their receives are observed.
 fn inside_leg<'l>(
-    ledger: &Ledger,
-    stage: &'l ProcessingStage,
+    ledger: &'l Ledger,
+    role: &str,
     busy: Option<f64>,
     shows_receives: bool,
     receivers: usize,
 ) -> Option<Leg<'l>> {
+    let stage = ledger.processing_stages().iter().find(|stage| stage.role == role)?;
+    // Without its receives, a process is judged from the send to it. That includes the wait on the hop.
     let times = if shows_receives { StageTimes::since_receive(stage) } else { StageTimes::since_send(stage) };
     if times.spread.count() == 0 {
         return None;
@@ -509,8 +518,8 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
     [sum.whole(), sum.recent(now)].map(|sum| LegTime { sum, share: 0.0 })
 }
 
-/// Derives the state of a thread from its time while frames waited for it. If that time is too short, the state depends on `busy`, its
-/// busy share of the run.
+/// Derives the state of a thread from its time while frames waited for it: `spent` says how it used this time, and `away` why it did not
+/// run. If that time is too short, the state depends on `busy`, its busy share of the run.
 fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
     // Too few samples for a judgement.
     if spent.interval_ns < MIN_SAMPLED_NS {
@@ -520,7 +529,7 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
         };
     }
     let asleep = away.time_in_any(&[AwayState::Polling, AwayState::Asleep]);
-    // Causes that keep the thread from running are named before its own work.
+    // The first state that applies is named. Causes that keep the thread from running come before its own work.
     if let Some(suspended_state) = suspended_state(spent, away) {
         suspended_state
     } else if has_share(spent, spent.throttled_ns(), THROTTLED_SHARE) {
@@ -550,9 +559,11 @@ fn suspended_state(spent: &TimeUse, away: &AwayTimes) -> Option<ThreadState> {
     let frozen = away.time_in(AwayState::Frozen);
     let suspended = stopped.saturating_add(frozen);
     let is_long = spent.share(suspended) >= STARVED_SHARE;
-    let is_main_cause = spent.starved_ns().is_none_or(|starved| starved < suspended);
-    let longer_state = if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen };
-    (is_long && is_main_cause).then_some(longer_state)
+    let waited_longer_for_cpu = spent.starved_ns().is_some_and(|starved| starved >= suspended);
+    if !is_long || waited_longer_for_cpu {
+        return None;
+    }
+    Some(if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen })
 }
 
 /// Whether this part of a thread's time has at least the share `minimum`. `false` if it is not observed.
@@ -563,6 +574,7 @@ fn has_share(spent: &TimeUse, part_ns: Option<u64>, minimum: f64) -> bool {
 /// Sets the share of each leg (a hop or a process) in the times of all legs, over the run and over the last ten seconds.
 fn set_shares(legs: &mut [Leg<'_>]) {
     for window in [RUN, RECENT] {
+        // Legs may have the times of different numbers of chunks, so their means are compared. Each request has only one first token.
         let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
         let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
         for leg in legs.iter_mut() {

@@ -14,7 +14,7 @@ fn wait_of_oldest_frame_ns(context: &DetectContext<'_>, group_index: usize) -> u
 }
 
 /// Reports frames that pile up between send and receive, for each group of hops (connections of one name). The problem lasts until few of
-/// them wait, even if their number grows no more.
+/// them wait, even if their number grows no more. `course` has the numbers of this time: where it began, and the most frames at one time.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let waited_ns = wait_of_oldest_frame_ns(context, group_index);
@@ -22,9 +22,9 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;
         }
-        // The first growth that lasted three seconds. A backlog without one is no finding.
-        let Some(rise) = group.course.rise else { continue };
         let course = &group.course;
+        // The first growth that lasted three seconds. A backlog without one is no finding: it only goes up and down.
+        let Some(rise) = course.rise else { continue };
         let added_frames = course.peak.saturating_sub(rise.from);
         let growth_ns = course.peak_at.since(rise.since);
         let longest_ns = course.longest_wait_ns.max(waited_ns);
@@ -52,8 +52,8 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Reports frames received in bursts. In a burst, the event loop was away from its poll and then processed all queued frames at once. This
-/// is information only. Other detectors measure whether tokens wait or are lost.
+/// Reports frames received in bursts. In a burst, the event loop was away from its poll and then received all queued frames in one wakeup,
+/// the time between two waits in that poll. This is information only. Other detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
@@ -84,17 +84,22 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Describes the bursts in the wakeups that have ended. Without one, a receiver is in a long first wakeup, of unknown size.
+/// Describes the bursts (many frames received in one wakeup) on a group of hops. `largest_burst` is the size of the largest in a wakeup
+/// that has ended. Without one, a receiver is in a long first wakeup, of unknown size.
 fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
-    match (largest_burst, describe_usual_size(&group.wakeups)) {
-        (Some(frames), Some(usual_size)) => {
-            format!("up to {} of {} were received in one wakeup ({usual_size})", plural(frames, "frame"), group.name)
-        }
-        _ => format!(
-            "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
+    if let Some(frames) = largest_burst
+        && let Some(usual_size) = describe_usual_size(&group.wakeups)
+    {
+        return format!(
+            "up to {} of {} were received in one wakeup ({usual_size})",
+            plural(frames, "frame"),
             group.name
-        ),
+        );
     }
+    format!(
+        "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
+        group.name
+    )
 }
 
 /// Describes the usual number of frames received in one wakeup of the event loop: `median 3, p99 40`. `None` if no wakeup has ended.
@@ -111,11 +116,15 @@ fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
     })
 }
 
-/// Largest share of the run that a receiver of this group of hops spent outside its poll. `None` if polls are not observed.
+/// Largest share of the run that a receiver of this group of hops spent outside its event loop's poll, in which it waits for work. `None`
+/// if polls are not observed.
 fn share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
-    let hops = context.ledger.hops_of_group(group_index);
-    let receiving_threads = hops.filter_map(|hop| context.ledger.thread(hop.receiving_thread()?));
-    let polls = receiving_threads.filter_map(|thread| thread.poll);
-    let shares = polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64);
-    shares.max_by(f64::total_cmp)
+    let mut largest_share: Option<f64> = None;
+    for hop in context.ledger.hops_of_group(group_index) {
+        let thread = hop.receiving_thread().and_then(|id| context.ledger.thread(id));
+        let Some(poll) = thread.and_then(|thread| thread.poll) else { continue };
+        let share = 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64;
+        largest_share = Some(largest_share.map_or(share, |largest| largest.max(share)));
+    }
+    largest_share
 }

@@ -53,13 +53,15 @@ impl LateHop {
     /// Judges the frames that wait on a hop. `None` if none waits for `late_ns`, or if it is not known which thread receives them.
     fn find(context: &DetectContext<'_>, hop: &Hop, late_ns: u64) -> Option<Self> {
         let oldest_sent_at = hop.oldest_waiting()?;
+        // If no receive was observed, the thread is known only if the role of the receiver has one process.
         let receiver = hop.receiving_thread().or_else(|| context.ledger.only_receiver(hop))?;
         let waited_ns = context.now.since(oldest_sent_at);
         if waited_ns < late_ns {
             return None;
         }
         // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
-        let from = MonoNs(oldest_sent_at.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
+        let earliest_judged = MonoNs(context.now.0.saturating_sub(MAX_LOOKBACK_NS));
+        let from = oldest_sent_at.max(earliest_judged);
         let has_received = hop.last_received_at.is_some_and(|at| at > from);
         Some(Self { receiver, frames: hop.counts.backlog, waited_ns, from, has_received })
     }
@@ -118,7 +120,8 @@ impl LateConsumer<'_> {
         )
     }
 
-    /// Adds a verdict with the evidence common to all consumer detectors.
+    /// Adds a verdict with the evidence common to all detectors of consumers, the threads that receive frames. Shares are those of the
+    /// judged interval, which begins when the oldest waiting frame was sent, but at most ten seconds ago.
     pub(super) fn add_verdict<'v>(
         &self,
         context: &DetectContext<'_>,
@@ -167,12 +170,14 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (group_index, group) in ledger.groups().iter().enumerate() {
         let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
-        // Behind this index are the late consumers of this group.
+        // From this index on are the late consumers of this group. One that receives from two groups counts in each.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
             let Some(late_hop) = LateHop::find(context, hop, late_ns) else { continue };
-            match late[group_start..].iter_mut().find(|known| known.thread.id == late_hop.receiver) {
+            let known = late[group_start..].iter_mut().find(|known| known.thread.id == late_hop.receiver);
+            match known {
                 Some(known) => known.add_hop(&late_hop),
+                // None is added if its thread is not sampled.
                 None => late.extend(LateConsumer::of_hop(context, group, &late_hop)),
             }
         }
@@ -186,8 +191,8 @@ pub(super) struct JudgedConsumer<'a> {
     pub(super) share: f64,
 }
 
-/// Finds in each group of hops the late consumer with the oldest frame. Only consumers for which `share_of` returns at least `min_share`
-/// count.
+/// Finds in each group of hops (connections of one name) the consumer for which a frame has waited longest. Only consumers for which
+/// `share_of` returns at least `min_share` count.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min_share: f64,
@@ -202,8 +207,11 @@ pub(super) fn worst_consumer_of_each_group<'a>(
         let worst_of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
         match worst_of_group {
             None => worst.push(JudgedConsumer { consumer, share }),
-            Some(known) if known.consumer.waited_ns < consumer.waited_ns => *known = JudgedConsumer { consumer, share },
-            Some(_) => {}
+            Some(known) => {
+                if consumer.waited_ns > known.consumer.waited_ns {
+                    *known = JudgedConsumer { consumer, share };
+                }
+            }
         }
     }
     worst

@@ -21,14 +21,13 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
     // A suspended thread cannot run, whatever it has to do.
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
-    let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };
-    let worst = worst_consumer_of_each_group(context, threshold, |late| {
-        if may_run && !may_be_away_by_itself(context, late) {
-            return None;
-        }
-        share_away(late, states)
-    });
-    for JudgedConsumer { consumer, share } in worst {
+    let min_share = if may_run { MIN_SHARE } else { STARVED_SHARE };
+    let judged_share = |late: &LateConsumer<'_>| {
+        let is_excused = may_run && !may_be_away_by_itself(context, late);
+        if is_excused { None } else { share_away(late, states) }
+    };
+    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, judged_share) {
+        // The state in which it was for longest.
         let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
         // Empty if unknown.
@@ -82,9 +81,12 @@ pub(super) fn describe_away_state(state: AwayState, system_call: &str) -> String
     }
 }
 
-/// Reports libzmq I/O threads that wait for a CPU. Frames then wait on their way into the inbox although the consumer has time for them.
+/// Reports I/O threads of libzmq that wait for a CPU. They move frames from the socket to the inbox of the consumer, the thread that
+/// receives them. Frames then wait on the way although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
+    // A scheduler, which receives requests, also sleeps in calls of its device while it computes, so its sleep shows nothing.
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
+        // `None` if the consumer hardly slept, so that it is itself the cause.
         let Some(off_cpu) = share_off_cpu_of_sleeper(&consumer) else { continue };
         let io_thread = most_starved_io_thread(context, &consumer).filter(|io| io.starved_share >= STARVED_SHARE);
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
@@ -122,15 +124,19 @@ fn share_off_cpu_of_sleeper(consumer: &LateConsumer<'_>) -> Option<f64> {
 /// Finds the I/O thread that waits most for a CPU among those of the consumer's process and of the processes that send to it. `None` if
 /// none is sampled.
 fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'a>) -> Option<StarvedIoThread<'a>> {
-    let sender = &*late.group.ends.from;
-    let io_threads = context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io));
-    let threads_of_hop = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
-    let sampled_threads = threads_of_hop.filter_map(|thread| {
-        let spent = thread.use_between(late.from, context.now)?;
-        let starved_share = spent.share(spent.starved_ns()?);
-        Some(StarvedIoThread { thread, spent, starved_share })
-    });
-    sampled_threads.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
+    let sender_role = &*late.group.ends.from;
+    let mut sampled_threads: Vec<StarvedIoThread<'a>> = Vec::new();
+    for thread in context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io)) {
+        let may_move_its_frames = thread.id.pid == late.thread.id.pid || *thread.role == *sender_role;
+        if !may_move_its_frames {
+            continue;
+        }
+        // The judged interval begins with the oldest frame that waits.
+        let Some(spent) = thread.use_between(late.from, context.now) else { continue };
+        let Some(starved_ns) = spent.starved_ns() else { continue };
+        sampled_threads.push(StarvedIoThread { thread, spent, starved_share: spent.share(starved_ns) });
+    }
+    sampled_threads.into_iter().max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
 }
 
 /// An I/O thread of libzmq, and the share of its time waiting for a CPU.

@@ -31,12 +31,10 @@ fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f
     if running < MIN_SAMPLES {
         return None;
     }
-    let writing: u64 = stacks
-        .functions()
-        .iter()
-        .filter(|function| writes_response(function))
-        .map(|function| function.growing.total)
-        .sum();
+    let functions = stacks.functions();
+    let write_functions = functions.iter().filter(|function| writes_response(function));
+    // Samples with the function anywhere on the stack, because its callees are part of the write.
+    let writing: u64 = write_functions.map(|function| function.growing.total).sum();
     Some(writing as f64 / running as f64)
 }
 
@@ -72,50 +70,58 @@ fn describe_frames_in_kernel(context: &DetectContext<'_>, consumer: &LateConsume
     }
 }
 
-/// Reports consumers that spend nearly all of their time on a CPU while frames wait for them.
+/// Reports consumers (threads that receive frames) that spend nearly all of their time on a CPU while frames wait for them.
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     for JudgedConsumer { consumer, .. } in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
-        let spent = &consumer.spent;
-        let mut summary = describe_cpu_use(&consumer);
-        let recv_wait = consumer.group.recv_wait.quantile(0.5);
-        if let Some(ns) = recv_wait {
-            let _ = write!(summary, "; it received a frame {} after asking for one (median)", duration(ns));
-        }
-        summary += &describe_frames_in_kernel(context, &consumer);
         let role = &consumer.thread.role;
-        let writes = share_of_response_writes(context, role);
-        if let Some(share) = writes.filter(|share| *share >= MENTIONED_WRITES_SHARE) {
-            let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
-        }
+        let writes_share = share_of_response_writes(context, role);
+        let summary = describe_cpu_bound_consumer(context, &consumer, writes_share);
         let engine = context.facts();
         let receivers = Receivers::of_group(context, &consumer.group.name, role);
         // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
-        let advice = match writes {
-            Some(share) if share >= MAIN_WRITES_SHARE => advice::own_writes_advice(engine, receivers),
-            _ => advice::cpu_bound_advice(engine, receivers),
+        let is_mostly_writing = writes_share.is_some_and(|share| share >= MAIN_WRITES_SHARE);
+        let advice = if is_mostly_writing {
+            advice::own_writes_advice(engine, receivers)
+        } else {
+            advice::cpu_bound_advice(engine, receivers)
         };
-        let processing = spent.share(spent.processing_ns);
+        let processing = consumer.spent.share(consumer.spent.processing_ns);
         consumer
             .add_verdict(context, out, summary)
             .with("process_cpus", round_share(consumer.process_cpus(context)))
             .with("processing", round_share(processing))
-            .with_known("http_writes", writes.map(round_share))
-            .with_known("recv_wait_p50_ns", recv_wait)
+            .with_known("http_writes", writes_share.map(round_share))
+            .with_known("recv_wait_p50_ns", consumer.group.recv_wait.quantile(0.5))
             .advice(advice);
     }
+}
+
+/// Describes what a CPU-bound consumer did and where frames waited for it. `writes_share` is the share of its stack samples in writes of
+/// HTTP responses, if they are known.
+fn describe_cpu_bound_consumer(
+    context: &DetectContext<'_>,
+    consumer: &LateConsumer<'_>,
+    writes_share: Option<f64>,
+) -> String {
+    let mut summary = describe_cpu_use(consumer);
+    if let Some(ns) = consumer.group.recv_wait.quantile(0.5) {
+        let _ = write!(summary, "; it received a frame {} after asking for one (median)", duration(ns));
+    }
+    summary += &describe_frames_in_kernel(context, consumer);
+    if let Some(share) = writes_share.filter(|share| *share >= MENTIONED_WRITES_SHARE) {
+        let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
+    }
+    summary
 }
 
 /// Reports a CPU-bound consumer according to the engine's log, which reports high CPU use while requests wait. No thread or queue is
 /// observed here. The log's CPU figures cover the whole process.
 pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let busiest = context
-        .ledger
-        .stages()
-        .processes()
-        .iter()
-        .filter_map(|process| Some((process, process.cpu_at(context.now)?)))
-        .filter(|(_, cpu)| *cpu >= CPU_BOUND_SHARE)
-        .max_by(|(_, cpu), (_, other_cpu)| cpu.total_cmp(other_cpu));
+    // The processes whose CPU use is logged, each with its share of one core.
+    let processes = context.ledger.stages().processes().iter();
+    let with_cpu = processes.filter_map(|process| Some((process, process.cpu_at(context.now)?)));
+    let cpu_bound = with_cpu.filter(|(_, cpu)| *cpu >= CPU_BOUND_SHARE);
+    let busiest = cpu_bound.max_by(|(_, cpu), (_, other_cpu)| cpu.total_cmp(other_cpu));
     let Some((process, cpu)) = busiest else { return };
     let recv_wait = process.recv_wait.quantile(0.5);
     // It mostly waits for messages, so its own work is not the limit.

@@ -12,6 +12,7 @@ pub(super) const CRITICAL_SHARE: f64 = 0.001;
 /// Reports chunks whose tokens are in no delivery to a client.
 pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
+    // How the chunks reached clients: delivered alone, merged with a later one, or dropped.
     let outcomes = totals.chunks.outcomes;
     let affected_requests = &totals.drops;
     if outcomes.tokens_lost == 0 {

@@ -29,12 +29,13 @@ fn report_current_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
     report_silence(context, &current, summary, out);
 }
 
-/// Reports the longest silence that has ended, with the number of all silences and the requests that they delayed.
+/// Reports the longest silence that has ended, with the number of all silences and the requests that they delayed. A silence is a time in
+/// which the engine sent nothing although streams were open.
 fn report_longest_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
     let silences = context.ledger.engine_silences();
     let source = context.facts().source();
     let Some(longest) = &silences.longest else { return };
-    // The words about waiting requests end with `while` or `meanwhile,`.
+    // The words about waiting requests end with `while` or `meanwhile,`, which begins the words about open streams.
     let mut summary = format!(
         "the {source} sent no frame for {}{} {} were open (usual time between two chunks of a stream: {})",
         duration(longest.ns()),
@@ -64,20 +65,20 @@ fn describe_begins(context: &DetectContext<'_>) -> String {
     let silences = context.ledger.engine_silences();
     let started = context.ledger.started().unwrap_or_default();
     let begins: Vec<String> = silences.recent_begins().map(|from| duration(from.since(started))).collect();
+    // The ledger keeps the begins of the latest silences only.
     let are_all_known = begins.len() as u64 == silences.count;
     if silences.count > MAX_LISTED || !are_all_known {
         return String::new();
     }
-    match begins.split_last() {
-        Some((last, earlier)) => format!(", from {} and {last} on", earlier.join(", ")),
-        None => String::new(),
-    }
+    let Some((last, earlier)) = begins.split_last() else { return String::new() };
+    format!(", from {} and {last} on", earlier.join(", "))
 }
 
 /// Describes the requests that waited for their first token because of the silences; only ` while` without any. In a summary, the words
 /// stand between the length of the silence and the number of open streams.
 fn describe_waiting_requests(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
+    // `rids` is the number of these requests, and `amount` the longest wait.
     if silenced.requests.rids == 0 {
         return String::from(" while");
     }
@@ -92,10 +93,12 @@ fn describe_waiting_requests(ttft: &Ttft) -> String {
 /// Adds the requests that waited for their first token because of the silences.
 fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
     let silenced = context.ledger.ttft().silenced();
+    // `rids` is the number of these requests, and `amount` the longest wait.
     let late = &silenced.requests;
     if late.rids == 0 {
         return;
     }
+    // On which the worst one waited for the scheduler.
     let hop = silenced.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned());
     verdict
         .rid(&late.worst)
@@ -127,9 +130,10 @@ fn report_silence<'v>(
     mut summary: String,
     out: &'v mut Verdicts,
 ) -> Option<&'v mut Verdict> {
-    let severity = gap_severity(silence.ns())?;
-    // The control message may have asked the engine to pause, or to load other weights.
-    let severity = if silence.control == ControlMessages::None { severity } else { severity.min(Severity::Warning) };
+    let severity_of_length = gap_severity(silence.ns())?;
+    // A control message may have asked the engine to pause, or to load other weights. The silence is then no failure of the engine.
+    let may_be_requested = silence.control != ControlMessages::None;
+    let severity = if may_be_requested { severity_of_length.min(Severity::Warning) } else { severity_of_length };
     let source = context.facts().source();
     let started = context.ledger.started().unwrap_or_default();
     let running = silence.main_thread.map(|spent| spent.share(spent.on_ns));

@@ -12,9 +12,20 @@ use TtftMoment::{
 /// Time to first token that findings of this kind explain. It is the sum of the long waits on certain legs; a leg is the time of a request
 /// between two moments on its path. `None` for kinds that explain none. Findings of equal severity are ordered by it.
 pub(super) fn explained_ttft_ns(ttft: &Ttft, kind: &str) -> Option<u128> {
-    // The legs that belong to this kind. Moments compare in the order of the path.
-    let is_explained: fn(TtftLeg) -> bool = match kind {
-        "engine-silent" => return Some(ttft.silenced().part.ns),
+    // The requests that waited because of a silence are counted apart, whatever their legs.
+    if kind == "engine-silent" {
+        return Some(ttft.silenced().part.ns);
+    }
+    let is_explained = leg_condition(kind)?;
+    let explained_legs = ttft.late_legs().iter().filter(|late| is_explained(late.leg));
+    Some(explained_legs.map(|late| late.ns).sum())
+}
+
+/// Condition that holds for the legs that findings of this kind explain; `None` for kinds that explain no leg. A leg is the time of a
+/// request between two moments on its path.
+fn leg_condition(kind: &str) -> Option<fn(TtftLeg) -> bool> {
+    // Moments compare in the order of the path.
+    let condition: fn(TtftLeg) -> bool = match kind {
         "first-token-gap" => |leg| leg.from == FirstSent && leg.to <= FirstReceived,
         "late-delivery" => is_behind_receive,
         "late-read" => |leg| is_between(leg, Arrived, Read),
@@ -23,10 +34,11 @@ pub(super) fn explained_ttft_ns(ttft: &Ttft, kind: &str) -> Option<u128> {
         "late-intake" => |leg| is_between(leg, SchedulerReceived, Queued),
         "queued" => |leg| is_between(leg, Queued, BatchEntered),
         "slow-prefill" => |leg| is_between(leg, BatchEntered, FirstSent),
+        // Moments in between were not observed.
         "slow-first-token" => TtftLeg::is_merged,
         _ => return None,
     };
-    Some(ttft.late_legs().iter().filter(|late| is_explained(late.leg)).map(|late| late.ns).sum())
+    Some(condition)
 }
 
 fn is_between(leg: TtftLeg, from: TtftMoment, to: TtftMoment) -> bool {

@@ -32,21 +32,27 @@ impl Findings {
         // First, because verdicts are compared with what detectors found, without what `extend_findings` added.
         self.restore_findings();
         let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
-        let mut found = Verdicts::default();
         for detector in ALL {
-            self.note_explained_ttft(context, detector.kind);
-            (detector.check)(context, &mut found);
-            // They have ended unless a verdict finds them again.
-            self.deactivate_findings(detector.kind);
-            for verdict in found.list.drain(..) {
-                self.record_problem(detector.kind, &verdict, context.now);
-                self.add_verdict(detector, verdict, context.now);
-            }
+            self.run_detector(detector, context);
         }
         self.mark_changes(&was_active, context.now);
         self.drop_explained_late_frames();
+        // Last: both use the complete list of findings, and the second also what the first looks up.
         self.look_up_targets(context);
         self.extend_findings(context);
+    }
+
+    /// Runs one detector and adds its verdicts to the findings of its kind. A finding without a new verdict is no longer active.
+    fn run_detector(&mut self, detector: &Detector, context: &DetectContext<'_>) {
+        self.note_explained_ttft(context, detector.kind);
+        let mut found = Verdicts::default();
+        (detector.check)(context, &mut found);
+        // Before the verdicts are added, because each makes its finding active again.
+        self.deactivate_findings(detector.kind);
+        for verdict in found.list {
+            self.record_problem(detector.kind, &verdict, context.now);
+            self.add_verdict(detector, verdict, context.now);
+        }
     }
 
     /// Notes how much time to first token the findings of this kind explain, if they explain any.
@@ -81,17 +87,20 @@ impl Findings {
         }
     }
 
-    /// Records that the problem of a verdict lasts, to find the requests that it holds up. Ignores kinds of problems that hold up none.
+    /// Records that the problem of a verdict lasts, so that requests that wait during this time count as held up by it. Ignores kinds of
+    /// problems that hold up no requests.
     fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
-        let known_index = self.held.iter().position(|requests| requests.are_of_finding(kind, &verdict.hop));
-        let index = known_index.unwrap_or_else(|| {
-            self.held.push(HeldRequests::new(kind, &verdict.hop));
-            self.held.len() - 1
-        });
-        self.held[index].record_problem(verdict, now);
+        let known = self.held.iter_mut().find(|requests| requests.are_of_finding(kind, &verdict.hop));
+        if let Some(held_requests) = known {
+            held_requests.record_problem(verdict, now);
+        } else {
+            let mut held_requests = HeldRequests::new(kind, &verdict.hop);
+            held_requests.record_problem(verdict, now);
+            self.held.push(held_requests);
+        }
     }
 
     /// Removes from findings what [`Self::extend_findings`] added after the last run of the detectors.
@@ -106,8 +115,9 @@ impl Findings {
     }
 
     /// Adds to findings about processes and hops the share of the time to first token that they explain. Lowers their severity to that of
-    /// another cause, if that explains far more of this time.
+    /// another cause, if that explains far more of this time. The next run of the detectors begins by undoing both.
     fn extend_findings(&mut self, context: &DetectContext<'_>) {
+        // The ledger numbers the waits of requests. Those up to `seen_waits` were added after earlier runs.
         add_new_waits(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
         // Computed before any finding is changed, because each is compared with the others.
@@ -127,28 +137,36 @@ impl Findings {
         self.limit_of_severity(finding).filter(|_| are_waits_known(context, &finding.verdict.hop))
     }
 
-    /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes.
+    /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes (a time
+    /// in which frames were late).
     fn drop_explained_late_frames(&mut self) {
-        // Decided for all before any is removed, because each is compared with the others.
-        let is_kept: Vec<bool> =
+        // Decided for all before any is removed, because each is compared with the whole list.
+        let are_kept: Vec<bool> =
             self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
-        for (finding, is_kept) in std::mem::take(&mut self.list).into_iter().zip(is_kept) {
-            if is_kept {
-                self.list.push(finding);
+        // In the order of the list, in which `retain` visits the findings.
+        let mut decisions = are_kept.into_iter();
+        self.list.retain(|_| decisions.next().unwrap_or(true));
+    }
+
+    /// Whether each episode of a finding about late frames (a time in which they were late) overlaps another finding about the same hop.
+    /// That finding must be worse than information.
+    fn is_explained(&self, late: &Finding) -> bool {
+        let is_explanation = |other: &Finding| {
+            other.kind != LATE_FRAMES
+                && other.verdict.hop == late.verdict.hop
+                && other.verdict.severity > Severity::Info
+        };
+        for episode in late.times.episodes() {
+            let mut explanations = self.list.iter().filter(|other| is_explanation(other));
+            if !explanations.any(|explanation| explanation.times.overlap(episode)) {
+                return false;
             }
         }
+        true
     }
 
-    /// Whether each episode of a finding about late frames overlaps another finding about the same hop, with a severity above information.
-    fn is_explained(&self, late: &Finding) -> bool {
-        late.times.episodes().iter().all(|episode| {
-            let mut others =
-                self.list.iter().filter(|other| other.kind != LATE_FRAMES && other.verdict.hop == late.verdict.hop);
-            others.any(|other| other.verdict.severity > Severity::Info && other.times.overlap(episode))
-        })
-    }
-
-    /// Adds a verdict to the known finding of its kind and hop, or as a new finding.
+    /// Adds a verdict to the known finding of its kind and hop, or as a new finding. A detector that keeps one finding for all hops has the
+    /// same finding for each hop.
     fn add_verdict(&mut self, detector: &Detector, verdict: Verdict, now: MonoNs) {
         let covers_all_hops = detector.keep == Keep::LatestOfAllHops;
         let known = self
@@ -183,8 +201,12 @@ fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs
     let last_at = last_occurrence_at(known, &verdict, now);
     known.last_at = known.last_at.max(last_at);
     known.occurrences = known.occurrences.max(verdict.occurrences.unwrap_or(0));
+    // A problem that has not occurred for the ten seconds of the window is over.
     known.active = now.since(known.last_at) < WINDOW_NS;
-    known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
+    // A later check may learn of an earlier start.
+    if let Some(since) = verdict.since {
+        known.began = known.began.min(since);
+    }
     add_occurrence_times(known, &verdict, last_at, now);
     // Verdicts compare by their severity, then by their weight. With `Keep::Worst`, a milder one does not replace the one shown.
     let is_as_bad = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
@@ -193,15 +215,16 @@ fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs
     }
 }
 
-/// Adds the times of a verdict to those of a known finding, whose problem occurred at `last_at` for the last time.
+/// Adds the times of a verdict to those of a known finding. `last_at` is the last time at which its problem occurred, by this verdict.
 fn add_occurrence_times(known: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
     known.times.merge(&verdict.times);
     let lists_times = verdict.times.first().is_some();
-    let is_new_occurrence = known.last_at > known.times.last().unwrap_or_default();
+    let has_unrecorded_occurrence = known.last_at > known.times.last().unwrap_or_default();
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();
-    if !lists_times && is_new_occurrence {
-        known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
+    if !lists_times && has_unrecorded_occurrence {
+        let began = verdict.since.unwrap_or(last_at).min(last_at);
+        known.times.record_span(began, last_at);
     } else if is_state {
         known.times.record(now);
     }
@@ -215,10 +238,11 @@ fn new_finding(kind: &'static str, verdict: Verdict, now: MonoNs) -> Finding {
     let began = verdict.since.unwrap_or(now);
     let last_occurrence = if is_state { now } else { verdict.last_at.unwrap_or(now) };
     let last_at = last_occurrence.max(began);
+    // A problem that has not occurred for the ten seconds of the window is over.
     let active = now.since(last_at) < WINDOW_NS;
     let mut times = verdict.times;
-    // The detector does not list the times of the occurrences.
-    if times.first().is_none() {
+    let lists_times = times.first().is_some();
+    if !lists_times {
         times.record_span(began, last_at);
     } else if is_state {
         times.record(last_at);

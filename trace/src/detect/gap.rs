@@ -116,7 +116,7 @@ struct OpenWaits<'l> {
     late_rids: CountedRids,
 }
 
-/// Finds the requests whose first token waits now.
+/// Finds the requests whose first token was sent and waits for its receive now.
 fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
     // Begins with the requests whose long wait has ended. Those that wait now are added.
     let late_rids = context.ledger.late_gap_rids.clone();
@@ -141,6 +141,7 @@ fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
 fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
+    // Distribution of these gaps.
     let gap = ledger.gap();
     // All gaps may still be open: then only the waits so far are known.
     if gap.count() == 0 {
@@ -173,15 +174,20 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
 /// the time to first token are information only.
 fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
-    let worst = ledger.worst_gap()?;
-    let severity = gap_severity(worst.ns)?;
+    let severity_of_worst = gap_severity(ledger.worst_gap()?.ns)?;
+    let long_waits = ledger.gap().count_above(GAP_WARNING_NS);
     // The share of the time to first token counts only if it is known of all long waits.
-    let late = late_first_tokens(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
-    let leg_severity = late.and_then(|late| severity_of_leg(ledger.ttft(), late));
-    Some(leg_severity.unwrap_or(severity))
+    if let Some(late) = late_first_tokens(context)
+        && late.requests >= long_waits
+        && let Some(severity_by_share) = severity_of_leg(ledger.ttft(), late)
+    {
+        return Some(severity_by_share);
+    }
+    Some(severity_of_worst)
 }
 
-/// Describes what the receiving thread did while first tokens waited for it.
+/// Describes what the receiving thread did while first tokens waited for it. `breakdown` divides their gaps (the times from the first send
+/// to the receive) into the time before the last hop and the thread's activity.
 fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
     /// A smaller part of the gap is not worth a mention.
     const MIN_UPSTREAM_SHARE: f64 = 0.05;

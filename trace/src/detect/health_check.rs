@@ -6,9 +6,9 @@ use crate::words::{duration, plural};
 /// Reports the longest silence in which the engine's own health check, according to its log, got no response.
 pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut Verdicts) {
     let processes = context.ledger.stages().processes();
-    // The longest silence of each process that has had one.
-    let silences = processes.iter().filter_map(|process| process.silence.map(|silence| (process, silence)));
-    let Some((process, silence)) = silences.max_by_key(|(_, silence)| silence.ns()) else { return };
+    // The process with the longest silence of all.
+    let silent_processes = processes.iter().filter_map(|process| Some((process, process.silence?)));
+    let Some((process, silence)) = silent_processes.max_by_key(|(_, silence)| silence.ns()) else { return };
     let sender = context.facts().checked_sender();
     let process_name = &*process.by;
     let first_check_at = silence.since;

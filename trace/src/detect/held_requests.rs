@@ -89,7 +89,7 @@ impl HeldRequests {
         self.kind == kind && self.hop == hop
     }
 
-    /// Records that the problem lasts at `now`.
+    /// Records that the problem lasts at `now`, in a span from its start until then. Waits of requests are compared with these spans later.
     pub(super) fn record_problem(&mut self, verdict: &Verdict, now: MonoNs) {
         let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
         let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
@@ -102,21 +102,23 @@ impl HeldRequests {
             last.to = now;
             return;
         }
+        // The oldest span is dropped, so that memory is bounded.
         if self.spans.len() >= MAX_SPANS {
-            // The oldest.
             self.spans.remove(0);
         }
         self.spans.push(span);
     }
 
-    /// Whether a request waited for the process or the hop of the finding.
+    /// Whether a request waited for the process or the hop of the finding. A wait begins at a moment on the path of the request.
     fn is_about_wait(&self, context: &DetectContext<'_>, named: &NamedWait<'_>) -> bool {
+        let leads_to_tokenizer = || context.hop_target(&self.hop) == HopTarget::Tokenizer;
         match named.wait.leg_from {
+            // On a hop, and for the process behind it.
             Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
-            // The process that receives the last frames also reads the sockets, on the same thread.
-            Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
-            // It prepares the requests that it has read, unless it cannot run at all.
-            Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
+            // In the server's socket. The tokenizer, which receives the last frames, also reads the sockets, on the same thread.
+            Arrived => is_about_receiver(self.kind) && leads_to_tokenizer(),
+            // In the tokenizer. It prepares the requests that it has read, unless it cannot run at all.
+            Read => is_suspended(self.kind) && leads_to_tokenizer(),
             // No process waits are recorded for the other legs.
             _ => false,
         }
@@ -129,13 +131,13 @@ impl HeldRequests {
         if !is_in_span || !self.is_about_wait(context, named) {
             return;
         }
-        // Waits of one request follow each other.
+        // A request counts once. Its waits follow each other, so its number is compared with the last one only.
         let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
         self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
-        // Each leg (part of the path between two moments) is listed once, in path order. `Err` is the index where a missing one belongs.
-        if let Err(index) = self.legs.binary_search(&wait.leg_from) {
-            self.legs.insert(index, wait.leg_from);
+        // Each leg (part of the path between two moments) is listed once, in path order. `Err` has the index where a missing one belongs.
+        if let Err(missing_at) = self.legs.binary_search(&wait.leg_from) {
+            self.legs.insert(missing_at, wait.leg_from);
         }
     }
 
@@ -202,13 +204,14 @@ pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequest
     }
 }
 
-/// Whether the waits for the receivers of this hop are known for most requests.
+/// Whether the waits for the receivers of this hop (connection between two processes) are known for most requests.
 pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
     // The output of requests that are not streamed is not judged.
-    let are_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
-    // Of two hops, a hop that is not the last is the first. With more hops, the waits on those before the last are not known.
+    let are_most_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
+    let is_at_end_of_path = context.hop_target(hop) != HopTarget::Other;
+    // The waits on the first and the last output hop are known. Of two, a hop that is not the last is the first.
     let has_two_hops = context.ledger.output_groups().count() == 2;
-    are_streamed && (context.hop_target(hop) != HopTarget::Other || has_two_hops)
+    are_most_streamed && (is_at_end_of_path || has_two_hops)
 }

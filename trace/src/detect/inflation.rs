@@ -8,17 +8,18 @@ use crate::words::{count, plural};
 /// consumer would count several times if it summed the chunks.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
-    // `seen` counts the affected requests.
+    // Counts by deliveries to clients, and by the chunks on the wire. `seen` has the affected requests.
     let claimed = &totals.claimed_inflation;
+    let on_wire = &totals.wire_inflation;
     if claimed.seen.rids > 0 {
-        let consumer = format!("a consumer at the {} counted", context.facts().receiver());
+        let subject = format!("a consumer at the {} counted", context.facts().receiver());
         let confirmed = true;
-        report_inflation(out, Severity::Critical, claimed, &consumer, confirmed)
+        report_inflation(out, Severity::Critical, claimed, &subject, confirmed)
             .hop(context.responding_role().unwrap_or_default());
-    } else if totals.wire_inflation.seen.rids > 0 {
-        let consumer = "a consumer that sums chunks counted";
+    } else if on_wire.seen.rids > 0 {
+        let subject = "a consumer that sums chunks counted";
         let confirmed = false;
-        report_inflation(out, Severity::Warning, &totals.wire_inflation, consumer, confirmed);
+        report_inflation(out, Severity::Warning, on_wire, subject, confirmed);
     }
 }
 

@@ -21,7 +21,8 @@ const OTHER_CLOCK_NS: u64 = GAP_WARNING_NS / 2;
 /// Minimum share of time that is mentioned.
 const MIN_MENTIONED_SHARE: f64 = 0.05;
 
-/// Reports tokens that wait in the process that generated them, by its own timestamps or by the time in the call that sends them.
+/// Reports tokens that wait in the process that generated them, by its own timestamps or by the time in the call that sends them. A group
+/// has the hops (connections) of one name.
 pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let waits = group.send_wait.whole();
@@ -48,9 +49,10 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
             .with_weight("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
-        let recent = group.send_wait.recent_max(context.now).unwrap_or(0);
-        if recent >= GAP_WARNING_NS {
-            add_busiest_server_thread(verdict, context, recent);
+        // Of an earlier wait, there are no samples of threads any more.
+        let recent_ns = group.send_wait.recent_max(context.now).unwrap_or(0);
+        if recent_ns >= GAP_WARNING_NS {
+            add_busiest_server_thread(verdict, context, recent_ns);
         }
     }
 }
@@ -184,8 +186,10 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
 /// Adds to a verdict which thread of the server was busiest in the last `wait_ns` before the check, because it may delay the others. The
 /// verdict is unchanged unless the server runs inside the process that generates tokens and its threads are sampled.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
+    // Samples are kept for little longer than `COMPARED_NS`.
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let Some(ServerThread { name, spent }) = busiest_server_thread(context, from) else { return };
+    // Shares of that time on a CPU, and waiting for one.
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));
     let mentioned_wait = waiting.filter(|share| *share >= MIN_MENTIONED_SHARE);

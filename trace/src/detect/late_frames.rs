@@ -10,13 +10,11 @@ use crate::words::{duration, percent, plural};
 /// Time without a frame that is not late, which makes shorter waits a warning.
 pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 
-/// Reports frames that were received late. A state of the receiver is only named if it was observed.
+/// Reports frames that were received late, for each group of hops (connections of one name). A state of the receiver is only named if it
+/// was observed.
 pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
-        let mut late = LateFrames::default();
-        for hop in context.ledger.hops_of_group(group_index) {
-            late = late.plus(&hop.late_frames);
-        }
+        let late = late_frames_of_group(context, group_index);
         // A few late frames are not worth a finding.
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
@@ -40,6 +38,15 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
             .with_known("processing", processing.map(round_share))
             .advice(advice);
     }
+}
+
+/// Sums the late frames on the hops of a group.
+fn late_frames_of_group(context: &DetectContext<'_>, group_index: usize) -> LateFrames {
+    let mut late = LateFrames::default();
+    for hop in context.ledger.hops_of_group(group_index) {
+        late = late.plus(&hop.late_frames);
+    }
+    late
 }
 
 /// Severity of late frames, by the longest wait of one. If no wait was long, by the longest stretch in which every received frame was late.

@@ -17,25 +17,35 @@ struct AffectedChunks<'t> {
     requests: &'t AffectedRequests,
 }
 
+/// Chunks of which deliveries show that they were merged with a later one.
+fn observed_merges(ledger: &Ledger) -> AffectedChunks<'_> {
+    let totals = ledger.totals();
+    AffectedChunks {
+        // Chunks replaced by a cumulative delivery are reported by `would-drop`.
+        chunks: totals.chunks.outcomes.merged - totals.replaced.total,
+        // A response that does not stream has a single delivery, so its chunks are merged by design.
+        all_chunks: totals.chunks.tracked - totals.chunks.outcomes.unjudged - totals.chunks.unstreamed,
+        requests: &totals.merges,
+    }
+}
+
+/// Chunks that will probably be merged with a later one, by the bursts in which they were received.
+fn predicted_merges(ledger: &Ledger) -> AffectedChunks<'_> {
+    let totals = ledger.totals();
+    AffectedChunks {
+        // Chunks replaced by a cumulative delivery are reported by `would-drop`.
+        chunks: totals.predicted.merged - totals.predicted.replaced,
+        all_chunks: totals.chunks.received,
+        requests: &totals.bursts,
+    }
+}
+
 /// Reports merged chunks. No token is lost, but the client sees bursts.
 pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let totals = context.ledger.totals();
-    let confirmed = context.ledger.observes_deliveries();
-    // Chunks replaced by a cumulative delivery are reported by `would-drop`.
-    let AffectedChunks { chunks, all_chunks, requests } = if confirmed {
-        AffectedChunks {
-            chunks: totals.chunks.outcomes.merged - totals.replaced.total,
-            // A response that does not stream has a single delivery.
-            all_chunks: totals.chunks.tracked - totals.chunks.outcomes.unjudged - totals.chunks.unstreamed,
-            requests: &totals.merges,
-        }
-    } else {
-        AffectedChunks {
-            chunks: totals.predicted.merged - totals.predicted.replaced,
-            all_chunks: totals.chunks.received,
-            requests: &totals.bursts,
-        }
-    };
+    let ledger = context.ledger;
+    let confirmed = ledger.observes_deliveries();
+    let AffectedChunks { chunks, all_chunks, requests } =
+        if confirmed { observed_merges(ledger) } else { predicted_merges(ledger) };
     if chunks == 0 {
         return detect_logged_merges(context, out);
     }
@@ -49,8 +59,8 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
         plural(requests.rids, "request"),
     );
     // Events after the first of each response, which have an inter-token latency.
-    let events = context.ledger.itl_delivered().count();
-    let tokens = context.ledger.itl_delivered_by_token().count();
+    let events = ledger.itl_delivered().count();
+    let tokens = ledger.itl_delivered_by_token().count();
     let tokens_per_event = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
     if let Some(mean) = tokens_per_event {
         let _ = write!(summary, ": {mean:.1} tokens per event on average");

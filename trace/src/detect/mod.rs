@@ -67,20 +67,32 @@ impl<'a> DetectContext<'a> {
         self.ledger.engine().facts()
     }
 
-    /// Role of the process that responds to clients; `None` if no hop leads to it, or the hop's name has no roles.
+    /// Role of the process that responds to clients, to which the last hop (connection between two processes) of the path leads. `None` if
+    /// that hop is not observed, or if its name has no roles.
     fn responding_role(&self) -> Option<&str> {
-        let last_groups = self.ledger.output_groups().filter(|(_, group)| self.ledger.is_last(&group.name));
-        let mut last_ends = last_groups.map(|(_, group)| group.ends.as_str());
-        let ends = last_ends.find(|ends| ends.to != UNKNOWN && ends.from != ends.to)?;
-        Some(ends.to)
+        for (_, group) in self.ledger.output_groups() {
+            let ends = group.ends.as_str();
+            // A hop whose name has no roles has this name at both ends.
+            let has_roles = ends.to != UNKNOWN && ends.from != ends.to;
+            if has_roles && self.ledger.is_last(&group.name) {
+                return Some(ends.to);
+            }
+        }
+        None
     }
 
-    /// Role of the process that makes the tokens, such as the scheduler; `None` if no hop from it is observed.
+    /// Role of the process that makes the tokens, such as the scheduler. It sends output over a hop (connection between two processes) and
+    /// receives none. `None` if no such hop is observed.
     fn token_source_role(&self) -> Option<&str> {
-        let ends: Vec<Ends<&str>> = self.ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
-        // No observed hop leads to the first role of the path.
-        let is_first = |first: &&Ends<&str>| first.from != UNKNOWN && ends.iter().all(|other| other.to != first.from);
-        ends.iter().find(is_first).map(|first| first.from)
+        let hops: Vec<Ends<&str>> = self.ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
+        for hop in &hops {
+            let sender = hop.from;
+            let receives_output = hops.iter().any(|other| other.to == sender);
+            if sender != UNKNOWN && !receives_output {
+                return Some(sender);
+            }
+        }
+        None
     }
 
     /// Where responses are written: `tokenizer->client`, the last arrow of the path on the screen; empty if no hop leads there.
@@ -88,12 +100,18 @@ impl<'a> DetectContext<'a> {
         self.responding_role().map_or_else(String::new, |role| Ends::new(role, "client").to_string())
     }
 
-    /// Where the frames of the hop with this name go.
+    /// Where the frames of the hops (connections between two processes) with this name go.
     fn hop_target(&self, name: &str) -> HopTarget {
-        match self.ledger.groups().iter().find(|group| *group.name == *name) {
-            Some(group) if group.carries_requests => HopTarget::Scheduler,
-            Some(_) if self.ledger.is_last(name) => HopTarget::Tokenizer,
-            _ => HopTarget::Other,
+        let Some(group) = self.ledger.groups().iter().find(|group| *group.name == *name) else {
+            return HopTarget::Other;
+        };
+        if group.carries_requests {
+            HopTarget::Scheduler
+        } else if self.ledger.is_last(name) {
+            // The last hop of the path leads to the process that responds to clients.
+            HopTarget::Tokenizer
+        } else {
+            HopTarget::Other
         }
     }
 }

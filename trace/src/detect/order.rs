@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use serde_json::Value;
+
 use super::attribution::ThreadState;
 use super::finding::{HopTarget, is_about_receiver};
 use super::ttft::MINOR_TIMES;
@@ -42,10 +44,15 @@ fn detector_index(kind: &str) -> Option<usize> {
     ALL.iter().position(|detector| detector.kind == kind)
 }
 
-/// Longest wait that a finding has seen; 0 if it is about something else.
+/// Longest wait in the evidence of a finding: that of the oldest frame or request, or a silence of the engine. 0 if it has neither.
 fn longest_wait_ns(finding: &Finding) -> u64 {
-    let waits = ["oldest_waiting_ns", "silence_ns"].map(|name| finding.verdict.evidence.get(name)?.as_u64());
-    waits.into_iter().flatten().max().unwrap_or(0)
+    let evidence = &finding.verdict.evidence;
+    let mut longest_ns = 0;
+    for name in ["oldest_waiting_ns", "silence_ns"] {
+        let wait_ns = evidence.get(name).and_then(Value::as_u64);
+        longest_ns = longest_ns.max(wait_ns.unwrap_or(0));
+    }
+    longest_ns
 }
 
 /// Whether the evidence of a finding about requests names the thread state that findings of this kind are about, such as frozen. `false`
@@ -57,7 +64,9 @@ fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
         "consumer-starved" => ThreadState::Starved,
         _ => return false,
     };
-    of_requests.verdict.evidence.get("thread").and_then(|thread| thread.as_str()) == Some(state.as_str())
+    // State of the thread for which the requests waited.
+    let measured_state = of_requests.verdict.evidence.get("thread").and_then(|thread| thread.as_str());
+    measured_state == Some(state.as_str())
 }
 
 /// Sort key of a finding. The first field that differs decides; `false` sorts before `true`.
@@ -85,15 +94,17 @@ impl Findings {
         list
     }
 
-    /// Key by which a finding is sorted among the others, before causes are moved.
+    /// Key by which a finding is sorted among the others, before causes are moved. Keys compare field by field, the first one first.
     fn sort_key(&self, finding: &Finding) -> SortKey {
         let explained_ns = self.ttft_ns.get(finding.kind).copied();
         let own_index = detector_index(finding.kind);
+        // All kinds that explain time to first token have one index, so that the time that they explain decides among them.
         let explains_ttft = explained_ns.is_some();
+        let index = if explains_ttft { detector_index(FIRST_KIND_OF_TTFT) } else { own_index };
         SortKey {
             severity: Reverse(finding.verdict.severity),
             is_over: !self.is_recent(finding),
-            index: if explains_ttft { detector_index(FIRST_KIND_OF_TTFT) } else { own_index },
+            index,
             explained_ns: Reverse(explained_ns),
             is_inactive: !finding.active,
             own_index,
@@ -101,14 +112,15 @@ impl Findings {
         }
     }
 
-    /// Moves each finding that is caused by a later one behind its cause, if both have the same severity and are equally recent.
+    /// Moves the cause of a finding before it, if it stands behind it. Only causes of the same severity that are equally recent are moved.
     fn move_causes_before_consequences(&self, list: &mut [&Finding]) {
         for index in 0..list.len() {
             let consequence = list[index];
-            let steps_to_cause = list[index..].iter().position(|other| self.is_equal_cause_of(consequence, other));
-            if let Some(steps) = steps_to_cause {
-                // The cause takes the place of the consequence; all between move by one.
-                list[index..=index + steps].rotate_right(1);
+            let from_consequence = &mut list[index..];
+            let cause_position = from_consequence.iter().position(|other| self.is_equal_cause_of(consequence, other));
+            if let Some(position) = cause_position {
+                // The cause takes the place of the consequence. The consequence and all between them move back by one.
+                from_consequence[..=position].rotate_right(1);
             }
         }
     }
@@ -123,21 +135,24 @@ impl Findings {
     /// Whether one finding is a consequence of the other. They must overlap in time. Both are about one hop, or the consequence is about
     /// what the receiver of the cause's hop does next.
     fn is_caused_by(&self, consequence: &Finding, cause: &Finding) -> bool {
-        let target = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
-        // A finding about a receiver says what its thread did while frames waited for it.
-        let is_cause = match consequence.kind {
+        // Says what a thread that receives frames did while they waited for it, such as that it was stopped.
+        let is_cause_about_receiver = is_about_receiver(cause.kind);
+        // The process of that thread: the frames of the hop go there.
+        let receiver = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
+        let may_be_cause = match consequence.kind {
             "late-receive" | "late-intake" => {
-                (is_about_receiver(cause.kind) && target == HopTarget::Scheduler) || cause.kind == "engine-silent"
+                (is_cause_about_receiver && receiver == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
             "late-read" | "late-dispatch" => {
+                // The tokenizer also reads and dispatches the requests, on the same thread.
                 let stops_reads = cause.kind == "consumer-stopped" || has_measured_state_of(consequence, cause.kind);
-                stops_reads && target == HopTarget::Tokenizer
+                stops_reads && receiver == HopTarget::Tokenizer
             }
-            "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
-            "backlog" | "burst" => is_about_receiver(cause.kind) && cause.verdict.hop == consequence.verdict.hop,
+            "merged-chunks" | "would-drop" => is_cause_about_receiver && receiver == HopTarget::Tokenizer,
+            "backlog" | "burst" => is_cause_about_receiver && cause.verdict.hop == consequence.verdict.hop,
             _ => false,
         };
-        is_cause && cause.overlaps(consequence)
+        may_be_cause && cause.overlaps(consequence)
     }
 
     fn is_recent(&self, finding: &Finding) -> bool {
@@ -147,10 +162,8 @@ impl Findings {
     /// Time that a finding explains. This is the longest of four times: the time to first token of its kind, that of the requests that it
     /// held up, its longest wait, and the time of its consequences.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
-        let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
-        let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
-        let own_ns = self.ttft_of_kind_ns(finding.kind).max(self.held_ns(finding)).max(longest_wait_ns(finding));
-        own_ns.max(consequence_ns.unwrap_or(0))
+        let own_ns = self.ttft_of_kind_ns(finding.kind).max(longest_wait_ns(finding));
+        own_ns.max(self.explained_with_consequences_ns(finding))
     }
 
     /// Time to first token of the requests that the finding held up.
@@ -166,8 +179,8 @@ impl Findings {
         self.held_ns(finding).max(consequence_ns.unwrap_or(0))
     }
 
-    /// Limits the severity of a finding to that of another cause, if that explains far more time to first token. `None` without such a
-    /// cause. Also `None` while the problem lasts, because not all requests that it holds up are known yet.
+    /// Severity that a finding about a receiving thread must not exceed: the worst of other causes that explain far more time to first
+    /// token. `None` without such a cause. Also `None` while the problem lasts, because not all requests that it holds up are known yet.
     pub(super) fn limit_of_severity(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;
@@ -175,10 +188,12 @@ impl Findings {
         // At least 1, so that a cause that explains nothing is not greater than this one.
         let explained_ns = self.explained_with_consequences_ns(finding).max(1);
         let far_more_ns = u128::from(explained_ns).saturating_mul(MINOR_TIMES);
-        // Late dispatches may be those of slow clients.
+        // Late dispatches are no limit, because they may be those of slow clients.
         let other_causes = self.list.iter().filter(|other| other.kind != "late-dispatch");
         let greater_causes = other_causes.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
-        greater_causes.map(|other| other.verdict.severity).max().filter(|severity| *severity > Severity::Info)
+        let worst_severity = greater_causes.map(|other| other.verdict.severity).max()?;
+        // Causes that are mere information do not matter more than this one.
+        if worst_severity > Severity::Info { Some(worst_severity) } else { None }
     }
 
     fn ttft_of_kind_ns(&self, kind: &str) -> u64 {

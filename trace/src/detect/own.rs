@@ -9,7 +9,7 @@ pub(super) const WARNING_SHARE: f64 = 0.001;
 /// Share that is critical, because the rest of the report cannot be trusted.
 pub(super) const CRITICAL_SHARE: f64 = 0.05;
 
-/// Reports frames that could not be decoded.
+/// Reports frames that could not be decoded, for each group of hops (connections of one name).
 pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (group_index, group) in context.ledger.groups().iter().enumerate() {
         let FrameCounts { undecoded, frames } = count_frames(context, group_index);
@@ -77,6 +77,7 @@ fn undecoded_severity(carry_requests: bool, undecoded_share: f64) -> Severity {
 /// Reports observations that tokengap missed. They are never a loss in the engine.
 pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut Verdicts) {
     let missed = context.ledger.totals().missed;
+    // Those that the source of events reported, and frames whose numbers are missing without a report.
     let all_missed = missed.reported().saturating_add(missed.unannounced);
     if all_missed == 0 {
         return;
@@ -114,7 +115,7 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
 pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|limit| limit.times > 0).collect();
-    // A limit that makes totals inexact is worse than any other: `true` is greater than `false`.
+    // A limit that makes totals inexact is worse than any other: `true` is greater than `false`. Of equal ones, the one reached most often.
     let Some(worst) = reached.iter().max_by_key(|limit| (!limit.keeps_totals(), limit.times)) else {
         return;
     };

@@ -63,49 +63,61 @@ fn add_late_accepts(verdict: &mut Verdict, late: &LateLeg) {
 /// Reports requests that stay long in the tokenizer before it sends them to the scheduler.
 pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
+    // The requests that waited long between their first read and their dispatch.
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
-    // Samples of less than half of the time show nothing about it.
+    // How the tokenizer used the time of these waits. Samples of less than half of it show nothing about it.
     let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
     let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
         ThreadState::Unknown => attribution::socket_reader_state(context.ledger, worst.at, worst.ns),
         // The shortage was measured over the waits of all these requests, not only over the longest.
         lacks_cpu => lacks_cpu,
     };
-    let held_up = stopped_advice(state);
+    let advice_if_stopped = stopped_advice(state);
     let preparing = used.map(|used| used.process.share(used.process.wanted_ns()));
-    let may_be_slow_client = held_up.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
+    let may_be_slow_client = advice_if_stopped.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
     if late.concurrent < MIN_LATE_DISPATCHES || may_be_slow_client {
         verdict.severity = Severity::Info;
     }
-    if let Some(used) = used {
-        let running = used.process.share(used.process.on_ns);
-        let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(running));
-        verdict.with("process_running", round_share(running));
-        if let Some(waiting) = used.main.starved_ns().map(|ns| used.main.share(ns)) {
-            verdict.with("run_wait", round_share(waiting));
-            if waiting >= STARVED_SHARE {
-                let _ = write!(verdict.summary, ", and its main thread waited for a CPU {}", percent(waiting));
-            }
-        }
+    if used.is_some() {
+        add_receiver_use(verdict, late, receiver);
     }
     verdict
         .hop(context.responding_role().unwrap_or_default())
         .with("thread", state.as_str())
         .with("concurrent", late.concurrent);
-    let names =
-        describe_top_function(context, Read).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
-    verdict.advice(match held_up {
+    verdict.advice(match advice_if_stopped {
         Some(advice) => format!("the {receiver} was {}: {advice}", state.as_str()),
         None if may_be_slow_client => String::from(
             "it hardly ran: clients send long requests slowly, it waits for images from elsewhere or until generation is resumed, or it was \
              stopped",
         ),
-        None => format!(
-            "tokenisation, the chat template or images take this time, or clients send long requests slowly: {names}"
-        ),
+        None => slow_preparation_advice(context),
     });
+}
+
+/// Adds how much the process that prepares requests ran while they waited for it, and how long its main thread waited for a CPU.
+fn add_receiver_use(verdict: &mut Verdict, late: &LateLeg, receiver: &str) {
+    let used = late.receiver_use;
+    let running = used.process.share(used.process.on_ns);
+    let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(running));
+    verdict.with("process_running", round_share(running));
+    // Unknown where the kernel does not report waits for a CPU.
+    let Some(starved_ns) = used.main.starved_ns() else { return };
+    let waiting = used.main.share(starved_ns);
+    verdict.with("run_wait", round_share(waiting));
+    if waiting >= STARVED_SHARE {
+        let _ = write!(verdict.summary, ", and its main thread waited for a CPU {}", percent(waiting));
+    }
+}
+
+/// Advice for a process that runs while requests wait for it to prepare them. Names its most frequent function, if stacks are sampled.
+fn slow_preparation_advice(context: &DetectContext<'_>) -> String {
+    let names =
+        describe_top_function(context, Read).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
+    format!("tokenisation, the chat template or images take this time, or clients send long requests slowly: {names}")
 }
 
 /// Advice for requests that wait in the server's socket, by the state of the thread that reads it.
@@ -147,22 +159,23 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
-    // `Some` if the thread could not run.
-    let advice_if_stopped = stopped_advice(state);
+    verdict.with("thread", state.as_str());
+    // A process between tokenizer and scheduler may receive them instead of the scheduler.
     let forwarding_role = role_that_forwards(context, late);
-    if advice_if_stopped.is_some() {
+    // `Some` if the thread could not run.
+    if let Some(advice) = stopped_advice(state) {
         let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
+        verdict.advice(advice);
+    } else if let Some(role) = forwarding_role {
+        verdict.advice(format!("the {role} holds them: `py-spy dump` shows what it does"));
+    } else {
+        verdict.advice(context.facts().late_receive());
     }
-    verdict.with("thread", state.as_str());
-    match (advice_if_stopped, forwarding_role) {
-        (Some(advice), _) => verdict.advice(advice),
-        (None, Some(role)) => verdict.advice(format!("the {role} holds them: `py-spy dump` shows what it does")),
-        (None, None) => verdict.advice(context.facts().late_receive()),
-    };
 }
 
-/// Advice about a thread that could not run; `None` for other states.
+/// Advice about a thread that could not run: it waited for a CPU, was throttled by its quota, or was stopped or frozen. `None` for other
+/// states.
 fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
@@ -206,7 +219,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
 /// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. It is not known
 /// which of those without output were in a batch, because the engine reports that only with the output.
 fn add_load(verdict: &mut Verdict, late: &LateLeg) {
-    // Without the messages to the scheduler, its load is not known.
+    // The hop of a request's message to the scheduler. Without these messages, the scheduler's load is not known.
     if late.worst_hop.is_none() {
         return;
     }
@@ -228,14 +241,14 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
     // `None` if these prefills are not worth a finding.
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
-    let slowest = context.ledger.ttft().slowest_prefill();
-    if let Some(others) = slowest.map(|slowest| slowest.comparison) {
-        let usual = format!("; usual: {} for {} tokens", duration(others.usual_ns), count(others.tokens));
-        verdict.summary.push_str(&usual);
+    let mut state = ThreadState::Unknown;
+    if let Some(slowest) = context.ledger.ttft().slowest_prefill() {
+        let others = slowest.comparison;
+        let _ = write!(verdict.summary, "; usual: {} for {} tokens", duration(others.usual_ns), count(others.tokens));
         verdict.with("usual_ns", others.usual_ns).with("tokens", others.tokens);
+        // Of the scheduler's thread during this prefill.
+        state = slowest.scheduler_use.map_or(ThreadState::Unknown, cpu_shortage);
     }
-    let scheduler_use = slowest.and_then(|slowest| slowest.scheduler_use);
-    let state = scheduler_use.map_or(ThreadState::Unknown, cpu_shortage);
     if let Some(advice) = stopped_advice(state) {
         let _ = write!(verdict.summary, "; the {source} was {} meanwhile", state.as_str());
         verdict.with("thread", state.as_str()).advice(advice);
@@ -261,44 +274,28 @@ fn cpu_shortage(used: TimeUse) -> ThreadState {
 /// Reports requests whose first token comes late, where the parts of that time cannot be told apart.
 pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
-    let merged = context.ledger.ttft().late_legs().iter().filter(|late| late.leg.is_merged());
-    let Some(late) = merged.max_by_key(|late| late.ns) else { return };
+    // A leg is a part of a request's path. A merged leg spans moments in between that were not observed.
+    let merged_legs = context.ledger.ttft().late_legs().iter().filter(|late| late.leg.is_merged());
+    let Some(late) = merged_legs.max_by_key(|late| late.ns) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let source = facts.source();
-    let TtftLeg { from, to } = late.leg;
-    let begin = match from {
-        Arrived => "arrival",
-        Read => "the first read",
-        _ => "dispatch",
-    };
-    let end = match to {
-        Dispatched => "dispatch".to_owned(),
-        SchedulerReceived => format!("the receive by the {source}"),
-        Queued => format!("the {source}'s queue"),
-        BatchEntered => format!("the {source}'s batch"),
-        _ => "the first token".to_owned(),
-    };
-    let why = describe_unknown_parts(context, late.leg);
-    let place = if from >= SchedulerReceived {
-        format!("in the {source} before {end} ({why})")
-    } else {
-        format!("between {begin} and {end} ({why})")
-    };
     let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    let place = describe_merged_leg(context, late.leg);
+    // `None` if these waits are not worth a finding.
     let Some(verdict) = detect_late_leg_at(context, late, &place, out) else { return };
-    let leg = late.leg.to_string();
     add_load(verdict, late);
-    verdict.with("leg", leg);
-    // Slow clients may be part of it.
-    if from <= Read {
+    verdict.with("leg", late.leg.to_string());
+    // Moments compare in the order of the path. Until the read is over, slow clients may be part of the wait.
+    if late.leg.from <= Read {
         verdict.severity = Severity::Info;
     }
     let relief = facts.queue_relief();
-    let held_up = stopped_advice(state);
-    if held_up.is_some() {
+    // `Some` if the thread could not run.
+    let advice_if_stopped = stopped_advice(state);
+    if advice_if_stopped.is_some() {
         let _ = write!(verdict.summary, "; the thread that receives them was {} then", state.as_str());
     }
-    let advice = match held_up {
+    let advice = match advice_if_stopped {
         Some(advice) => advice.to_owned(),
         None if late.is_beside_others() => {
             format!("if the {source} runs as many requests as it can, {relief}; if few run, its prefills may be slow")
@@ -309,6 +306,31 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         ),
     };
     verdict.with("thread", state.as_str()).advice(advice);
+}
+
+/// Describes where a request is on a leg (a part of its path) whose parts cannot be told apart, and why they cannot:
+/// `between dispatch and the first token (its parts are not observed)`.
+fn describe_merged_leg(context: &DetectContext<'_>, leg: TtftLeg) -> String {
+    let source = context.facts().source();
+    let begin = match leg.from {
+        Arrived => "arrival",
+        Read => "the first read",
+        _ => "dispatch",
+    };
+    let end = match leg.to {
+        Dispatched => "dispatch".to_owned(),
+        SchedulerReceived => format!("the receive by the {source}"),
+        Queued => format!("the {source}'s queue"),
+        BatchEntered => format!("the {source}'s batch"),
+        _ => "the first token".to_owned(),
+    };
+    let why = describe_unknown_parts(context, leg);
+    // Moments compare in the order of the path.
+    if leg.from >= SchedulerReceived {
+        format!("in the {source} before {end} ({why})")
+    } else {
+        format!("between {begin} and {end} ({why})")
+    }
 }
 
 /// Describes which parts of a leg (a part of a request's path) cannot be told apart, and why.
@@ -334,6 +356,7 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
     let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
+    // Too few samples are not significant.
     let top_while_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
     let period = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
     let top = top_while_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
@@ -345,27 +368,31 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
     ))
 }
 
-/// Severity of the late requests on a leg (a part of their path), without regard to other legs; `None` if they are not worth a finding.
+/// Severity of the late requests on a leg (a part of their path), by the longest time on it and without regard to other legs. `None` if
+/// they are not worth a finding.
 fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let worst = late.worst.as_ref()?;
     let severity = gap_severity(worst.ns)?;
-    // The first share is in the time of the late requests alone, the second in that of all requests around them.
-    let is_minor = late.share() < MIN_LATE_SHARE || ttft.window_share(late) < MIN_WHOLE_SHARE;
+    // Where the leg takes a small share of the time to first token, another leg matters more.
+    let is_minor_for_late_requests = late.share() < MIN_LATE_SHARE;
+    let is_minor_for_all_requests = ttft.window_share(late) < MIN_WHOLE_SHARE;
+    let is_minor = is_minor_for_late_requests || is_minor_for_all_requests;
     Some(if is_minor { Severity::Info } else { severity })
 }
 
 /// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
 /// that takes far more time, so that few requests do not outrank many.
 pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+    let mut severity = severity_alone(ttft, late)?;
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
-    // Late dispatches may be those of slow clients.
+    // A leg that begins with the read is no limit: its requests may be dispatched late because their clients are slow.
     let limiting_legs = longer_legs.filter(|other| other.leg.from != Read);
-    let limit = limiting_legs.filter_map(|other| severity_alone(ttft, other)).max();
-    let severity = severity_alone(ttft, late)?;
-    match limit {
-        Some(limit) if limit > Severity::Info => Some(severity.min(limit)),
-        _ => Some(severity),
+    let worst_of_longer = limiting_legs.filter_map(|other| severity_alone(ttft, other)).max();
+    // A leg that is mere information does not matter more than this one.
+    if let Some(limit) = worst_of_longer.filter(|limit| *limit > Severity::Info) {
+        severity = severity.min(limit);
     }
+    Some(severity)
 }
 
 /// Adds a verdict without advice on a leg that has one part. `None` if the leg is not worth a finding.

@@ -39,7 +39,8 @@ struct Receiver<'a> {
 /// Worker number and endpoint of a receiver, and its only hop if it has neither.
 type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
 
-/// Sums the traffic of each receiver over these hops. Receivers that cannot serve output are left out.
+/// Sums the traffic of each receiver over these hops (connections between two processes), of which several may lead to one receiver.
+/// Receivers that cannot serve output are left out.
 fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
     for hop in members {
@@ -84,6 +85,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let receivers = receivers_with_load(&members);
         let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
+        // The chunks of the busiest receiver. `None` with a single receiver, or without chunks.
         let Some(times_even_share) = imbalance_of(&receivers) else { continue };
         let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
         // Few chunks are uneven by chance.

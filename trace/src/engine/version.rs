@@ -101,12 +101,15 @@ fn split_release(text: &str) -> Option<([u32; 4], &str)> {
     for (index, number) in release.iter_mut().enumerate() {
         let has_dot_before = index > 0;
         let Some(digits) = strip_dot_before_number(rest, has_dot_before) else { break };
-        let (parsed, behind_number) = split_number(digits)?;
-        *number = parsed;
-        rest = behind_number;
+        (*number, rest) = split_number(digits)?;
     }
     let has_number = rest.len() < public_part.len();
-    has_number.then(|| (release, rest.trim_start_matches(['.', '-', '_'])))
+    if !has_number {
+        return None;
+    }
+    // What separates the numbers from the suffix, as in `0.4.6.post4` or `0.5.9-cu12`, is no part of it.
+    let suffix = rest.trim_start_matches(['.', '-', '_']);
+    Some((release, suffix))
 }
 
 /// Splits the suffix of a version, such as `rc0.dev1`, into its phase and the text behind it. An empty suffix is [`Phase::Final`]. `None`

@@ -27,10 +27,12 @@ impl Task {
     fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_of(request, clock, self.from)?;
         // It ends at the first moment that is known of those in `until`.
-        let to = match self.until.iter().find_map(|moment| time_of(request, clock, *moment)) {
+        let end = self.until.iter().find_map(|moment| time_of(request, clock, *moment));
+        let lasts_now = self.may_last && request.is_open;
+        let to = match end {
             Some(end) => end,
             // It has not ended, so it covers all later times.
-            None if self.may_last && request.is_open => MonoNs(u64::MAX),
+            None if lasts_now => MonoNs(u64::MAX),
             None => return None,
         };
         let span = Interval { from, to };
@@ -113,12 +115,8 @@ impl SchedulerActivity {
         }
         let shows_steps = !steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
-        let stops = if shows_steps {
-            pauses.common_with(&Intervals::covered_by(tasks))
-        } else {
-            // It may have stopped at any time: nothing shows that it went on. Its times may not be comparable.
-            pauses.clone()
-        };
+        // Without a step, it may have stopped at any time: nothing shows that it went on. Its times may not be comparable.
+        let stops = if shows_steps { pauses.common_with(&Intervals::covered_by(tasks)) } else { pauses.clone() };
         Self { pauses, stops }
     }
 }

@@ -122,18 +122,21 @@ impl ClockBounds {
     pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
         let least_ns = least_lead_ns(prefill, decode);
         let most_ns = most_lead_ns(prefill, decode);
-        // If both servers had one clock, the lead would be 0.
-        let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
+        let sets_limit = least_ns.is_some() || most_ns.is_some();
+        // If both servers had one clock, the lead would be 0, but for the error of the engine's own times.
+        let excludes_lead_of_zero = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
         self.lower_limits_ns.extend(least_ns);
         self.upper_limits_ns.extend(most_ns);
-        self.requests += u64::from(least_ns.is_some() || most_ns.is_some());
-        self.requests_of_two_clocks += u64::from(excludes_one_clock);
+        self.requests += u64::from(sets_limit);
+        self.requests_of_two_clocks += u64::from(excludes_lead_of_zero);
     }
 
-    /// The greatest lower and the smallest upper limit of the lead of the decode server's clock. If these contradict each other, returns
-    /// the limits around the lead that the fewest limits contradict.
+    /// The greatest lower and the smallest upper limit of the lead of the decode server's clock, which is how far it is ahead of the
+    /// prefill server's. Each request sets limits. If they contradict each other, returns those around the lead that the fewest limits
+    /// contradict.
     fn agreed_limits(&mut self) -> AgreedLimits {
+        // The other functions search in sorted limits.
         self.lower_limits_ns.sort_unstable();
         self.upper_limits_ns.sort_unstable();
         let strictest = AgreedLimits {
@@ -144,18 +147,21 @@ impl ClockBounds {
         if !self.are_contradictory() {
             return strictest;
         }
-        // One of the lower limits. There is one, since the limits contradict each other.
+        // The lead is one of the lower limits. The list is not empty, since the limits contradict each other.
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         // The smallest upper limit that this lead does not exceed.
         let most_ns = self.upper_limits_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
         AgreedLimits { least_ns: Some(lead_ns), most_ns, contradictions: self.contradictions_of(lead_ns) as u64 }
     }
 
+    /// Whether a lower limit exceeds an upper limit, so that no lead is within all limits. Both lists are sorted.
     fn are_contradictory(&self) -> bool {
-        self.lower_limits_ns
-            .last()
-            .zip(self.upper_limits_ns.first())
-            .is_some_and(|(least_ns, most_ns)| least_ns > most_ns)
+        let (Some(greatest_lower_limit_ns), Some(smallest_upper_limit_ns)) =
+            (self.lower_limits_ns.last(), self.upper_limits_ns.first())
+        else {
+            return false;
+        };
+        greatest_lower_limit_ns > smallest_upper_limit_ns
     }
 
     /// The lead that contradicts the fewest limits; one of the lower limits always does. Both lists are sorted.
@@ -178,8 +184,8 @@ impl ClockBounds {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
-    /// Decides how times of the two clocks are compared. The lead of the decode server's clock is the one that the wall clocks show,
-    /// clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
+    /// Decides how times of the two clocks are compared. The lead of the decode server's clock is how far it is ahead. It is the one that
+    /// the wall clocks show, clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
     pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
@@ -189,6 +195,7 @@ impl ClockBounds {
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
         let limits = self.agreed_limits();
+        // A few may be wrong: an attempt may have got a message of another one.
         if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
             return ClockUse::Drifting { by_ns: self.drift_ns() };
         }
@@ -210,6 +217,7 @@ impl AgreedLimits {
         let most_ns = self.most_ns.unwrap_or(i64::MAX);
         let ahead_ns = lead_by_wall_ns.clamp(least_ns, most_ns);
         let is_bounded = self.least_ns.is_some() && self.most_ns.is_some();
+        // The true lead may be as far away as the limit that is farther from the chosen one.
         let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
         ClockUse::Offset {
             ahead_ns,
@@ -220,18 +228,20 @@ impl AgreedLimits {
     }
 }
 
-/// Least lead of the decode server's clock, by one request: its prefill begins after the decode server has allocated memory. `None` if the
-/// time of either is unknown.
+/// Least lead of the decode server's clock, by one request. Its prefill begins after the decode server has allocated memory, so that
+/// clock is ahead by at least the time that the allocation seems to be later. `None` if the time of either is unknown.
 fn least_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
+    // In their order, so that the first known one is the nearest to the allocation and sets the narrowest limit.
     let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
     let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
     let allocated = decode.decode_time(Allocated)?;
     Some(difference_ns(allocated, first_of_prefill))
 }
 
-/// Greatest lead of the decode server's clock, by one request: it is decoded after its cache was transferred. `None` if the time of either
-/// is unknown.
+/// Greatest lead of the decode server's clock, by one request. It is decoded after its cache was transferred, so that clock is ahead by at
+/// most the time between both. `None` if the time of either is unknown.
 fn most_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
+    // The last one first, because it is the nearest to the decoding and sets the narrowest limit.
     let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
     let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
     let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];

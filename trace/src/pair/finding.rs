@@ -92,6 +92,26 @@ impl LegRule {
         Some(Interval { from: timed.from.max(waited_until).min(timed.to), to: timed.to })
     }
 
+    /// The requests that have the rule's leg, a time to first token and a prefill server, each with its time on the leg.
+    fn requests_on_leg<'p>(&self, rows: &[&PairRow<'p>]) -> Vec<LateRequest<'p>> {
+        let mut on_leg = Vec::new();
+        for row in rows {
+            let Some(span) = self.judged_part(row) else { continue };
+            let Some(ttft_ns) = row.ttft_ns else { continue };
+            let Some(prefill_server) = row.prefill_server else { continue };
+            let prompt_tokens = row.prompt_tokens.map(u64::from);
+            on_leg.push(LateRequest {
+                rid: row.decode_rid,
+                span,
+                ttft_ns,
+                prefill_server,
+                explained_ns: prompt_tokens.unwrap_or_default().saturating_mul(self.ns_per_token),
+                is_explained: self.ns_per_token == 0 || prompt_tokens.is_some(),
+            });
+        }
+        on_leg
+    }
+
     /// Whether a scheduler stopped while this request was late. That is a finding of its own server.
     fn is_explained_by_stop(&self, late: &LateRequest<'_>, activity: &PairActivity) -> bool {
         self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span))
@@ -108,7 +128,7 @@ impl LegRule {
         let late = candidates.iter().filter(|request| request.is_late_by(min_ns));
         let mut list: Vec<LateRequest<'p>> = late.copied().collect();
         list.sort_by_key(|late| late.span.from);
-        // On a leg without schedulers, one that has stopped shows only as a pause, so the late requests of a pause count once.
+        // On a leg without schedulers, such as a transfer, a stopped one shows only as a pause. The late requests of a pause count once.
         let independent =
             if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
         LateRequests { list, independent: independent as u64 }
@@ -122,10 +142,13 @@ impl LegRule {
         for request in late {
             let span = request.span;
             let has_paused = self.sides.iter().any(|side| activity.has_paused(*side, request.prefill_server, span));
-            if !has_paused {
-                counted += 1;
-            } else if span.from >= counted_until {
-                counted += 1;
+            let overlaps_counted = span.from < counted_until;
+            if has_paused && overlaps_counted {
+                continue;
+            }
+            counted += 1;
+            // Only a request during a pause may share its cause with the following ones.
+            if has_paused {
                 counted_until = span.to;
             }
         }
@@ -277,62 +300,73 @@ pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     findings
 }
 
-/// Finding about the rule's leg, if many requests were late on it, or most of them spent much of their time to first token there.
+/// Finding about the rule's leg (a part of the time to first token), if many requests were late on it, or most of them spent much of their
+/// time to first token there.
 fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity) -> Option<PairFinding> {
-    let mut long = Vec::new();
-    for row in rows {
-        let (Some(span), Some(ttft_ns), Some(prefill_server)) =
-            (rule.judged_part(row), row.ttft_ns, row.prefill_server)
-        else {
-            continue;
-        };
-        let prompt_tokens = row.prompt_tokens.map(u64::from);
-        long.push(LateRequest {
-            rid: row.decode_rid,
-            span,
-            ttft_ns,
-            prefill_server,
-            explained_ns: prompt_tokens.unwrap_or_default().saturating_mul(rule.ns_per_token),
-            is_explained: rule.ns_per_token == 0 || prompt_tokens.is_some(),
-        });
-    }
-    let ttft_ns: u128 = long.iter().map(|request| u128::from(request.ttft_ns)).sum();
-    let requests = long.len() as u64;
-    // From here on the list has the long ones only. Shares are those of all requests with the leg.
+    let on_leg = rule.requests_on_leg(rows);
+    // Shares are those of all requests with the leg.
+    let requests = on_leg.len() as u64;
+    let ttft_ns: u128 = on_leg.iter().map(|request| u128::from(request.ttft_ns)).sum();
+    let mut long = on_leg;
     long.retain(|request| request.ns() >= LATE_NS && !rule.is_explained_by_stop(request, activity));
     let late = rule.late_requests(&long, GAP_WARNING_NS, activity);
     if late.are_many_of(requests) && late.share_of_ttft() >= MIN_LATE_SHARE {
-        let share_of_all = share_of(late.sum_ns(), ttft_ns);
-        let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(late.worst()?.ns())? };
-        // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
-        let summary = format!(
-            "{} of the TTFT of {} of {} was spent {}: {} or more, up to {}",
-            percent(late.share_of_ttft()),
-            count(late.count()),
-            plural(requests, "request"),
-            rule.place,
-            duration(GAP_WARNING_NS),
-            duration(late.worst()?.ns()),
-        );
-        return Some(leg_finding(rule, severity, &late, summary, share_of_all, requests));
+        return finding_of_late_requests(rule, &late, requests, ttft_ns);
     }
     // Without the length of its prompt, such a time may be as long as it must be.
     long.retain(|request| request.is_explained);
     let usual = rule.late_requests(&long, rule.usual_ns, activity);
-    let share_of_all = share_of(usual.sum_ns(), ttft_ns);
-    if !usual.are_usual_of(requests) || share_of_all < USUAL_SHARE {
-        return None;
+    if usual.are_usual_of(requests) && share_of(usual.sum_ns(), ttft_ns) >= USUAL_SHARE {
+        return finding_of_usual_length(rule, &usual, requests, ttft_ns);
     }
+    None
+}
+
+/// Finding about a leg on which some of `requests` requests were late. `ttft_ns` is the time to first token of all of them. `None` if none
+/// was late enough.
+fn finding_of_late_requests(
+    rule: &LegRule,
+    late: &LateRequests<'_>,
+    requests: u64,
+    ttft_ns: u128,
+) -> Option<PairFinding> {
+    let longest_ns = late.worst()?.ns();
+    let share_of_all = share_of(late.sum_ns(), ttft_ns);
+    // If the leg takes little of the time of all requests, another leg matters more.
+    let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(longest_ns)? };
+    // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
+    let summary = format!(
+        "{} of the TTFT of {} of {} was spent {}: {} or more, up to {}",
+        percent(late.share_of_ttft()),
+        count(late.count()),
+        plural(requests, "request"),
+        rule.place,
+        duration(GAP_WARNING_NS),
+        duration(longest_ns),
+    );
+    Some(leg_finding(rule, severity, late, summary, share_of_all, requests))
+}
+
+/// Finding about a leg on which most of `requests` requests spend long. `ttft_ns` is the time to first token of all of them. `None` without
+/// such a request.
+fn finding_of_usual_length(
+    rule: &LegRule,
+    usual: &LateRequests<'_>,
+    requests: u64,
+    ttft_ns: u128,
+) -> Option<PairFinding> {
+    let longest_ns = usual.worst()?.ns();
+    let share_of_all = share_of(usual.sum_ns(), ttft_ns);
     let summary = format!(
         "{} of TTFT was spent {}: up to {}, {} or more in {} of {}",
         percent(share_of_all),
         rule.place,
-        duration(usual.worst()?.ns()),
+        duration(longest_ns),
         duration(rule.usual_ns),
         count(usual.count()),
         plural(requests, "request"),
     );
-    Some(leg_finding(rule, Severity::Warning, &usual, summary, share_of_all, requests))
+    Some(leg_finding(rule, Severity::Warning, usual, summary, share_of_all, requests))
 }
 
 fn share_of(part_ns: u128, whole_ns: u128) -> f64 {
@@ -374,16 +408,15 @@ fn round(share: f64) -> f64 {
     (share * 1000.0).round() / 1000.0
 }
 
-/// First tokens that had been delivered by the decode server when the prefill server's response was still to be written. Whether a router
-/// waits for that is not observed.
-fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option<PairFinding> {
+/// Selects the requests whose first token the decode server delivered long before the prefill server's response was written. The span of
+/// each is the time between both.
+fn requests_with_late_response<'p>(pair: &Pair<'_>, rows: &[&PairRow<'p>]) -> Vec<LateRequest<'p>> {
     let mut held = Vec::new();
     for row in rows {
-        let delivered = row.time_of(PairMoment::Delivered).zip(row.time_of(PairMoment::PrefillDelivered));
-        let (Some(prefill_server), Some((from, to)), Some(ttft_ns)) = (row.prefill_server, delivered, row.ttft_ns)
-        else {
-            continue;
-        };
+        let Some(prefill_server) = row.prefill_server else { continue };
+        let Some(from) = row.time_of(PairMoment::Delivered) else { continue };
+        let Some(to) = row.time_of(PairMoment::PrefillDelivered) else { continue };
+        let Some(ttft_ns) = row.ttft_ns else { continue };
         let Some(uncertainty_ns) = pair.clock_uses()[prefill_server].uncertainty_ns() else { continue };
         let span = Interval { from, to };
         // The clocks may differ by as much, which makes a span look longer.
@@ -400,7 +433,15 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
             });
         }
     }
-    let held = LateRequests { independent: held.len() as u64, list: held };
+    held
+}
+
+/// Finding about first tokens that the decode server had delivered when the prefill server's response was still to be written. Whether a
+/// router waits for that is not observed. `None` if they are few, or the time in between is a small part of their time to first token.
+fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option<PairFinding> {
+    let list = requests_with_late_response(pair, rows);
+    // Stops of schedulers do not count here: nothing but the response explains the time between two observed writes.
+    let held = LateRequests { independent: list.len() as u64, list };
     let requests = rows.len() as u64;
     let are_enough = held.are_many_of(requests) || held.are_most_of_few(requests);
     if !are_enough || held.share_of_ttft() < MIN_LATE_SHARE {

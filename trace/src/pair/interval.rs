@@ -87,11 +87,16 @@ impl Intervals {
 
     /// The times between steps, and those before the first and behind the last one.
     pub(super) fn pauses_between(steps: Vec<Interval>) -> Self {
-        let steps = Self::covered_by(steps).list;
-        let begins = std::iter::once(MonoNs(0)).chain(steps.iter().map(|step| step.to));
-        let ends = steps.iter().map(|step| step.from).chain(std::iter::once(MonoNs(u64::MAX)));
-        let pauses = begins.zip(ends).map(|(from, to)| Interval { from, to });
-        Self::new(pauses.filter(|pause| pause.ns() > 0).collect())
+        let mut pauses = Vec::new();
+        let mut pause_from = MonoNs(0);
+        for step in Self::covered_by(steps).list {
+            pauses.push(Interval { from: pause_from, to: step.from });
+            pause_from = step.to;
+        }
+        pauses.push(Interval { from: pause_from, to: MonoNs(u64::MAX) });
+        // A step may begin or end with all times.
+        pauses.retain(|pause| pause.ns() > 0);
+        Self::new(pauses)
     }
 
     /// Merges spans that overlap or touch. The result covers the same times.
@@ -113,7 +118,7 @@ impl Intervals {
     /// The times that both lists of intervals cover.
     pub(super) fn common_with(&self, other: &Self) -> Self {
         let mut common = Vec::new();
-        // Both lists are in order of time.
+        // Both lists are in order of time, so the other list is read once, and its begin is cut off.
         let mut remaining = other.list.as_slice();
         for interval in &self.list {
             while let Some(next) = remaining.first() {
@@ -138,7 +143,7 @@ impl Intervals {
         let end = self.list.partition_point(|interval| interval.from < span.to);
         let inside = self.list.get(first..end).unwrap_or_default();
         let (Some(first_inside), Some(last_inside)) = (inside.first(), inside.last()) else { return 0 };
-        // Only the first and the last one may reach beyond the span.
+        // Only the first and the last one may reach beyond the span. The lengths of all between them are known whole.
         let outer_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
         let longest_between_ns = self.lengths.of_range(first + 1, end - 1);
         outer_ns.max(longest_between_ns)

@@ -90,14 +90,14 @@ struct RequestPosition {
 struct UniquePositions<K>(HashMap<K, Option<RequestPosition>>);
 
 impl<K: Eq + Hash> UniquePositions<K> {
-    /// Positions by key. A key of several requests leads to none.
-    fn new(keyed: impl Iterator<Item = (K, RequestPosition)>) -> Self {
-        let mut positions = HashMap::new();
-        for (key, position) in keyed {
-            // The second request with a key makes it ambiguous.
-            positions.entry(key).and_modify(|known| *known = None).or_insert(Some(position));
-        }
-        Self(positions)
+    fn new() -> Self {
+        Self(HashMap::new())
+    }
+
+    /// Adds a request with this key.
+    fn add_position(&mut self, key: K, position: RequestPosition) {
+        // A second request with the key makes it ambiguous.
+        self.0.entry(key).and_modify(|known| *known = None).or_insert(Some(position));
     }
 
     fn find_position(&self, key: &K) -> Option<RequestPosition> {
@@ -111,27 +111,21 @@ struct RequestIndex<'a> {
     by_rid: UniquePositions<&'a str>,
 }
 
-/// All requests of these servers, with their positions.
-fn numbered_requests<'r, 'a>(
-    servers: &'r [Vec<ServerRequest<'a>>],
-) -> impl Iterator<Item = (&'r ServerRequest<'a>, RequestPosition)> {
-    servers.iter().enumerate().flat_map(|(server, requests)| {
-        let positions = requests.iter().enumerate();
-        positions.map(move |(index, request)| (request, RequestPosition { server, request: index }))
-    })
-}
-
 impl<'a> RequestIndex<'a> {
     /// Index of all requests of these servers. A room is the number by which both servers of a pair know one request. Requests without a
     /// room are found by their rid.
     fn new(servers: &[Vec<ServerRequest<'a>>]) -> Self {
-        let with_room =
-            numbered_requests(servers).filter_map(|(request, position)| request.room.map(|room| (room, position)));
-        let without_room = numbered_requests(servers).filter(|(request, _)| request.room.is_none());
-        Self {
-            by_room: UniquePositions::new(with_room),
-            by_rid: UniquePositions::new(without_room.map(|(request, position)| (request.rid, position))),
+        let mut index = Self { by_room: UniquePositions::new(), by_rid: UniquePositions::new() };
+        for (server, requests) in servers.iter().enumerate() {
+            for (request_index, request) in requests.iter().enumerate() {
+                let position = RequestPosition { server, request: request_index };
+                match request.room {
+                    Some(room) => index.by_room.add_position(room, position),
+                    None => index.by_rid.add_position(request.rid, position),
+                }
+            }
         }
+        index
     }
 
     /// Finds the request of a prefill server that has the same room as this one. A room is the number by which both servers know a request;
@@ -142,6 +136,29 @@ impl<'a> RequestIndex<'a> {
             None => self.by_rid.find_position(&request.rid),
         }
     }
+}
+
+/// A request of the decode server, with the same request on a prefill server, if exactly one was found.
+struct JoinedRequest<'r, 'a> {
+    request: &'r ServerRequest<'a>,
+    position: Option<RequestPosition>,
+}
+
+/// Decides how the clock of each prefill server is compared with that of the decode server, by the order of the moments of the joined
+/// requests. `prefill_requests` has the requests of each server.
+fn compare_clocks(
+    prefill: &[PrefillServer<'_>],
+    prefill_requests: &[Vec<ServerRequest<'_>>],
+    joined_requests: &[JoinedRequest<'_, '_>],
+) -> Vec<ClockUse> {
+    let mut bounds = vec![ClockBounds::default(); prefill.len()];
+    for joined in joined_requests {
+        if let Some(RequestPosition { server, request }) = joined.position {
+            bounds[server].add_request(&prefill_requests[server][request], joined.request);
+        }
+    }
+    let bounds_of_servers = bounds.into_iter().zip(prefill);
+    bounds_of_servers.map(|(bounds, server)| bounds.clock_use(server.clocks)).collect()
 }
 
 impl<'a> Pair<'a> {
@@ -156,32 +173,27 @@ impl<'a> Pair<'a> {
     pub fn join_newest(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger, finished_limit: usize) -> Self {
         let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
             prefill.iter().map(|server| ServerRequest::list_of_ledger(server.ledger, finished_limit)).collect();
+        let decode_requests = ServerRequest::list_of_ledger(decode, finished_limit);
         let prefill_index = RequestIndex::new(&prefill_requests);
-        // A list of one server, because an index is built for several.
-        let mut decode_servers = [ServerRequest::list_of_ledger(decode, finished_limit)];
-        let decode_index = RequestIndex::new(&decode_servers);
-        let decode_requests = std::mem::take(&mut decode_servers[0]);
-        let mut joined = Vec::with_capacity(decode_requests.len());
-        let mut bounds = vec![ClockBounds::default(); prefill.len()];
+        // An index is built for a list of servers. There is one decode server.
+        let decode_index = RequestIndex::new(std::slice::from_ref(&decode_requests));
+        let mut joined_requests = Vec::with_capacity(decode_requests.len());
         for request in &decode_requests {
-            // Its room or id is that of no other request of the decode server.
-            let position = decode_index.find_position(request).and_then(|_| prefill_index.find_position(request));
-            if let Some(position) = position {
-                bounds[position.server].add_request(&prefill_requests[position.server][position.request], request);
-            }
-            joined.push((request, position));
+            // A room or an id that another request of the decode server has, too, joins none.
+            let is_unique = decode_index.find_position(request).is_some();
+            let position = if is_unique { prefill_index.find_position(request) } else { None };
+            joined_requests.push(JoinedRequest { request, position });
         }
-        let clock_uses: Vec<ClockUse> =
-            bounds.into_iter().zip(&prefill).map(|(bounds, server)| bounds.clock_use(server.clocks)).collect();
-        let rows = joined.into_iter().map(|(request, position)| {
-            let prefill = position.map(|RequestPosition { server, request }| PrefillPart {
+        let clock_uses = compare_clocks(&prefill, &prefill_requests, &joined_requests);
+        let mut rows: Vec<PairRow<'a>> = Vec::with_capacity(joined_requests.len());
+        for joined in &joined_requests {
+            let prefill_part = joined.position.map(|RequestPosition { server, request }| PrefillPart {
                 server,
                 request: &prefill_requests[server][request],
                 clock: clock_uses[server],
             });
-            PairRow::new(request, prefill)
-        });
-        let rows: Vec<PairRow<'a>> = rows.collect();
+            rows.push(PairRow::new(joined.request, prefill_part));
+        }
         let all_prefill: usize = prefill_requests.iter().map(Vec::len).sum();
         let joined = rows.iter().filter(|row| row.prefill_rid.is_some()).count();
         let mut pair = Self {
@@ -233,8 +245,9 @@ impl<'a> Pair<'a> {
         self.has_all_prefill_requests().then_some(only as u64)
     }
 
-    /// Sums the legs of all joined requests with a time to first token.
+    /// Sums the legs (parts of the path between two moments) of all joined requests with a time to first token.
     fn add_up_legs(&mut self) {
+        // In the order of the path, because moments compare in this order.
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.prefill_rid.is_some()) {
             let Some(ttft_ns) = row.ttft_ns else { continue };
@@ -306,16 +319,19 @@ impl<'a> Pair<'a> {
         if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
     }
 
-    /// The leg with the greatest share; `None` without any time to first token, and if the clocks' uncertainty leaves open which it is.
+    /// The leg (part of the time to first token between two moments) with the greatest share. `None` without any time to first token, and
+    /// if the clocks' uncertainty leaves open which it is.
     pub fn worst_leg(&self) -> Option<&PairLegLengths> {
         let worst = self.legs.iter().max_by_key(|lengths| lengths.sum_ns)?;
+        // At worst, its sum is the smallest possible one, and that of another leg the greatest.
         let min_of_worst_ns = *self.possible_sums_ns(worst).start();
         let mut others = self.legs.iter().filter(|other| other.leg != worst.leg);
         let is_certain = others.all(|other| *self.possible_sums_ns(other).end() <= min_of_worst_ns);
         is_certain.then_some(worst)
     }
 
-    /// Range of the time that all requests together may have spent on a leg, in nanoseconds, given the uncertainty of the clocks.
+    /// Range of the time that all requests together may have spent on a leg (part of their path between two moments), in nanoseconds, given
+    /// the uncertainty of the clocks.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
         // Its begin and its end are times of one clock.
@@ -325,6 +341,7 @@ impl<'a> Pair<'a> {
         // An error of the clocks moves time between the legs across them, so no leg can be longer than all of them together.
         let all_ns = self.sum_across_clocks_ns();
         let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
+        // In each request, the error may be as large.
         let error_of_sum_ns = u128::from(error_ns) * u128::from(lengths.requests);
         let max_ns = (sum_ns + error_of_sum_ns).min(all_ns.max(sum_ns));
         sum_ns.saturating_sub(error_of_sum_ns)..=max_ns
@@ -341,6 +358,7 @@ impl<'a> Pair<'a> {
         let mut max_ns = 0;
         for (server, clock) in self.clock_uses.iter().enumerate() {
             let has_requests = self.joined_with(server).next().is_some();
+            // Times of clocks that drift apart are not compared.
             let are_times_compared = has_requests && !matches!(clock, ClockUse::Drifting { .. });
             if are_times_compared {
                 max_ns = clock.uncertainty_ns()?.max(max_ns);
@@ -364,11 +382,14 @@ impl<'a> Pair<'a> {
         if row.time_of(moment).is_some() {
             return None;
         }
-        let ledger_of_moment =
-            if moment.is_of_prefill() { self.comparable_prefill_ledger(row) } else { Ok(self.decode) };
-        let ledger = match ledger_of_moment {
-            Ok(ledger) => ledger,
-            Err(reason) => return Some(reason),
+        // Ledger of the server to which the moment belongs.
+        let ledger = if moment.is_of_prefill() {
+            match self.comparable_prefill_ledger(row) {
+                Ok(ledger) => ledger,
+                Err(reason) => return Some(reason),
+            }
+        } else {
+            self.decode
         };
         let counts = ledger.pair_message_counts();
         Some(match moment {

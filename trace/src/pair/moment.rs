@@ -196,10 +196,11 @@ impl PairLeg {
         self.parts().len() == 1
     }
 
-    /// Describes where the time of the leg is spent. The descriptions of several parts are joined by ` + `.
+    /// Describes where the time of the leg is spent. Each moment between its ends that was not observed makes it one part longer. The
+    /// descriptions of several parts are joined by ` + `.
     pub fn describe(self) -> String {
         if (self.from, self.to) == (TokenReceived, Delivered) {
-            // Where the moment between them is not observed, the last part describes both.
+            // The description of the last part, which begins with the moment that was not observed, fits both.
             return LEGS[TokenProcessed.index()].description.to_owned();
         }
         if (self.from, self.to) == (DecodeReceived, PrefillQueued) {

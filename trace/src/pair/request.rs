@@ -29,9 +29,10 @@ pub(super) struct ServerRequest<'a> {
 /// Whether a prefill may have ended at `at`. It may if no known moment of the request before that end is later, and its first send is not
 /// earlier.
 fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
-    let moments = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
-    let mut earlier_times = moments.into_iter().filter_map(|moment| path.time_of(moment));
-    let is_behind_all = earlier_times.all(|earlier| earlier <= at);
+    let moments_before_end =
+        [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
+    let mut times_before_end = moments_before_end.into_iter().filter_map(|moment| path.time_of(moment));
+    let is_behind_all = times_before_end.all(|earlier| earlier <= at);
     let is_before_first_send = path.time_of(TtftMoment::FirstSent).is_none_or(|sent| at <= sent);
     is_behind_all && is_before_first_send
 }
@@ -46,17 +47,20 @@ fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
 impl<'a> ServerRequest<'a> {
     /// A request of one server, with what the ledger knows of its messages to the other server. `is_open` says that it has not ended.
     fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
+        let dispatch = numbers.dispatch;
         // The number by which both servers know the request. Health checks have the room 0.
-        let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
+        let room = dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
         let path = TtftPath::new(numbers);
-        let prefill_ended = numbers.engine_times.and_then(|times| times.prefill_finished);
+        // This may be the time of an earlier attempt that failed. It is used only if it fits the times of this one.
+        let prefill_end_by_engine = numbers.engine_times.and_then(|times| times.prefill_finished);
+        let prefill_ended = prefill_end_by_engine.filter(|at| is_during_prefill(&path, *at));
         Self {
             rid,
             room,
-            prompt_tokens: numbers.prompt_tokens.or(numbers.dispatch.and_then(|dispatch| dispatch.prompt_tokens)),
+            // Without an output, only the message to the scheduler may show it.
+            prompt_tokens: numbers.prompt_tokens.or(dispatch.and_then(|dispatch| dispatch.prompt_tokens)),
             path,
-            // This may be the time of an earlier attempt that failed. It is used only if it fits the times of this one.
-            prefill_ended: prefill_ended.filter(|at| is_during_prefill(&path, *at)),
+            prefill_ended,
             messages: room.map(|room| ledger.pair_times(room)).unwrap_or_default(),
             is_streamed: numbers.is_streamed,
             is_open,
@@ -68,9 +72,11 @@ impl<'a> ServerRequest<'a> {
     pub(super) fn list_of_ledger(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
         const OPEN: bool = true;
         const ENDED: bool = false;
+        // The ledger lists finished requests in the order in which they ended.
         let older = ledger.finished_count().saturating_sub(finished_limit);
         let finished = ledger.finished().skip(older).map(|summary| Self::new(ledger, &summary.rid, summary, ENDED));
         let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request), OPEN));
+        // Of a request without a token, only its dispatch is known.
         let waiting = ledger.waiting_requests().map(|(rid, dispatch)| {
             let numbers = RequestNumbers { dispatch: Some(dispatch), ..RequestNumbers::default() };
             Self::new(ledger, rid, &numbers, OPEN)

@@ -45,10 +45,11 @@ impl<'a> PairRow<'a> {
     /// A request of the decode server, joined with its part on a prefill server if that was found.
     pub(super) fn new(decode: &ServerRequest<'a>, prefill: Option<PrefillPart<'_, 'a>>) -> Self {
         let mut times = [None; MOMENTS];
-        for moment in PairMoment::ALL {
-            times[moment.index()] = match prefill {
-                Some(prefill) if moment.is_of_prefill() => prefill.time_of(*moment),
-                _ => decode.decode_time(*moment),
+        for &moment in PairMoment::ALL {
+            times[moment.index()] = if moment.is_of_prefill() {
+                prefill.and_then(|prefill| prefill.time_of(moment))
+            } else {
+                decode.decode_time(moment)
             };
         }
         let ttft_ns = decode.ttft_ns();
@@ -82,13 +83,15 @@ impl<'a> PairRow<'a> {
         self.timed_legs().map(|timed| (timed.leg, timed.ns()))
     }
 
-    /// The legs between the moments of its path, in order, each with its begin and end.
+    /// The legs between the known moments of its path, in order, each with its begin and end.
     pub(super) fn timed_legs(&self) -> impl Iterator<Item = TimedPairLeg> {
-        let next = self.path_moments().skip(1);
-        self.path_moments().zip(next).map(|((from, at), (to, end))| TimedPairLeg {
+        let begins = self.path_moments();
+        // Each leg ends with the moment with which the next one begins.
+        let ends = self.path_moments().skip(1);
+        begins.zip(ends).map(|((from, began_at), (to, ended_at))| TimedPairLeg {
             leg: PairLeg { from, to },
-            from: at,
-            to: end,
+            from: began_at,
+            to: ended_at,
         })
     }
 
@@ -104,18 +107,17 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
     let mut path = [None; PATH_MOMENTS];
     for moment in PairMoment::BY_TRUST {
         let index = moment.index();
-        let Some(observed_at) = times[index] else { continue };
-        // At a concurrent moment, the prefill server receives the request while the decode server allocates memory for it. Without the time
-        // of that allocation, it is not known for which of both the request waited.
-        if moment.is_concurrent() && path[PairMoment::Allocated.index()].is_none() {
-            continue;
-        }
+        let Some(mut at) = times[index] else { continue };
         let placed = PlacedAround::of_index(&path, index);
-        let at = match placed.last_before {
-            // Before the decode server waited for it, it took no time of the path.
-            Some(last) if moment.is_concurrent() => observed_at.max(last),
-            _ => observed_at,
-        };
+        // At a concurrent moment, the prefill server receives the request while the decode server allocates memory for it.
+        if moment.is_concurrent() {
+            // Without the time of that allocation, it is not known for which of both the request waited.
+            if path[PairMoment::Allocated.index()].is_none() {
+                continue;
+            }
+            // Until the decode server waited for it, it took no time of the path.
+            at = placed.last_before.map_or(at, |last| at.max(last));
+        }
         // The memory's allocation and the moments of the prefill server are added to the decode server's own, and must lie between these.
         if placed.encloses(at) || !moment.is_added_to_decode() {
             path[index] = Some(at);

@@ -7,15 +7,16 @@ const BUCKETS: usize = exact_bucket_of(3_600_000_000_000) + 1;
 
 /// Index of the bucket for a duration of any length. Eight buckets divide the durations from a power of two to the next one evenly.
 const fn exact_bucket_of(ns: u64) -> usize {
-    // Durations of a few nanoseconds have a bucket each.
+    // Durations of less than eight nanoseconds have a bucket each.
     if ns < 1 << BITS_PER_DOUBLING {
         return ns as usize;
     }
-    // Keeps the leading bit and the three bits behind it. These three number the bucket within its doubling.
+    // Keeps the leading bit, which is 8, and the three bits behind it. These three number the bucket within its doubling.
     let doubling = ns.ilog2() - BITS_PER_DOUBLING;
     let leading_bits = (ns >> doubling) as usize;
-    // The leading bit itself adds the eight buckets of the shortest durations.
-    ((doubling as usize) << BITS_PER_DOUBLING) + leading_bits
+    // The 8 of the leading bit stands for the eight buckets of the shortest durations, which come first.
+    let buckets_of_shorter_doublings = (doubling as usize) << BITS_PER_DOUBLING;
+    buckets_of_shorter_doublings + leading_bits
 }
 
 /// Bucket of a duration; the last one for all that are longer than its start.
@@ -71,20 +72,23 @@ impl Buckets {
     /// Copies the values into a tally, which stores only the buckets that have any.
     pub(crate) fn tally(&self) -> Tally {
         let mut counts = Vec::new();
-        let buckets = self.counts.iter().flat_map(|buckets| buckets.iter().enumerate());
-        for (bucket, &count) in buckets {
-            if count > 0 {
-                counts.push(BucketCount { bucket: bucket as u16, count });
+        // The counters are allocated at the first value.
+        if let Some(all_counts) = &self.counts {
+            for (bucket, &count) in all_counts.iter().enumerate() {
+                if count > 0 {
+                    counts.push(BucketCount { bucket: bucket as u16, count });
+                }
             }
         }
+        // Without values, the minimum of the counters is the largest possible duration, and that of a tally 0.
         let min = if counts.is_empty() { 0 } else { self.min };
         Tally { counts, min, max: self.max }
     }
 
     /// Resets all counters.
     pub fn clear(&mut self) {
+        // Without values, the minimum is the largest possible duration. Filling the counters costs more than this check.
         let is_empty = self.min == u64::MAX && self.max == 0;
-        // Filling the counters costs more than this check.
         if is_empty {
             return;
         }
@@ -159,7 +163,9 @@ impl Tally {
             counted += u64::from(count);
             if counted >= rank {
                 let BucketBounds { min_ns, end_ns } = bounds_of_bucket(bucket.into());
-                return Some((min_ns + (end_ns - min_ns) / 2).clamp(self.min, self.max));
+                let middle_ns = min_ns + (end_ns - min_ns) / 2;
+                // The middle of the first or the last bucket may lie beyond all values.
+                return Some(middle_ns.clamp(self.min, self.max));
             }
         }
         None
@@ -167,17 +173,17 @@ impl Tally {
 
     /// For each of the rising `bounds`, the number of values below it. A value within an eighth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
-        // The bounds rise, so each goes on counting where the one before it stopped.
         let mut counted = 0;
-        let mut counts = self.counts.iter().peekable();
-        let mut below = Vec::with_capacity(bounds.len());
+        let mut remaining_buckets = self.counts.iter().peekable();
+        let mut counts_below = Vec::with_capacity(bounds.len());
         for &bound in bounds {
-            while let Some(known) = counts.next_if(|known| min_of_bucket(known.bucket.into()) < bound) {
+            // The bounds and the buckets rise, so each bound goes on counting where the one before it stopped.
+            while let Some(known) = remaining_buckets.next_if(|known| min_of_bucket(known.bucket.into()) < bound) {
                 counted += u64::from(known.count);
             }
-            below.push(counted);
+            counts_below.push(counted);
         }
-        below
+        counts_below
     }
 
     /// Adds the counts of another tally.

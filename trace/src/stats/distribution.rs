@@ -127,17 +127,17 @@ impl Distribution {
 
     /// For each of the rising `bounds`, the number of values up to it. A value within a thousandth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
-        // First the values between each bound and the one before it.
+        // First, each count has only the values between its bound and the one before it.
         let mut counts = vec![0; bounds.len()];
+        // Without a value, there is no histogram.
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
-            // Index of the first bound that is not below the value.
-            let bound_index = bounds.partition_point(|&bound| bound < value.value_iterated_to());
+            let index_of_bound = bounds.partition_point(|&bound| bound < value.value_iterated_to());
             // Values above the last bound count nowhere.
-            if let Some(count) = counts.get_mut(bound_index) {
+            if let Some(count) = counts.get_mut(index_of_bound) {
                 *count += value.count_since_last_iteration();
             }
         }
-        // Then those of all bounds before it, too.
+        // Then it also has the values up to all smaller bounds.
         let mut count_so_far = 0;
         for count in &mut counts {
             count_so_far += *count;
@@ -152,23 +152,24 @@ impl Distribution {
         inner.count() - inner.histogram.count_between(0, ns.min(LONGEST_NS))
     }
 
-    /// Non-empty buckets in order: start, end (exclusive), count. A bucket is at most an eighth of its start wide.
+    /// Non-empty buckets in order, each as its start, its end (exclusive) and the number of its values. A bucket is at most an eighth of
+    /// its start wide, so it has the values of several buckets of the histogram.
     pub fn bucket_counts(&self) -> Vec<[u64; 3]> {
-        let mut counts: Vec<(usize, u64)> = Vec::new();
+        let mut rows: Vec<[u64; 3]> = Vec::new();
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
             let bucket = buckets::bucket_of(value.value_iterated_to());
-            let value_count = value.count_since_last_iteration();
-            match counts.last_mut() {
-                // The values rise, so those of one bucket follow each other.
-                Some((last_bucket, count)) if *last_bucket == bucket => *count += value_count,
-                _ => counts.push((bucket, value_count)),
+            let bounds = buckets::bounds_of_bucket(bucket);
+            let values = value.count_since_last_iteration();
+            // The values rise, so those of one bucket follow each other.
+            if let Some([start, _, count]) = rows.last_mut()
+                && *start == bounds.min_ns
+            {
+                *count += values;
+            } else {
+                rows.push([bounds.min_ns, bounds.end_ns, values]);
             }
         }
-        let with_bounds = counts.into_iter().map(|(bucket, count)| {
-            let bounds = buckets::bounds_of_bucket(bucket);
-            [bounds.min_ns, bounds.end_ns, count]
-        });
-        with_bounds.collect()
+        rows
     }
 }
 

@@ -19,8 +19,8 @@ impl LongDurations {
 
     /// Adds a part of a duration of `whole_ns` to the sum of each class whose minimum the whole reaches.
     pub fn record_part(&mut self, part_ns: u64, whole_ns: u64) {
-        for (sum, &least_ns) in self.0.iter_mut().zip(&CLASSES_NS) {
-            if whole_ns >= least_ns {
+        for (sum, &minimum_ns) in self.0.iter_mut().zip(&CLASSES_NS) {
+            if whole_ns >= minimum_ns {
                 sum.add(DurationSum { count: 1, ns: part_ns.into() });
             }
         }

@@ -60,11 +60,12 @@ impl<S: SeriesSlot> Series<S> {
         slots
     }
 
-    /// Adds `count` slots of the base length with equal values. If `count` is more than 1, the values must be empty.
+    /// Adds `count` slots of the base length with equal values. The last slot of the series is partial: it lasts several base slots, and
+    /// takes more of them until it is complete. If `count` is more than 1, the values must be empty.
     pub(crate) fn add_slots(&mut self, slot: &S, count: u64) {
         let mut remaining = count;
         while remaining > 0 {
-            // Joining an empty slot again changes nothing, so a long silence takes few steps.
+            // Once for all that the partial slot takes: joining an empty slot again changes nothing, so a long silence takes few steps.
             join_or_start(&mut self.partial, slot);
             let room_in_partial = self.base_slots_per_slot - self.partial_base_slots;
             let added = remaining.min(room_in_partial);
@@ -91,11 +92,11 @@ impl<S: SeriesSlot> Series<S> {
         if index == self.slots.len() { self.partial.as_mut() } else { self.slots.get_mut(index) }
     }
 
-    /// Joins neighbouring slots in pairs, which halves their number.
+    /// Joins neighbouring slots in pairs, which halves their number. Each slot then has twice as many base slots.
     fn join_pairs(&mut self) {
-        let mut old = std::mem::take(&mut self.slots).into_iter();
-        while let Some(mut slot) = old.next() {
-            if let Some(next) = old.next() {
+        let mut old_slots = std::mem::take(&mut self.slots).into_iter();
+        while let Some(mut slot) = old_slots.next() {
+            if let Some(next) = old_slots.next() {
                 slot.join_next(&next);
             }
             self.slots.push(slot);

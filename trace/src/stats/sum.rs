@@ -50,11 +50,16 @@ impl<T: Default> Slices<T> {
         let index = (second % SLICES as u64) as usize;
         let value = &mut self.values[index];
         let second_of_value = &mut self.seconds_of_values[index];
-        if *second_of_value < second {
+        let has_newer_second = *second_of_value > second;
+        if has_newer_second {
+            return None;
+        }
+        let has_older_second = *second_of_value < second;
+        if has_older_second {
             *second_of_value = second;
             clear(value);
         }
-        (*second_of_value == second).then_some(value)
+        Some(value)
     }
 
     /// Values of the seconds in the window at `now`. A value that was never used has the second 0, which is in no window.

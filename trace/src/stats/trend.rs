@@ -43,11 +43,13 @@ impl Trend {
         if second == self.second
             && let Some(lowest) = self.samples.back_mut()
         {
+            // Of equal levels the last one, because a rise begins where the level is at its lowest for the last time.
             if level <= lowest.level {
                 *lowest = LowestLevel { level, at: now };
             }
             return;
         }
+        // The first level of a new second.
         self.second = second;
         if self.samples.len() == MAX_SECONDS {
             self.samples.pop_front();
@@ -60,19 +62,20 @@ impl Trend {
         let newest = *self.samples.back()?;
         let mut start = newest;
         let mut seconds = 0;
+        // Backwards in time, from the second before the newest one.
         for &older in self.samples.iter().rev().skip(1) {
-            // Backwards in time: a fall ends the span.
-            if older.level > start.level {
+            let has_fallen_since = older.level > start.level;
+            if has_fallen_since {
                 break;
             }
-            // The rise begins when the level is at its lowest for the last time.
+            // Of equal levels, the last one remains the start: the level had not risen until then.
             if older.level < start.level {
                 start = older;
             }
             seconds += 1;
         }
-        let span = RisingSpan { seconds, from: start.level, since: start.at, to: newest.level };
-        (newest.level > start.level).then_some(span)
+        let has_risen = newest.level > start.level;
+        has_risen.then_some(RisingSpan { seconds, from: start.level, since: start.at, to: newest.level })
     }
 }
 

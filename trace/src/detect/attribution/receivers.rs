@@ -28,13 +28,20 @@ fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
 }
 
-/// Number of processes that receive from these hops. Hops to one endpoint have one receiver; a hop without a name for it has its own.
+/// Number of processes that receive from these hops (connections between two processes). A receiver has a worker number or an endpoint as
+/// its name; all hops to one name have one receiver. A hop that names none counts as one of its own.
 pub(in crate::detect) fn count_receivers(hops: &[&Hop]) -> usize {
-    let nameless = hops.iter().filter(|hop| receiver_key(hop) == NAMELESS).count();
-    let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != NAMELESS).collect();
-    named.sort_unstable();
-    named.dedup();
-    nameless + named.len()
+    let mut nameless = 0;
+    let mut names: Vec<Key<'_>> = Vec::new();
+    for hop in hops {
+        let name = receiver_key(hop);
+        if name == NAMELESS {
+            nameless += 1;
+        } else if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    nameless + names.len()
 }
 
 /// The wait on all hops of one receiver.
@@ -44,12 +51,17 @@ struct ReceiverWait<'h> {
     wait_ns: u128,
 }
 
-/// Returns a hop of the receiver with most of the wait. `None` if it is the only receiver, has no name, or does not stand out.
+/// Returns a hop of the receiver for which frames waited longest in total. `None` if it is the only receiver, has no name, or does not
+/// stand out.
 pub(super) fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let receivers = waits_by_receiver(members, now);
     let slowest = receivers.iter().max_by_key(|receiver| receiver.wait_ns)?;
+    let is_only_one = receivers.len() == 1;
     let has_name = receiver_key(slowest.hop) != NAMELESS;
-    (receivers.len() > 1 && has_name && stands_out(slowest, &receivers)).then_some(slowest.hop)
+    if is_only_one || !has_name || !stands_out(slowest, &receivers) {
+        return None;
+    }
+    Some(slowest.hop)
 }
 
 /// Sums the waits on the hops of each receiver.
@@ -89,10 +101,12 @@ fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
 /// processes a frame. If its event loop's polls are observed, it is busy whenever it is outside the poll, such as in HTTP writes.
 pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
+    // Of other hops, it is not observed when their frames were processed.
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
         let outside_poll = share_of(time_outside_poll_ns(ledger, hop) as f64, window_ns as f64);
         let key = receiver_key(hop);
+        // Receivers without a name cannot be told apart, so each hop to one counts as another receiver.
         match receivers.iter_mut().find(|known| known.key == key && key != NAMELESS) {
             // Another connection of this receiver: it processes one frame at a time, and has the same thread with the same polls.
             Some(known) => {
@@ -102,8 +116,11 @@ pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, wind
             None => receivers.push(BusyReceiver { key, processing, outside_poll }),
         }
     }
+    if receivers.is_empty() || window_ns == 0 {
+        return None;
+    }
     let sum: f64 = receivers.iter().map(BusyReceiver::share).sum();
-    (!receivers.is_empty() && window_ns > 0).then(|| sum / receivers.len() as f64)
+    Some(sum / receivers.len() as f64)
 }
 
 /// Time that the receiving thread of a hop spent outside its event loop's poll; 0 if its polls are not observed. They may be sampled in a
