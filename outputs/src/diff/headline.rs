@@ -155,6 +155,7 @@ fn describe_finding(change: &FindingChange) -> String {
 
 /// State and severity of a finding: `WARNING -> CRITICAL`, `STILL CRITICAL`, `NEW WARNING`.
 fn describe_state(change: &FindingChange) -> String {
+    // A run that does not have the finding has no severity of it.
     let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
     if let (Some(before), Some(after)) = (&before, &after)
@@ -344,14 +345,15 @@ fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[Comp
     let state = state_of_measures(outcomes, measures);
     let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
     let problems: Vec<String> = of_state.map(name_with_numbers).collect();
+    let unstated = problems.iter().filter(|problem| !stated.contains(problem.as_str())).cloned();
     let mut parts = describe_changed_measures(measures);
-    parts.extend(problems.iter().filter(|problem| !stated.contains(problem.as_str())).cloned());
-    let are_all_problems_stated = parts.is_empty() && !problems.is_empty();
-    if are_all_problems_stated {
-        return String::new();
-    }
-    // No problem is of this state, because each is observed by at most one run.
+    parts.extend(unstated);
     if parts.is_empty() {
+        // The sentence names all problems of this state already.
+        if !problems.is_empty() {
+            return String::new();
+        }
+        // No problem is of this state, because each is observed by at most one run.
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));
     }

@@ -46,21 +46,24 @@ struct MeasureList<'s> {
 }
 
 impl MeasureList<'_> {
-    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it.
+    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it. Returns the added
+    /// measure.
     fn add_measure(
         &mut self,
         name: &str,
         unit: MeasureUnit,
         good: GoodDirection,
         samples_of: impl Fn(&Series) -> Option<Vec<f64>>,
-    ) {
+    ) -> Option<&mut Measure> {
         let a = samples_of(self.a);
         let b = samples_of(self.b);
-        if a.is_some() || b.is_some() {
-            let name = name.to_owned();
-            // The last three are set later for the few measures that have them.
-            self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
+        if a.is_none() && b.is_none() {
+            return None;
         }
+        let name = name.to_owned();
+        // The last three are set later for the few measures that have them.
+        self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
+        self.measures.last_mut()
     }
 
     /// Adds the measures of the whole traffic: token rates, live requests and first-token gaps.
@@ -95,13 +98,11 @@ impl MeasureList<'_> {
         self.add_measure(&format!("queue wait, p99 on {name}"), Ns, Less, |run| {
             quantile_per_slot(run, hop_named(run, name)?.queue_wait_ns.as_ref(), |wait| &wait.p99)
         });
-        let backlog_name = format!("backlog, frames on {name}");
-        self.add_measure(&backlog_name, Number, Less, |run| {
-            let backlog = hop_named(run, name)?.backlog_max_frames.as_ref()?;
-            Some(per_slot(run, |slot| Some(backlog.count_in(slot)? as f64)))
+        let backlog = self.add_measure(&format!("backlog, frames on {name}"), Number, Less, |run| {
+            let frames = hop_named(run, name)?.backlog_max_frames.as_ref()?;
+            Some(per_slot(run, |slot| Some(frames.count_in(slot)? as f64)))
         });
-        // It is the last measure, unless neither run observes it.
-        if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
+        if let Some(backlog) = backlog {
             backlog.least_distance = LEAST_BACKLOG_CHANGE;
         }
         self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
@@ -191,6 +192,7 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 /// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let slots = 0..series.len();
+    // `None`, for an unobserved slot, is less than `Some(0)`.
     let has_new_request = |slot: &usize| series.requests.begun[*slot] > Some(0);
     let has_tokens = |slot: &usize| series.tokens.sent.count_in(*slot) > Some(0);
     let first = slots.clone().find(|slot| has_tokens(slot) || has_new_request(slot));
@@ -280,6 +282,7 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     const NS_PER_SECOND: f64 = 1e9;
     per_slot(series, |slot| {
         let tokens = series.tokens.sent.count_in(slot)?;
+        // Share of the slot that each thread was on a CPU. A thread without a sample in the slot has none.
         let cpu_shares: Vec<f64> =
             receiving_threads(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
         if tokens == 0 || cpu_shares.is_empty() {

@@ -156,14 +156,16 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
         let state = state_of_proven_losses(a, b, measures);
         return ProblemOutcome { name, state, numbers: lost_before_and_after(a, b) };
     }
+    let is_none_proven = !a_observes_losses && !b_observes_losses;
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
-    match (a.chunks.dropped_predicted, b.chunks.dropped_predicted) {
-        (Some(lost_a), Some(lost_b)) if !a_observes_losses && !b_observes_losses => {
-            let state = state_of_predicted_losses(lost_a, lost_b, measures);
-            ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) }
-        }
-        _ => ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() },
+    if is_none_proven
+        && let Some(lost_a) = a.chunks.dropped_predicted
+        && let Some(lost_b) = b.chunks.dropped_predicted
+    {
+        let state = state_of_predicted_losses(lost_a, lost_b, measures);
+        return ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) };
     }
+    ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() }
 }
 
 /// State of the lost tokens of two runs that only predict losses, of these numbers of chunks.
@@ -455,6 +457,12 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }
 
+/// Verdict on a quantile, and its reason if it needs one.
+struct QuantileVerdict {
+    verdict: ChangeVerdict,
+    note: Option<String>,
+}
+
 impl ComparedQuantile {
     /// Whether the quantile is at least twice as large in one of the runs, and longer by `least_time_ns`.
     fn has_changed(&self, least_time_ns: u64) -> bool {
@@ -465,28 +473,30 @@ impl ComparedQuantile {
         longer_ns as f64 >= LEAST_FACTOR * shorter_ns as f64 && longer_ns - shorter_ns >= least_time_ns
     }
 
-    /// Verdict on the quantile, with its reason if it needs one.
-    fn judge(&self, least_time_ns: u64) -> (ChangeVerdict, Option<String>) {
+    /// Judges the quantile by its change, if both runs have enough requests or tokens. Only a change of at least `least_time_ns` counts.
+    fn judge(&self, least_time_ns: u64) -> QuantileVerdict {
         let counted = self.counted;
         let before = count(self.a_count);
         let after = count(self.b_count);
         if self.a_count.min(self.b_count) < self.least_count {
             let needed = count(self.least_count);
             let note = format!("{before} {counted} before and {after} after, {needed} are needed");
-            (ChangeVerdict::NotEnoughData, Some(note))
-        } else if self.has_changed(least_time_ns) {
-            let verdict = if self.b_ns > self.a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
-            let least_time = duration(least_time_ns);
-            (verdict, Some(format!("of all {before} and {after} {counted}: at least twofold and {least_time}")))
-        } else {
-            (ChangeVerdict::WithinNoise, None)
+            return QuantileVerdict { verdict: ChangeVerdict::NotEnoughData, note: Some(note) };
         }
+        if !self.has_changed(least_time_ns) {
+            return QuantileVerdict { verdict: ChangeVerdict::WithinNoise, note: None };
+        }
+        // The quantile is one of waits, so a larger one is worse.
+        let verdict = if self.b_ns > self.a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
+        let least_time = duration(least_time_ns);
+        let note = format!("of all {before} and {after} {counted}: at least twofold and {least_time}");
+        QuantileVerdict { verdict, note: Some(note) }
     }
 }
 
 /// Compares a quantile of both runs. It changed if it is at least twice as large in one of them, and longer by `least_time_ns`.
 fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedMeasure {
-    let (verdict, note) = quantile.judge(least_time_ns);
+    let QuantileVerdict { verdict, note } = quantile.judge(least_time_ns);
     let ComparedQuantile { name, a_ns, b_ns, .. } = quantile;
     ComparedMeasure {
         name,
