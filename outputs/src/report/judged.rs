@@ -181,16 +181,20 @@ fn why_loss_unjudged(ledger: &Ledger) -> Option<&'static str> {
     if are_chunks_judged || are_responses_judged {
         return None;
     }
-    let has_responses = totals.answers.seen > 0;
-    Some(match reason_without_frames(ledger, NOT_IN_LOG) {
-        None if ledger.observes_deliveries() => {
-            "responses carry text that is not counted, or parts of them were not observed"
-        }
-        // A prediction from wakeups is no observation of what clients received.
-        None => "deliveries are not observed",
+    if let Some(reason) = reason_without_frames(ledger, NOT_IN_LOG) {
         // Without frames, responses can be judged by their own counts.
-        Some(_) if has_responses => "responses list no token ids, or no count to compare them with",
-        Some(reason) => reason,
+        let has_responses = totals.answers.seen > 0;
+        return Some(if has_responses {
+            "responses list no token ids, or no count to compare them with"
+        } else {
+            reason
+        });
+    }
+    // Only deliveries count. A prediction from wakeups is no observation of what clients received.
+    Some(if ledger.observes_deliveries() {
+        "responses carry text that is not counted, or parts of them were not observed"
+    } else {
+        "deliveries are not observed"
     })
 }
 
@@ -345,6 +349,7 @@ pub fn headline_of_finding<'f>(
 ) -> String {
     let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
     let lasting = all.find(|finding| finding.outlasts(worst));
+    // A problem is said to last for a while after its last occurrence, so a frame in this time is not one since then.
     let is_last_traffic = last_frame_ns.is_some_and(|last_ns| last_ns <= worst.last_at_ns + LASTING_NS);
     let addition = match lasting {
         Some(lasting) => format!(" ({} lasts)", lasting.kind),

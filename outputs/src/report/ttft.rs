@@ -152,7 +152,7 @@ impl TtftReport {
     /// The group of requests, all with the same observed moments, that has most of the streamed requests. `Err` says why no group has.
     pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else { return Err(self.why_no_group()) };
-        // At least half of the streamed requests must be in the main group.
+        // At least half of the streamed requests must be in the main group. `others` are requests of groups that are not kept.
         let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;
         if self.not_streamed > streamed {
             Err("most responses are not streamed")
@@ -171,14 +171,15 @@ pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 /// prefill (62 % of TTFT, 70 % in the last 10 s)`. Without a report of the time (`None`), the bottleneck is unknown, and no reason is
 /// given: the list of faults that were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
-    match ttft.map(TtftReport::group_of_most) {
-        None => String::from(UNKNOWN_BOTTLENECK),
-        Some(Err(reason)) => format!("{UNKNOWN_BOTTLENECK} ({reason})"),
-        Some(Ok(main)) => match main.longest_leg() {
-            Some(leg) => format!("bottleneck: {} ({})", leg.words, main.describe_share_of(leg)),
-            None => format!("{UNKNOWN_BOTTLENECK} (first tokens took no time)"),
-        },
-    }
+    let Some(ttft) = ttft else { return String::from(UNKNOWN_BOTTLENECK) };
+    let main_group = match ttft.group_of_most() {
+        Ok(main_group) => main_group,
+        Err(reason) => return format!("{UNKNOWN_BOTTLENECK} ({reason})"),
+    };
+    let Some(leg) = main_group.longest_leg() else {
+        return format!("{UNKNOWN_BOTTLENECK} (first tokens took no time)");
+    };
+    format!("bottleneck: {} ({})", leg.words, main_group.describe_share_of(leg))
 }
 
 impl TtftGroupLine {
