@@ -30,7 +30,9 @@ impl<'c> ShownChanges<'c> {
         let mut changes: Vec<&RankedChange> = ranked.iter().collect();
         let first_worse = changes.iter().position(|change| change.may_be_worse);
         // No sentence may hide that something became worse.
-        if let Some(first_worse) = first_worse.filter(|index| *index >= MAX_CHANGES) {
+        if let Some(first_worse) = first_worse
+            && first_worse >= MAX_CHANGES
+        {
             let worse = changes.remove(first_worse);
             changes.insert(MAX_CHANGES - 1, worse);
         }

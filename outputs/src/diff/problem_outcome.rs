@@ -486,7 +486,7 @@ impl ComparedQuantile {
         if !self.has_changed(least_time_ns) {
             return QuantileVerdict { verdict: ChangeVerdict::WithinNoise, note: None };
         }
-        // The quantile is one of waits, so a larger one is worse.
+        // A larger quantile is worse, because it measures how long users wait.
         let verdict = if self.b_ns > self.a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
         let least_time = duration(least_time_ns);
         let note = format!("of all {before} and {after} {counted}: at least twofold and {least_time}");

@@ -62,7 +62,10 @@ pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> TimeSpan {
     if let Some((_, first_moment)) = TtftPath::new(summary).moments().next() {
         from = from.min(first_moment);
     }
-    let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
+    let mut to = summary.last_at;
+    if let Some(last_time) = timeline.last_time() {
+        to = to.max(last_time);
+    }
     // Clocks of observers differ slightly, and a span must not end before it begins.
     TimeSpan { from, to: to.max(summary.first_at).max(from) }
 }
@@ -124,8 +127,8 @@ impl<'t, 'a> HopPath<'t, 'a> {
     fn new(timeline: &'t RequestTimeline, ledger: &'a Ledger) -> Self {
         let mut hops_by_time: Vec<&HopTimes> = timeline.hops.iter().collect();
         hops_by_time.sort_by_key(|hop_times| hop_times.first.first_time());
-        // Later chunks may go to another worker, on another hop of the same group. So only the earliest hop of a group is that of the first
-        // chunk.
+        // A group has all hops with one name, each to another worker. Later chunks may go to another worker than the first one, so only the
+        // earliest hop of a group is that of the first chunk.
         let mut hops: Vec<&HopTimes> = Vec::new();
         let mut groups: Vec<usize> = Vec::new();
         for hop_times in hops_by_time {

@@ -474,10 +474,11 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
         return Some("`tokengap report` of the recordings of both servers, or one `tokengap attach` to both");
     }
     // The other reasons end with more traffic.
-    match *reasons.first()? {
-        NO_TWO_CHUNKS => Some("watch until a request sends two chunks, which those of a prefill server never do"),
-        _ => Some("watch until requests end"),
+    let first_reason = *reasons.first()?;
+    if first_reason == NO_TWO_CHUNKS {
+        return Some("watch until a request sends two chunks, which those of a prefill server never do");
     }
+    Some("watch until requests end")
 }
 
 /// How to observe more than this kind of source does; `None` if nothing helps.

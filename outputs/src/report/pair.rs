@@ -214,7 +214,7 @@ impl PrefillServerLine {
             run_index: server.run_index,
             side_by: server.side_by.clone(),
             requests,
-            clock: "same".to_owned(),
+            clock: name_clock_use(clock).to_owned(),
             clock_ahead_ns: None,
             clock_uncertainty_ns: clock.uncertainty_ns(),
             wall_clock_error_ns: None,
@@ -223,23 +223,23 @@ impl PrefillServerLine {
             verdict: None,
             severity: None,
         };
-        line.relate_clocks(clock);
+        // Only clocks that are a constant time apart have these numbers.
+        if let ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } = clock {
+            line.clock_ahead_ns = Some(ahead_ns);
+            // The wall clocks are not known to differ if it is 0.
+            line.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
+            line.clock_contradictions = contradictions;
+        }
         line
     }
+}
 
-    /// Enters how its clock is related to that of the decode server. A new line is that of a server with the same clock.
-    fn relate_clocks(&mut self, clock: ClockUse) {
-        match clock {
-            ClockUse::Same => {}
-            ClockUse::Drifting { .. } => "drifting".clone_into(&mut self.clock),
-            ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } => {
-                "offset".clone_into(&mut self.clock);
-                self.clock_ahead_ns = Some(ahead_ns);
-                // The wall clocks are not known to differ if it is 0.
-                self.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
-                self.clock_contradictions = contradictions;
-            }
-        }
+/// How the clock of a prefill server is related to that of the decode server, in one word.
+fn name_clock_use(clock: ClockUse) -> &'static str {
+    match clock {
+        ClockUse::Same => "same",
+        ClockUse::Offset { .. } => "offset",
+        ClockUse::Drifting { .. } => "drifting",
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn sort_by_explained_time(findings: &mut [FindingLine]) {
     }
 }
 
-/// What the findings of the pair, and not of single servers, say about waits.
+/// Waits of requests, according to the findings of the pair and not of single servers.
 struct PairWaits {
     /// Longest wait of a request; `None` without any.
     longest_ns: Option<u64>,

@@ -1,4 +1,4 @@
-//! Metrics of hops: traffic, backlog, times, and what the receiving threads did while frames waited.
+//! Metrics of hops: traffic, backlog, times, and the time use of receiving threads while frames waited.
 
 use trace::MonoNs;
 use trace::detect::attribution::HopReceiver;
