@@ -171,7 +171,8 @@ fn relative_change(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-/// Verdict by the test of the slots, if the difference between the runs' values `a` and `b` is large enough to matter.
+/// Verdict by the test of the slots, which are short spans of both runs. A difference between the runs' values `a` and `b` counts only if it
+/// is large enough to matter.
 fn judge_by_test(
     measure: &Measure,
     a: Option<f64>,
@@ -259,12 +260,14 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2]
     }
 }
 
-/// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has too few slots of it.
+/// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has a value of it in too few slots (short
+/// spans of the run).
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     if let Some(unobserved) = which_run_lacks(measure) {
         return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
     }
     let least_slots = criteria.options.least_slots;
+    // Only a longer run has more slots. If there are enough, it is the measure that seldom has a value.
     let why = if criteria.fewest_slots < least_slots {
         describe_needed_slots(criteria.fewest_slots, criteria.options.least_slots_for_noise)
     } else {

@@ -277,7 +277,8 @@ fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Ite
     series.threads.iter().filter(move |thread| thread.receives && thread.role == role)
 }
 
-/// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
+/// CPU nanoseconds of all receiving threads of `role` per token sent, in each loaded slot (a short span of the run under load). Leaves out
+/// slots without tokens or samples.
 fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     const NS_PER_SECOND: f64 = 1e9;
     per_slot(series, |slot| {

@@ -289,7 +289,7 @@ fn add_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
     families.put_seconds(&metric::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
 }
 
-/// Adds how the busiest receiver of a role spent the window of current figures.
+/// Adds how the busiest receiver of a role spent the `window`, the last seconds that current figures cover.
 fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Thread], window: RecentWindow) {
     // A thread without a sample in the window has no share.
     let known_use = receivers.iter().filter_map(|thread| thread.use_between(window.from, window.to));

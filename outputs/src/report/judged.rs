@@ -154,7 +154,7 @@ fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Opti
     Some(if was_log_read { reason_with_log } else { "no frames are observed" })
 }
 
-/// Why gaps of first tokens could not be judged; `None` if they could.
+/// Why first-token gaps, the times from a request's first send to its first receive, could not be judged. `None` if they could.
 fn why_gap_unjudged(ledger: &Ledger) -> Option<&'static str> {
     // A first token that still waits is a gap without an end.
     let has_gap = ledger.gap().count() > 0 || ledger.requests().any(|request| request.waiting_since().is_some());
@@ -253,7 +253,8 @@ fn why_clients_unjudged(ledger: &Ledger) -> Option<&'static str> {
     Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
-/// Why late requests could not be judged; `None` if they could.
+/// Why late requests, which wait long before their first token, could not be judged. `None` if they could: then nearly all requests were
+/// judged from their arrival to their first token.
 fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let judged = ledger.ttft().judged();
     // A request that shares its rid with another one cannot be judged, but counts.

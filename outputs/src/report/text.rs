@@ -401,7 +401,7 @@ fn write_bar(out: &mut String, report: &Report) {
 /// States how many receivers the hops of one name have together. Hops to the same endpoint have one receiver. `None` if only one hop has
 /// the name.
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
-    // Listed only if several hops have the name.
+    // The hops are listed only if several have the name.
     let hops = hop.workers.as_ref()?;
     match count_receivers(hops) {
         1 => Some(format!("{} sockets send into one", hops.len())),

@@ -292,36 +292,45 @@ fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, contex
 fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.add_object(|object| {
         object.put_int_text("timeUnixNano", context.clock.wall_ns(note.at));
-        let name = match &note.what {
-            NoteKind::Stage { name, .. } => name,
-            NoteKind::Merged { .. } => "merged",
-            NoteKind::Answered { .. } => "answered",
-            NoteKind::FirstReceived => "first_token_received",
-            NoteKind::Dropped { .. } => "dropped",
-        };
-        object.put("name", name).put_array("attributes", |list| match &note.what {
-            // A stage in the log of the process `by`, with the numbers that are logged.
-            NoteKind::Stage { by, tokens, pending, .. } => {
-                put_text(list, "tokengap.by", by);
-                put_int(list, "tokengap.tokens", *tokens);
-                put_int(list, "tokengap.pending", *pending);
-            }
-            NoteKind::Merged { chunks, by } => {
-                put_text(list, "tokengap.by", by);
-                put_int(list, "tokengap.chunks", Some(*chunks));
-            }
-            NoteKind::Answered { end, tokens, short_writes } => {
-                put_text(list, "tokengap.end", end.as_str());
-                put_int(list, "tokengap.tokens", *tokens);
-                put_int(list, "tokengap.short_writes", Some(*short_writes));
-            }
-            NoteKind::FirstReceived => {}
-            NoteKind::Dropped { chunks, tokens } => {
-                put_int(list, "tokengap.chunks", Some(*chunks));
-                put_int(list, "tokengap.tokens", Some(*tokens));
-            }
-        });
+        object.put("name", name_of_note(&note.what));
+        object.put_array("attributes", |list| write_note_attributes(list, &note.what));
     });
+}
+
+/// Name of the span event for a note. A stage of the engine's log has its own name.
+fn name_of_note(note: &NoteKind) -> &str {
+    match note {
+        NoteKind::Stage { name, .. } => name,
+        NoteKind::Merged { .. } => "merged",
+        NoteKind::Answered { .. } => "answered",
+        NoteKind::FirstReceived => "first_token_received",
+        NoteKind::Dropped { .. } => "dropped",
+    }
+}
+
+/// Writes the numbers of a note, and the process that logged it (`by`).
+fn write_note_attributes(list: &mut Array<'_>, note: &NoteKind) {
+    match note {
+        NoteKind::Stage { by, tokens, pending, .. } => {
+            put_text(list, "tokengap.by", by);
+            put_int(list, "tokengap.tokens", *tokens);
+            put_int(list, "tokengap.pending", *pending);
+        }
+        NoteKind::Merged { chunks, by } => {
+            put_text(list, "tokengap.by", by);
+            put_int(list, "tokengap.chunks", Some(*chunks));
+        }
+        NoteKind::Answered { end, tokens, short_writes } => {
+            put_text(list, "tokengap.end", end.as_str());
+            put_int(list, "tokengap.tokens", *tokens);
+            put_int(list, "tokengap.short_writes", Some(*short_writes));
+        }
+        NoteKind::FirstReceived => {}
+        NoteKind::Dropped { chunks, tokens } => {
+            put_int(list, "tokengap.chunks", Some(*chunks));
+            put_int(list, "tokengap.tokens", Some(*tokens));
+        }
+    }
 }
 
 /// Writes the status of an error if the request lost tokens before the client or was aborted. Other requests have no status.

@@ -76,8 +76,8 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws the current backlog of a group, unless it is the value drawn last. First draws the peak since the last drawn value, if it was
-    /// higher than both.
+    /// Draws the current backlog of a group (all hops with one name), unless it is the value drawn last. First draws the peak since the last
+    /// drawn value, if it was higher than both.
     fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
         let gauge = &mut self.counters.backlogs[group];
         let Gauge { current, peak, .. } = *gauge;
@@ -109,7 +109,7 @@ impl Perfetto<'_> {
         self.draw_changed_requests(now, context);
     }
 
-    /// Draws the backlog of each group of hops whose current value was not drawn yet. A group without a drawn value has no observed backlog.
+    /// Draws the backlog of each group of hops whose current value was not drawn yet. A group without a drawn value has no known backlog.
     fn draw_changed_backlogs(&mut self, context: &ExportContext<'_>) {
         for group in 0..self.counters.backlogs.len() {
             let gauge = self.counters.backlogs[group];

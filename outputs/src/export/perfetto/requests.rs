@@ -12,7 +12,7 @@ use crate::export::request_stage::{self, RequestStage, StageKind, TimeSpan};
 use crate::export::{ExportContext, ExportedRequest};
 
 impl Perfetto<'_> {
-    /// Draws the chunks of a sent frame as points on the rows of their requests.
+    /// Draws the chunks of a sent frame as points on the rows of their requests. A chunk is a part of the output of one request.
     pub(super) fn draw_chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         // Each chunk is drawn once, where it is first sent. A message that aborts requests has no chunks to draw.
         if !context.ledger.is_origin(frame.id.hop) || frame.kind == Message::Abort {
