@@ -171,8 +171,8 @@ fn relative_change(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-/// Verdict by the test of the slots, which are short spans of both runs. A difference between the runs' values `a` and `b` counts only if it
-/// is large enough to matter.
+/// Verdict by the test of the slots, which are short spans of both runs. A difference between the runs' values `a` and `b` counts only if
+/// it is large enough to matter.
 fn judge_by_test(
     measure: &Measure,
     a: Option<f64>,

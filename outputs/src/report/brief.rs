@@ -77,8 +77,8 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group, the
-/// largest group of requests with the same observed moments.
+/// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group,
+/// which is the largest group of requests with the same observed moments.
 pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();

@@ -76,8 +76,8 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws the current backlog of a group (all hops with one name), unless it is the value drawn last. First draws the peak since the last
-    /// drawn value, if it was higher than both.
+    /// Draws the current backlog of a group (all hops with one name), unless it is the value drawn last. First draws the peak since the
+    /// last drawn value, if it was higher than both.
     fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
         let gauge = &mut self.counters.backlogs[group];
         let Gauge { current, peak, .. } = *gauge;
