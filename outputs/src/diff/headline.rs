@@ -71,16 +71,22 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
 /// findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
-    let new_critical = findings.iter().filter(|change| became_critical(change));
-    ranked.extend(new_critical.map(describe_finding_change));
+    for change in findings.iter().filter(|change| became_critical(change)) {
+        ranked.push(describe_finding_change(change));
+    }
     // Without lasting findings, the sentence about two runs that both lose tokens would report only an improvement elsewhere.
-    let lasting = findings.iter().filter(|change| is_lasting_critical(change, outcomes));
-    ranked.extend(lasting.map(|change| describe_lasting_finding(change, outcomes)));
-    let problems =
-        outcomes.iter().filter(|outcome| outcome.state.is_change() && !is_stated_as_critical(outcome, findings));
-    ranked.extend(problems.map(describe_problem_change));
-    let others = findings.iter().filter(|change| is_other_change(change, outcomes));
-    ranked.extend(others.map(describe_finding_change));
+    for change in findings.iter().filter(|change| is_lasting_critical(change, outcomes)) {
+        ranked.push(describe_lasting_finding(change, outcomes));
+    }
+    for outcome in outcomes.iter().filter(|outcome| outcome.state.is_change()) {
+        // A finding that became critical may state the same fact.
+        if !is_stated_as_critical(outcome, findings) {
+            ranked.push(describe_problem_change(outcome));
+        }
+    }
+    for change in findings.iter().filter(|change| is_other_change(change, outcomes)) {
+        ranked.push(describe_finding_change(change));
+    }
     ranked
 }
 

@@ -120,8 +120,8 @@ fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> 
 
 /// Outcome of the first-token gap. Its numbers say so if the gap stayed below the limit of the finding in both runs.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
-    let [has_finding_before, has_finding_after] =
-        [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
+    let has_finding_before = has_gap_finding(a);
+    let has_finding_after = has_gap_finding(b);
     let state = state_by_measures(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
     let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
@@ -132,6 +132,11 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
         numbers = compare_with_gap_limit(gap_before.max(gap_after), numbers);
     }
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
+}
+
+/// Whether the run has a finding about first-token gaps, because one of them reached the limit.
+fn has_gap_finding(run: &Report) -> bool {
+    run.findings.iter().any(|finding| finding.kind == "first-token-gap")
 }
 
 /// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. Above it, the numbers stay.

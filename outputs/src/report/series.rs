@@ -51,12 +51,9 @@ impl Series {
     pub fn has_equal_columns(&self) -> bool {
         let Self { requests, tokens, chunks, gap_ns, hops, threads, .. } = self;
         let mut lengths: Vec<usize> = Vec::new();
-        lengths.extend([&requests.begun, &requests.finished, &chunks.sent].map(Vec::len));
-        lengths.extend([&requests.live, &tokens.sent].map(Vec::len));
-        // Columns of what was not observed are absent.
-        lengths.extend([&tokens.received, &tokens.delivered, &tokens.lost].into_iter().flatten().map(Vec::len));
-        let outcomes = [&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed];
-        lengths.extend(outcomes.into_iter().flatten().map(Vec::len));
+        lengths.extend(requests.column_lengths());
+        lengths.extend(tokens.column_lengths());
+        lengths.extend(chunks.column_lengths());
         lengths.extend(gap_ns.iter().flat_map(SpreadSeries::column_lengths));
         lengths.extend(hops.iter().flat_map(HopSeries::column_lengths));
         lengths.extend(threads.iter().flat_map(ThreadSeries::column_lengths));
@@ -89,6 +86,13 @@ pub struct RequestSeries {
     pub live: Vec<Option<u64>>,
 }
 
+impl RequestSeries {
+    /// Length of each of its columns.
+    fn column_lengths(&self) -> [usize; 3] {
+        [self.begun.len(), self.finished.len(), self.live.len()]
+    }
+}
+
 /// Tokens by slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSeries {
@@ -102,6 +106,14 @@ pub struct TokenSeries {
     pub lost: Option<Vec<Option<u64>>>,
 }
 
+impl TokenSeries {
+    /// Length of each of its columns. Those of what was not observed are absent.
+    fn column_lengths(&self) -> impl Iterator<Item = usize> {
+        let optional = [&self.received, &self.delivered, &self.lost];
+        std::iter::once(&self.sent).chain(optional.into_iter().flatten()).map(Vec::len)
+    }
+}
+
 /// Chunks by slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkSeries {
@@ -113,6 +125,14 @@ pub struct ChunkSeries {
     pub dropped_predicted: Option<Vec<Option<u64>>>,
     /// Proven drops.
     pub dropped_confirmed: Option<Vec<Option<u64>>>,
+}
+
+impl ChunkSeries {
+    /// Length of each of its columns. Those of what was not observed are absent.
+    fn column_lengths(&self) -> impl Iterator<Item = usize> {
+        let optional = [&self.merged, &self.dropped_predicted, &self.dropped_confirmed];
+        std::iter::once(&self.sent).chain(optional.into_iter().flatten()).map(Vec::len)
+    }
 }
 
 /// Durations by slot, in nanoseconds: quantiles are accurate to 6 %, the maximum is exact.

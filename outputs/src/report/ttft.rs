@@ -235,13 +235,19 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
 /// Requests whose arrival is unknown, one line for each reason.
 fn unknown_arrivals(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
     let arrivals = &ledger.ttft().absent_arrivals;
-    let by_reason = arrivals.by_reason().map(|(why, requests)| (requests, describe_unknown_arrival(why)));
-    let others = [
-        (arrivals.not_observed, "arrivals on their connections are not observed"),
-        (arrivals.contradictory, "their arrival contradicts their dispatch"),
-    ];
-    let occurring = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
-    occurring.map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason)).collect()
+    let mut requests_by_reason: Vec<(u64, &str)> = Vec::new();
+    for (why, requests) in arrivals.by_reason() {
+        requests_by_reason.push((requests, describe_unknown_arrival(why)));
+    }
+    requests_by_reason.push((arrivals.not_observed, "arrivals on their connections are not observed"));
+    requests_by_reason.push((arrivals.contradictory, "their arrival contradicts their dispatch"));
+    let mut lines = Vec::new();
+    for (requests, reason) in requests_by_reason {
+        if requests > 0 {
+            lines.push(UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason));
+        }
+    }
+    lines
 }
 
 /// Why it is unknown when a request arrived.
