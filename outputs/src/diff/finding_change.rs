@@ -163,6 +163,7 @@ fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r 
     if on_same_hop.is_some() {
         return on_same_hop;
     }
+    // The only finding of such a kind may be about another hop in the other run.
     let is_found_once = KINDS_FOUND_ONCE.contains(&finding.kind.as_str());
     if is_found_once { of_same_kind.first().copied() } else { None }
 }

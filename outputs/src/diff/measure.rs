@@ -305,9 +305,9 @@ fn describe_needed_slots(fewest: usize, needed: usize) -> String {
 
 /// Whether a change would be large enough to matter if it were certain.
 fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
-    /// A third of the larger value is half of the smaller one.
+    /// A time must grow by half or fall by a third. Either is a third of the larger value.
     const LEAST_CHANGE_OF_TIME: f64 = 1.0 / 3.0;
-    /// A change within a few hundredths is not meaningful.
+    /// A change of a share by less is not meaningful.
     const LEAST_DISTANCE_OF_SHARES: f64 = 0.02;
     let distance = (b - a).abs();
     let relative = relative_distance(a, b);

@@ -66,7 +66,8 @@ impl MeasureList<'_> {
         self.measures.last_mut()
     }
 
-    /// Adds the measures of the whole traffic: token rates, live requests and first-token gaps.
+    /// Adds the measures of the whole traffic: token rates, live requests and first-token gaps. Each has a unit and the direction in which
+    /// it improves.
     fn add_traffic_measures(&mut self) {
         use GoodDirection::{Less, MoreAtEqualLoad, Neither};
         use MeasureUnit::{Ns, Number, PerSecond};
@@ -85,7 +86,8 @@ impl MeasureList<'_> {
         self.add_measure("gap, p99", Ns, Less, |run| quantile_per_slot(run, run.gap_ns.as_ref(), |gap| &gap.p99));
     }
 
-    /// Adds the measures of the hop with this name: sizes of its frames, queue wait, backlog and wakeups.
+    /// Adds the measures of the hop with this name, a channel from one process to the next: sizes of its frames, queue wait, backlog
+    /// (frames sent and not yet received) and wakeups of the receiver. Each has a unit and the direction in which it improves.
     fn add_hop_measures(&mut self, name: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
@@ -102,6 +104,7 @@ impl MeasureList<'_> {
             let frames = hop_named(run, name)?.backlog_max_frames.as_ref()?;
             Some(per_slot(run, |slot| Some(frames.count_in(slot)? as f64)))
         });
+        // A few frames are always on their way, so a small difference does not matter.
         if let Some(backlog) = backlog {
             backlog.least_distance = LEAST_BACKLOG_CHANGE;
         }
@@ -110,7 +113,8 @@ impl MeasureList<'_> {
         });
     }
 
-    /// Adds the measures of the threads that receive frames in processes of this role, such as the tokenizer.
+    /// Adds the measures of the threads that receive frames in processes of this role, such as the tokenizer. Each has a unit and the
+    /// direction in which it improves.
     fn add_receiver_measures(&mut self, role: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};
@@ -191,13 +195,14 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 /// Indices of the slots to compare: short spans of a run under load. They lie between the first slot with traffic and the last one with a
 /// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
-    let slots = 0..series.len();
     // `None`, for an unobserved slot, is less than `Some(0)`.
     let has_new_request = |slot: &usize| series.requests.begun[*slot] > Some(0);
     let has_tokens = |slot: &usize| series.tokens.sent.count_in(*slot) > Some(0);
-    let first = slots.clone().find(|slot| has_tokens(slot) || has_new_request(slot));
+    let first = (0..series.len()).find(|slot| has_tokens(slot) || has_new_request(slot));
+    let last_with_new_request = (0..series.len()).rfind(has_new_request);
+    let last_with_tokens = (0..series.len()).rfind(has_tokens);
     // After the last new request the remaining ones drain, and the load is no longer comparable.
-    let last = slots.clone().rfind(has_new_request).or_else(|| slots.clone().rfind(has_tokens));
+    let last = last_with_new_request.or(last_with_tokens);
     let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
     // Between them, at least two slots must be left.
     if first + 2 >= last {

@@ -445,8 +445,9 @@ fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] 
     [quantile_of_tokens("median", a.p50, b.p50), quantile_of_tokens("p99", a.p99, b.p99)]
 }
 
-/// Compares times that need no slots: the time to first token of all requests, and the inter-token latency of all tokens at the engine and
-/// at clients. Adds the first-token gap of all requests if the runs are too short for slots to decide (`are_short`).
+/// Compares times that need no slots (short spans of a run): the time to first token of all requests, and the inter-token latency of all
+/// tokens at the engine and at clients. Adds the first-token gap of all requests if the runs are too short for slots to decide
+/// (`are_short`).
 pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are_short: bool) -> Vec<ComparedMeasure> {
     let mut quantiles = Vec::new();
     quantiles.extend(quantiles_of_ttft(a, b));

@@ -177,6 +177,7 @@ fn why_loss_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let totals = ledger.totals();
     let outcomes = totals.chunks.outcomes;
     let are_chunks_judged = are_mostly_judged(outcomes.chunks() - outcomes.unjudged, outcomes.chunks());
+    // Responses without frames to compare with are judged alone, by their own counts.
     let are_responses_judged = totals.answers.judged_alone > 0;
     if are_chunks_judged || are_responses_judged {
         return None;

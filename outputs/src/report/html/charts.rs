@@ -167,7 +167,9 @@ impl TimeSeriesCharts<'_> {
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
         for (class, name, column) in observed {
             // A stage that is not observed has no column, so it gets no curve.
-            curves.extend(column.iter().map(|column| self.rate_curve(class, name, column.iter().copied())));
+            if let Some(column) = column {
+                curves.push(self.rate_curve(class, name, column.iter().copied()));
+            }
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
         let heading = match self.series.slot_ns {
