@@ -395,6 +395,7 @@ fn fault_of_finding(kind: &str) -> Option<FaultKind> {
         "abandoned-requests" | "aborted-retries" => Some(FaultKind::Clients),
         "late-read" | "late-dispatch" | "late-receive" | "late-intake" | "queued" | "slow-prefill"
         | "slow-first-token" => Some(FaultKind::LateRequests),
+        // Every run could have a finding of another kind.
         _ => None,
     }
 }

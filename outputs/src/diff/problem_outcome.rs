@@ -118,7 +118,8 @@ fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> 
     }
 }
 
-/// Outcome of the first-token gap. Its numbers say so if the gap stayed below the limit of the finding in both runs.
+/// Outcome of the first-token gap, the time from a request's first send to its first receive. Its numbers say so if the gap stayed below
+/// the limit of the finding in both runs.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let has_finding_before = has_gap_finding(a);
     let has_finding_after = has_gap_finding(b);
@@ -377,6 +378,7 @@ fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuant
 
 /// Quantiles of the time to first token of all requests; empty if the runs measured it between other points, or of too few requests.
 fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
+    // The main group has the most requests of which the same moments were observed.
     let Some(group_a) = a.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
     let Some(group_b) = b.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
     // Times between different moments cannot be compared.

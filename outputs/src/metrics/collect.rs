@@ -250,6 +250,7 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
         if roles.len() < MAX_ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {
+            // A role is a label value, whose number must be bounded.
             left_out += 1;
         }
     }

@@ -300,9 +300,10 @@ pub fn describe_place(place: &str) -> String {
 /// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined` counts the
 /// episodes that are not listed on their own, because they were merged into their neighbours.
 pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
-    let spans: Vec<String> = episodes
-        .map(|[first, last]| if first == last { format!("at {first}") } else { format!("{first} to {last}") })
-        .collect();
+    let mut spans = Vec::new();
+    for [first, last] in episodes {
+        spans.push(if first == last { format!("at {first}") } else { format!("{first} to {last}") });
+    }
     let number = spans.len() as u64 + joined;
     if number <= 1 {
         return String::new();

@@ -265,12 +265,14 @@ impl Report {
         let mut prefill_findings = prefill.findings.clone();
         // The pair and the prefill server may both have a finding about that server's queue.
         keep_worse_of_queue(&mut self.findings, "prefill-queue", &mut prefill_findings);
-        let of_prefill: Vec<FindingLine> =
-            prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns)).collect();
+        let of_prefill = prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns));
+        // All findings move out of the report and come back in the order of its list.
+        let own_findings = std::mem::take(&mut self.findings);
         // Those of the pair are told from this server's own by their kinds.
-        let (pair_findings, decode_findings): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.findings).into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
-        self.findings = join_findings(pair_findings, [decode_findings, of_prefill].concat());
+        let (pair_findings, mut server_findings): (Vec<_>, Vec<_>) =
+            own_findings.into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
+        server_findings.extend(of_prefill);
+        self.findings = join_findings(pair_findings, server_findings);
         self.sort_findings_and_conclude();
     }
 
