@@ -287,7 +287,8 @@ fn first_finding_of_kind<'a>(report: &'a Report, kind: &str) -> Option<&'a Findi
     report.findings.iter().find(|finding| finding.kind == kind)
 }
 
-/// Token counts that are inflated in one run only; `None` if the runs do not differ in that.
+/// Token counts that are inflated in one run only, because a client took all ids so far for new ones. `None` if the runs do not differ in
+/// that.
 fn compare_inflation(a: &Report, b: &Report) -> Option<ChangePattern> {
     match (first_finding_of_kind(a, "inflation"), first_finding_of_kind(b, "inflation")) {
         (None, Some(found)) => {
@@ -298,6 +299,7 @@ fn compare_inflation(a: &Report, b: &Report) -> Option<ChangePattern> {
             "token counts are no longer inflated",
             format!("Rates that clients counted before cannot be compared with those after. Before: {}", found.summary),
         )),
+        // In both runs or in neither.
         _ => None,
     }
 }

@@ -126,8 +126,10 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
         }
     }
     for before in &a.findings {
+        // Two findings may be equal in all fields, so their addresses tell them apart.
+        let is_paired = paired_findings.iter().any(|paired| std::ptr::eq(*paired, before));
         // A pair is listed once, with the second run's finding.
-        if !paired_findings.iter().any(|paired| std::ptr::eq(*paired, before)) {
+        if !is_paired {
             changes.push(FindingChange::only_in_first(before, b));
         }
     }
@@ -155,10 +157,15 @@ const KINDS_FOUND_ONCE: [&str; 12] = [
 /// The other run's finding of the same kind and hop; `None` if it has none. For a kind that a run has at most once, a finding on another
 /// hop counts, too.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
-    let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
-    let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
-    let is_one_per_run = KINDS_FOUND_ONCE.contains(&finding.kind.as_str());
-    if on_same_hop.is_none() && is_one_per_run { of_same_kind.next() } else { on_same_hop }
+    let of_same_kind: Vec<&FindingLine> =
+        other.findings.iter().filter(|candidate| candidate.kind == finding.kind).collect();
+    let on_same_hop = of_same_kind.iter().copied().find(|candidate| candidate.hop == finding.hop);
+    if on_same_hop.is_some() {
+        return on_same_hop;
+    }
+    // The only finding of such a kind may be about another hop in the other run.
+    let is_found_once = KINDS_FOUND_ONCE.contains(&finding.kind.as_str());
+    if is_found_once { of_same_kind.first().copied() } else { None }
 }
 
 impl FindingChange {
@@ -388,6 +395,7 @@ fn fault_of_finding(kind: &str) -> Option<FaultKind> {
         "abandoned-requests" | "aborted-retries" => Some(FaultKind::Clients),
         "late-read" | "late-dispatch" | "late-receive" | "late-intake" | "queued" | "slow-prefill"
         | "slow-first-token" => Some(FaultKind::LateRequests),
+        // Every run could have a finding of another kind.
         _ => None,
     }
 }

@@ -30,7 +30,9 @@ impl<'c> ShownChanges<'c> {
         let mut changes: Vec<&RankedChange> = ranked.iter().collect();
         let first_worse = changes.iter().position(|change| change.may_be_worse);
         // No sentence may hide that something became worse.
-        if let Some(first_worse) = first_worse.filter(|index| *index >= MAX_CHANGES) {
+        if let Some(first_worse) = first_worse
+            && first_worse >= MAX_CHANGES
+        {
             let worse = changes.remove(first_worse);
             changes.insert(MAX_CHANGES - 1, worse);
         }
@@ -65,20 +67,26 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
     outcomes.iter().any(|outcome| outcome.state.is_change() && is_about_problem(change, outcome))
 }
 
-/// Changes by weight: findings that became critical, are still critical or cannot be compared, then problems that users notice, then other
-/// findings.
+/// Changes by weight: findings that became critical, are still critical or cannot be compared, then problems, then other findings. A
+/// finding is the verdict of one detector, and a problem is one that users notice, such as lost tokens.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
-    let new_critical = findings.iter().filter(|change| became_critical(change));
-    ranked.extend(new_critical.map(describe_finding_change));
+    for change in findings.iter().filter(|change| became_critical(change)) {
+        ranked.push(describe_finding_change(change));
+    }
     // Without lasting findings, the sentence about two runs that both lose tokens would report only an improvement elsewhere.
-    let lasting = findings.iter().filter(|change| is_lasting_critical(change, outcomes));
-    ranked.extend(lasting.map(|change| describe_lasting_finding(change, outcomes)));
-    let problems =
-        outcomes.iter().filter(|outcome| outcome.state.is_change() && !is_stated_as_critical(outcome, findings));
-    ranked.extend(problems.map(describe_problem_change));
-    let others = findings.iter().filter(|change| is_other_change(change, outcomes));
-    ranked.extend(others.map(describe_finding_change));
+    for change in findings.iter().filter(|change| is_lasting_critical(change, outcomes)) {
+        ranked.push(describe_lasting_finding(change, outcomes));
+    }
+    for outcome in outcomes.iter().filter(|outcome| outcome.state.is_change()) {
+        // A finding that became critical may state the same fact.
+        if !is_stated_as_critical(outcome, findings) {
+            ranked.push(describe_problem_change(outcome));
+        }
+    }
+    for change in findings.iter().filter(|change| is_other_change(change, outcomes)) {
+        ranked.push(describe_finding_change(change));
+    }
     ranked
 }
 
@@ -155,6 +163,7 @@ fn describe_finding(change: &FindingChange) -> String {
 
 /// State and severity of a finding: `WARNING -> CRITICAL`, `STILL CRITICAL`, `NEW WARNING`.
 fn describe_state(change: &FindingChange) -> String {
+    // A run that does not have the finding has no severity of it.
     let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
     if let (Some(before), Some(after)) = (&before, &after)
@@ -344,14 +353,15 @@ fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[Comp
     let state = state_of_measures(outcomes, measures);
     let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
     let problems: Vec<String> = of_state.map(name_with_numbers).collect();
+    let unstated = problems.iter().filter(|problem| !stated.contains(problem.as_str())).cloned();
     let mut parts = describe_changed_measures(measures);
-    parts.extend(problems.iter().filter(|problem| !stated.contains(problem.as_str())).cloned());
-    let are_all_problems_stated = parts.is_empty() && !problems.is_empty();
-    if are_all_problems_stated {
-        return String::new();
-    }
-    // No problem is of this state, because each is observed by at most one run.
+    parts.extend(unstated);
     if parts.is_empty() {
+        // The sentence names all problems of this state already.
+        if !problems.is_empty() {
+            return String::new();
+        }
+        // No problem is of this state, because each is observed by at most one run.
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));
     }

@@ -44,8 +44,8 @@ enum LoadChange {
 impl LoadChange {
     /// Compares the mean numbers of live requests. The token rate is not the load: a slower engine sends fewer tokens under the same load.
     fn of_runs(a: &Series, b: &Series, options: &DiffOptions) -> Self {
-        // A run without slots under load has no live requests.
-        let [live_a, live_b] = [a, b].map(|series| mean_of_slots(Some(&live_requests(series))).unwrap_or(0.0));
+        let live_a = mean_live_requests(a);
+        let live_b = mean_live_requests(b);
         if !is_large_enough(MeasureUnit::Number, live_a, live_b, options) {
             Self::Equal
         } else if live_b > live_a {
@@ -54,6 +54,11 @@ impl LoadChange {
             Self::Lower
         }
     }
+}
+
+/// Mean number of live requests in the slots under load. 0 without such slots, because the run then has no live requests.
+fn mean_live_requests(series: &Series) -> f64 {
+    mean_of_slots(Some(&live_requests(series))).unwrap_or(0.0)
 }
 
 /// Verdict on a measure, and its reason if it needs one.
@@ -69,20 +74,34 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     set_values_of_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
-    let with_tests = measures.into_iter().zip(tests);
-    let mut compared: Vec<ComparedMeasure> =
-        with_tests.map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria)).collect();
+    let mut compared = judge_measures(measures, &tests, &criteria);
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
     // Few slots decide little. The waits of all frames may still decide.
     if are_short {
         replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
     }
-    insert_behind_gaps(&mut compared, problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short));
+    let of_whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
+    insert_behind_gaps(&mut compared, of_whole_runs);
+    remove_superseded_gaps(&mut compared);
+    compared
+}
+
+/// Judges each measure by its test. `tests` has one entry for each measure, which is `None` if a run has too few slots.
+fn judge_measures(
+    measures: Vec<Measure>,
+    tests: &[Option<MannWhitney>],
+    criteria: &Criteria<'_>,
+) -> Vec<ComparedMeasure> {
+    let with_tests = measures.into_iter().zip(tests);
+    with_tests.map(|(measure, test)| judge_measure(measure, test.as_ref(), criteria)).collect()
+}
+
+/// Removes the first-token gaps of slots that did not change, if the gap of all requests has a verdict.
+fn remove_superseded_gaps(compared: &mut Vec<ComparedMeasure>) {
     // Beside the verdict on all requests, a gap of slots without a change only confuses.
     if compared.iter().any(is_decided_gap_of_requests) {
         compared.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
     }
-    compared
 }
 
 /// Inserts times of the whole runs behind the gaps, the other times that clients notice. Without gaps they come first.
@@ -107,6 +126,7 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
 fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
     for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
         let per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
+        // The new measure takes the place of the first that it replaces. Without one, it comes first.
         let former_index = compared.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
         compared.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
         // The shorter list may end before the former index.
@@ -151,7 +171,8 @@ fn relative_change(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-/// Verdict by the test of the slots, if the difference between the runs' values `a` and `b` is large enough to matter.
+/// Verdict by the test of the slots, which are short spans of both runs. A difference between the runs' values `a` and `b` counts only if
+/// it is large enough to matter.
 fn judge_by_test(
     measure: &Measure,
     a: Option<f64>,
@@ -161,9 +182,9 @@ fn judge_by_test(
 ) -> Judged {
     let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
     let (Some(a), Some(b)) = (a, b) else { return within_noise };
-    let is_small = !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance;
+    let is_large = is_large_enough(measure.unit, a, b, criteria.options) && (b - a).abs() >= measure.least_distance;
     // A small difference does not matter, even if the test confirms it.
-    if is_small {
+    if !is_large {
         return within_noise;
     }
     if confirms_change(test, measure.unit, a, b, criteria) {
@@ -239,12 +260,14 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2]
     }
 }
 
-/// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has too few slots of it.
+/// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has a value of it in too few slots (short
+/// spans of the run).
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     if let Some(unobserved) = which_run_lacks(measure) {
         return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
     }
     let least_slots = criteria.options.least_slots;
+    // Only a longer run has more slots. If there are enough, it is the measure that seldom has a value.
     let why = if criteria.fewest_slots < least_slots {
         describe_needed_slots(criteria.fewest_slots, criteria.options.least_slots_for_noise)
     } else {
@@ -282,9 +305,9 @@ fn describe_needed_slots(fewest: usize, needed: usize) -> String {
 
 /// Whether a change would be large enough to matter if it were certain.
 fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
-    /// A third of the larger value is half of the smaller one.
+    /// A time must grow by half or fall by a third. Either is a third of the larger value.
     const LEAST_CHANGE_OF_TIME: f64 = 1.0 / 3.0;
-    /// A change within a few hundredths is not meaningful.
+    /// A change of a share by less is not meaningful.
     const LEAST_DISTANCE_OF_SHARES: f64 = 0.02;
     let distance = (b - a).abs();
     let relative = relative_distance(a, b);

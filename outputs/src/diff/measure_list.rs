@@ -46,24 +46,28 @@ struct MeasureList<'s> {
 }
 
 impl MeasureList<'_> {
-    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it.
+    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it. Returns the added
+    /// measure.
     fn add_measure(
         &mut self,
         name: &str,
         unit: MeasureUnit,
         good: GoodDirection,
         samples_of: impl Fn(&Series) -> Option<Vec<f64>>,
-    ) {
+    ) -> Option<&mut Measure> {
         let a = samples_of(self.a);
         let b = samples_of(self.b);
-        if a.is_some() || b.is_some() {
-            let name = name.to_owned();
-            // The last three are set later for the few measures that have them.
-            self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
+        if a.is_none() && b.is_none() {
+            return None;
         }
+        let name = name.to_owned();
+        // The last three are set later for the few measures that have them.
+        self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
+        self.measures.last_mut()
     }
 
-    /// Adds the measures of the whole traffic: token rates, live requests and first-token gaps.
+    /// Adds the measures of the whole traffic: token rates, live requests and first-token gaps. Each has a unit and the direction in which
+    /// it improves.
     fn add_traffic_measures(&mut self) {
         use GoodDirection::{Less, MoreAtEqualLoad, Neither};
         use MeasureUnit::{Ns, Number, PerSecond};
@@ -82,7 +86,8 @@ impl MeasureList<'_> {
         self.add_measure("gap, p99", Ns, Less, |run| quantile_per_slot(run, run.gap_ns.as_ref(), |gap| &gap.p99));
     }
 
-    /// Adds the measures of the hop with this name: sizes of its frames, queue wait, backlog and wakeups.
+    /// Adds the measures of the hop with this name, a channel from one process to the next: sizes of its frames, queue wait, backlog
+    /// (frames sent and not yet received) and wakeups of the receiver. Each has a unit and the direction in which it improves.
     fn add_hop_measures(&mut self, name: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
@@ -95,13 +100,12 @@ impl MeasureList<'_> {
         self.add_measure(&format!("queue wait, p99 on {name}"), Ns, Less, |run| {
             quantile_per_slot(run, hop_named(run, name)?.queue_wait_ns.as_ref(), |wait| &wait.p99)
         });
-        let backlog_name = format!("backlog, frames on {name}");
-        self.add_measure(&backlog_name, Number, Less, |run| {
-            let backlog = hop_named(run, name)?.backlog_max_frames.as_ref()?;
-            Some(per_slot(run, |slot| Some(backlog.count_in(slot)? as f64)))
+        let backlog = self.add_measure(&format!("backlog, frames on {name}"), Number, Less, |run| {
+            let frames = hop_named(run, name)?.backlog_max_frames.as_ref()?;
+            Some(per_slot(run, |slot| Some(frames.count_in(slot)? as f64)))
         });
-        // It is the last measure, unless neither run observes it.
-        if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
+        // A few frames are always on their way, so a small difference does not matter.
+        if let Some(backlog) = backlog {
             backlog.least_distance = LEAST_BACKLOG_CHANGE;
         }
         self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
@@ -109,7 +113,8 @@ impl MeasureList<'_> {
         });
     }
 
-    /// Adds the measures of the threads that receive frames in processes of this role, such as the tokenizer.
+    /// Adds the measures of the threads that receive frames in processes of this role, such as the tokenizer. Each has a unit and the
+    /// direction in which it improves.
     fn add_receiver_measures(&mut self, role: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};
@@ -190,12 +195,14 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 /// Indices of the slots to compare: short spans of a run under load. They lie between the first slot with traffic and the last one with a
 /// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
 pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
-    let slots = 0..series.len();
+    // `None`, for an unobserved slot, is less than `Some(0)`.
     let has_new_request = |slot: &usize| series.requests.begun[*slot] > Some(0);
     let has_tokens = |slot: &usize| series.tokens.sent.count_in(*slot) > Some(0);
-    let first = slots.clone().find(|slot| has_tokens(slot) || has_new_request(slot));
+    let first = (0..series.len()).find(|slot| has_tokens(slot) || has_new_request(slot));
+    let last_with_new_request = (0..series.len()).rfind(has_new_request);
+    let last_with_tokens = (0..series.len()).rfind(has_tokens);
     // After the last new request the remaining ones drain, and the load is no longer comparable.
-    let last = slots.clone().rfind(has_new_request).or_else(|| slots.clone().rfind(has_tokens));
+    let last = last_with_new_request.or(last_with_tokens);
     let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
     // Between them, at least two slots must be left.
     if first + 2 >= last {
@@ -275,11 +282,13 @@ fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Ite
     series.threads.iter().filter(move |thread| thread.receives && thread.role == role)
 }
 
-/// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
+/// CPU nanoseconds of all receiving threads of `role` per token sent, in each loaded slot (a short span of the run under load). Leaves out
+/// slots without tokens or samples.
 fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     const NS_PER_SECOND: f64 = 1e9;
     per_slot(series, |slot| {
         let tokens = series.tokens.sent.count_in(slot)?;
+        // Share of the slot that each thread was on a CPU. A thread without a sample in the slot has none.
         let cpu_shares: Vec<f64> =
             receiving_threads(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
         if tokens == 0 || cpu_shares.is_empty() {

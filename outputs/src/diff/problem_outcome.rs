@@ -118,10 +118,11 @@ fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> 
     }
 }
 
-/// Outcome of the first-token gap. Its numbers say so if the gap stayed below the limit of the finding in both runs.
+/// Outcome of the first-token gap, the time from a request's first send to its first receive. Its numbers say so if the gap stayed below
+/// the limit of the finding in both runs.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
-    let [has_finding_before, has_finding_after] =
-        [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
+    let has_finding_before = has_gap_finding(a);
+    let has_finding_after = has_gap_finding(b);
     let state = state_by_measures(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
     let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
@@ -132,6 +133,11 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
         numbers = compare_with_gap_limit(gap_before.max(gap_after), numbers);
     }
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
+}
+
+/// Whether the run has a finding about first-token gaps, because one of them reached the limit.
+fn has_gap_finding(run: &Report) -> bool {
+    run.findings.iter().any(|finding| finding.kind == "first-token-gap")
 }
 
 /// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. Above it, the numbers stay.
@@ -156,14 +162,16 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
         let state = state_of_proven_losses(a, b, measures);
         return ProblemOutcome { name, state, numbers: lost_before_and_after(a, b) };
     }
+    let is_none_proven = !a_observes_losses && !b_observes_losses;
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
-    match (a.chunks.dropped_predicted, b.chunks.dropped_predicted) {
-        (Some(lost_a), Some(lost_b)) if !a_observes_losses && !b_observes_losses => {
-            let state = state_of_predicted_losses(lost_a, lost_b, measures);
-            ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) }
-        }
-        _ => ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() },
+    if is_none_proven
+        && let Some(lost_a) = a.chunks.dropped_predicted
+        && let Some(lost_b) = b.chunks.dropped_predicted
+    {
+        let state = state_of_predicted_losses(lost_a, lost_b, measures);
+        return ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) };
     }
+    ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() }
 }
 
 /// State of the lost tokens of two runs that only predict losses, of these numbers of chunks.
@@ -370,6 +378,7 @@ fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuant
 
 /// Quantiles of the time to first token of all requests; empty if the runs measured it between other points, or of too few requests.
 fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
+    // The main group has the most requests of which the same moments were observed.
     let Some(group_a) = a.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
     let Some(group_b) = b.ttft.as_ref().and_then(TtftReport::main_group) else { return Vec::new() };
     // Times between different moments cannot be compared.
@@ -438,8 +447,9 @@ fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] 
     [quantile_of_tokens("median", a.p50, b.p50), quantile_of_tokens("p99", a.p99, b.p99)]
 }
 
-/// Compares times that need no slots: the time to first token of all requests, and the inter-token latency of all tokens at the engine and
-/// at clients. Adds the first-token gap of all requests if the runs are too short for slots to decide (`are_short`).
+/// Compares times that need no slots (short spans of a run): the time to first token of all requests, and the inter-token latency of all
+/// tokens at the engine and at clients. Adds the first-token gap of all requests if the runs are too short for slots to decide
+/// (`are_short`).
 pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are_short: bool) -> Vec<ComparedMeasure> {
     let mut quantiles = Vec::new();
     quantiles.extend(quantiles_of_ttft(a, b));
@@ -455,6 +465,12 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }
 
+/// Verdict on a quantile, and its reason if it needs one.
+struct QuantileVerdict {
+    verdict: ChangeVerdict,
+    note: Option<String>,
+}
+
 impl ComparedQuantile {
     /// Whether the quantile is at least twice as large in one of the runs, and longer by `least_time_ns`.
     fn has_changed(&self, least_time_ns: u64) -> bool {
@@ -465,28 +481,30 @@ impl ComparedQuantile {
         longer_ns as f64 >= LEAST_FACTOR * shorter_ns as f64 && longer_ns - shorter_ns >= least_time_ns
     }
 
-    /// Verdict on the quantile, with its reason if it needs one.
-    fn judge(&self, least_time_ns: u64) -> (ChangeVerdict, Option<String>) {
+    /// Judges the quantile by its change, if both runs have enough requests or tokens. Only a change of at least `least_time_ns` counts.
+    fn judge(&self, least_time_ns: u64) -> QuantileVerdict {
         let counted = self.counted;
         let before = count(self.a_count);
         let after = count(self.b_count);
         if self.a_count.min(self.b_count) < self.least_count {
             let needed = count(self.least_count);
             let note = format!("{before} {counted} before and {after} after, {needed} are needed");
-            (ChangeVerdict::NotEnoughData, Some(note))
-        } else if self.has_changed(least_time_ns) {
-            let verdict = if self.b_ns > self.a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
-            let least_time = duration(least_time_ns);
-            (verdict, Some(format!("of all {before} and {after} {counted}: at least twofold and {least_time}")))
-        } else {
-            (ChangeVerdict::WithinNoise, None)
+            return QuantileVerdict { verdict: ChangeVerdict::NotEnoughData, note: Some(note) };
         }
+        if !self.has_changed(least_time_ns) {
+            return QuantileVerdict { verdict: ChangeVerdict::WithinNoise, note: None };
+        }
+        // A larger quantile is worse, because it measures how long users wait.
+        let verdict = if self.b_ns > self.a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
+        let least_time = duration(least_time_ns);
+        let note = format!("of all {before} and {after} {counted}: at least twofold and {least_time}");
+        QuantileVerdict { verdict, note: Some(note) }
     }
 }
 
 /// Compares a quantile of both runs. It changed if it is at least twice as large in one of them, and longer by `least_time_ns`.
 fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedMeasure {
-    let (verdict, note) = quantile.judge(least_time_ns);
+    let QuantileVerdict { verdict, note } = quantile.judge(least_time_ns);
     let ComparedQuantile { name, a_ns, b_ns, .. } = quantile;
     ComparedMeasure {
         name,

@@ -159,7 +159,9 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     // The note of all short runs is printed once, and not here.
     if let Some(note) = own_note(measure, diff) {
         append!(out, "\n      {note}");
-    } else if let Some(interval) = measure.interval.filter(|_| measure.verdict.is_change()) {
+    } else if let Some(interval) = measure.interval
+        && measure.verdict.is_change()
+    {
         let [low, high] = interval.map(|shift| measure.unit.format_signed(shift));
         append!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
     }

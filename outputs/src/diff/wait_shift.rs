@@ -162,7 +162,8 @@ impl<'p> LongestLeg<'p> {
 }
 
 /// States the first of these that holds: the wait disappeared, grew, moved, shrank, stays. `from` and `to` are the longest legs of the
-/// first and the second run. `remaining_share` is the share that the first run's longest leg has in the second run.
+/// first and the second run, where a leg is a hop or a process on the path of a chunk. `remaining_share` is the share that the first run's
+/// longest leg has in the second run.
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, remaining_share: f64) -> String {
     let is_negligible = (to.path_ns as f64) < NEGLIGIBLE_SHARE * from.path_ns as f64;
     let is_noticed = from.path_ns.abs_diff(to.path_ns) >= CHANGED_NS;

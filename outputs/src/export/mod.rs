@@ -232,6 +232,19 @@ impl<'w> Export<'w> {
         self.selection.pass_tick(now, &self.analysis, &mut *self.exporter)
     }
 
+    /// Applies and exports a record of the recorded run.
+    fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
+        match record {
+            Record::Event(event) => self.event(event)?,
+            Record::Tick(now) => self.tick(*now)?,
+            // A reading of both clocks.
+            Record::Anchor(anchor) => self.anchor(*anchor),
+            // Its content is part of `recording.input()`, which the end of the export uses.
+            Record::Closing(_) => {}
+        }
+        Ok(())
+    }
+
     /// Sets the relation of the engine's clock to wall time from here on.
     pub fn anchor(&mut self, anchor: Anchor) {
         self.selection.clock.anchor = anchor;
@@ -268,13 +281,9 @@ pub fn export_recording(
     let mut reported_bytes = reader.offset();
     loop {
         match reader.next() {
-            Ok(Some(Record::Event(event))) => export.event(&event)?,
-            Ok(Some(Record::Tick(now))) => export.tick(now)?,
-            // A reading of both clocks.
-            Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
-            // Its content is part of `recording.input()`, which the end of the export uses.
-            Ok(Some(Record::Closing(_))) => {}
+            Ok(Some(record)) => export.record(&record)?,
             Ok(None) => break,
+            // The reader continues behind the damaged part.
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
             Err(error) => return Err(io::Error::other(error)),
         }

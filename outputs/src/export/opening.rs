@@ -44,6 +44,7 @@ impl Opening {
     /// number of threads of each role. Returns `false`, and ignores the event, when enough was read.
     pub fn read_ahead(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
+        // By then, a source has announced the processes that it observes.
         if event.at.since(start) > AHEAD_NS {
             return false;
         }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use trace::clock::MonoNs;
 use trace::columns::COLUMNS;
-use trace::ledger::{Request, RequestSummary, TtftPath};
+use trace::ledger::{Ledger, Losses, RequestSummary, TtftPath};
 
 use super::request_stage::{self, last_gap_ns};
 use super::{ExportContext, ExportedRequest};
@@ -221,16 +221,21 @@ fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportCon
     if lost == 0 {
         return String::new();
     }
-    // The same rid may have been used before, so the time decides and the search begins with the latest.
-    let losses_if_closed = (context.ledger.lossy_requests().rev())
-        .find(|lossy| lossy.rid == summary.rid && lossy.first_at == summary.first_at)
-        .and_then(|lossy| lossy.confirmed.as_deref());
-    let losses_in_flight = || context.ledger.request(&summary.rid).and_then(Request::losses);
-    let Some(losses) = losses_if_closed.or_else(losses_in_flight) else {
-        return String::from("...");
-    };
+    let Some(losses) = find_losses(summary, context.ledger) else { return String::from("...") };
     let ranges = losses.ranges.iter().map(|range| range.tokens);
     // A cell has no limit on ranges of its own.
     let max_ranges = usize::MAX;
     list_places(ranges, max_ranges, losses.unlisted)
+}
+
+/// The lost tokens of a request, proven by its deliveries. `None` if the ledger does not keep them.
+fn find_losses<'l>(summary: &RequestSummary, ledger: &'l Ledger) -> Option<&'l Losses> {
+    // The same rid may have been used before, so the time decides and the search begins with the latest.
+    let mut latest_first = ledger.lossy_requests().rev();
+    let closed = latest_first.find(|lossy| lossy.rid == summary.rid && lossy.first_at == summary.first_at);
+    if let Some(losses) = closed.and_then(|lossy| lossy.confirmed.as_deref()) {
+        return Some(losses);
+    }
+    // The request may be in flight.
+    ledger.request(&summary.rid)?.losses()
 }

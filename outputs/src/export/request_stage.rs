@@ -62,7 +62,10 @@ pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> TimeSpan {
     if let Some((_, first_moment)) = TtftPath::new(summary).moments().next() {
         from = from.min(first_moment);
     }
-    let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
+    let mut to = summary.last_at;
+    if let Some(last_time) = timeline.last_time() {
+        to = to.max(last_time);
+    }
     // Clocks of observers differ slightly, and a span must not end before it begins.
     TimeSpan { from, to: to.max(summary.first_at).max(from) }
 }
@@ -97,38 +100,16 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     let path = HopPath::new(timeline, ledger);
     let legs = first_token_legs(summary, &path.first_crossings());
     let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
-    // Only stages on a hop and the processing by the receiver belong to one frame.
-    let no_frame = None;
-    for leg in legs.iter().filter(|leg| leg.is_before_way()) {
-        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), no_frame, StageKind::Request);
-    }
-    let legs_on_way: Vec<&FirstTokenLeg> =
-        legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
-    if let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) {
-        let gap = TimeSpan { from, to };
-        list.add_stage("first token gap".into(), gap, no_frame, StageKind::Gap, |list| {
-            list.add_way(&legs_on_way, &path);
-        });
-    } else {
-        // Without both ends, the gap is unknown, and its parts stand alone.
-        list.add_way(&legs_on_way, &path);
-    }
+    list.add_legs_before_way(&legs, &path);
+    list.add_gap(&legs, &path, summary);
     let on_last_hop = times_on_last_hop(timeline, ledger);
-    // The tokenizer's processing is the first leg behind the way.
-    for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
-        let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
-        // The frame in which the tokenizer received the first token.
-        let frame = on_last_hop.map(|hop_times| hop_times.first.frame);
-        list.add_leaf(path.name_of_leg(leg), span_of_leg(leg), frame, kind);
-    }
-    let last_received = on_last_hop.and_then(|hop_times| hop_times.last?.received);
-    // `None` is less than any time.
-    if let Some(last) = timeline.last_delivered.max(last_received) {
-        let streaming = TimeSpan { from: list.next_from, to: last };
-        list.add_leaf("streaming".into(), streaming, no_frame, StageKind::Streaming);
-    }
+    list.add_legs_behind_way(&legs, &path, on_last_hop);
+    list.add_streaming(timeline, on_last_hop);
     list.stages
 }
+
+/// For a stage that belongs to no single frame. Only a stage on a hop and the processing by the receiver belong to one.
+const NO_FRAME: Option<FrameId> = None;
 
 /// Begin and end of a leg.
 fn span_of_leg(leg: &FirstTokenLeg) -> TimeSpan {
@@ -146,8 +127,8 @@ impl<'t, 'a> HopPath<'t, 'a> {
     fn new(timeline: &'t RequestTimeline, ledger: &'a Ledger) -> Self {
         let mut hops_by_time: Vec<&HopTimes> = timeline.hops.iter().collect();
         hops_by_time.sort_by_key(|hop_times| hop_times.first.first_time());
-        // Later chunks may go to another worker, on another hop of the same group. So only the earliest hop of a group is that of the first
-        // chunk.
+        // A group has all hops with one name, each to another worker. Later chunks may go to another worker than the first one, so only the
+        // earliest hop of a group is that of the first chunk.
         let mut hops: Vec<&HopTimes> = Vec::new();
         let mut groups: Vec<usize> = Vec::new();
         for hop_times in hops_by_time {
@@ -168,6 +149,13 @@ impl<'t, 'a> HopPath<'t, 'a> {
             is_last: self.ledger.hop(hop_times.hop).is_some_and(|hop| hop.last),
         });
         crossings.collect()
+    }
+
+    /// Frame of the first chunk on the hop of a leg. `None` if the leg is not the time on exactly one hop.
+    fn frame_of_leg(&self, leg: &FirstTokenLeg) -> Option<FrameId> {
+        let FirstTokenPlace::Way(parts) = leg.place else { return None };
+        let hop_times = self.hops.get(parts.only_hop()?)?;
+        Some(hop_times.first.frame)
     }
 
     /// Group of the hop with this index on the path. `None` if the path has no such hop.
@@ -240,21 +228,64 @@ impl<'a> StageList<'a> {
         true
     }
 
+    /// Adds the legs before the first send by the scheduler, such as the time in its queue.
+    fn add_legs_before_way(&mut self, legs: &[FirstTokenLeg], path: &HopPath<'_, 'a>) {
+        for leg in legs.iter().filter(|leg| leg.is_before_way()) {
+            self.add_leaf(path.name_of_leg(leg), span_of_leg(leg), NO_FRAME, StageKind::Request);
+        }
+    }
+
+    /// Adds the first-token gap, from the first send by the scheduler to the first receive by the tokenizer. The legs on the way between
+    /// them are inside it.
+    fn add_gap(&mut self, legs: &[FirstTokenLeg], path: &HopPath<'_, 'a>, summary: &RequestSummary) {
+        let legs_on_way: Vec<&FirstTokenLeg> =
+            legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
+        let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) else {
+            // Without both ends, the gap is unknown, and its parts stand alone.
+            self.add_way(&legs_on_way, path);
+            return;
+        };
+        self.add_stage("first token gap".into(), TimeSpan { from, to }, NO_FRAME, StageKind::Gap, |list| {
+            list.add_way(&legs_on_way, path);
+        });
+    }
+
+    /// Adds the legs behind the first receive by the tokenizer: its processing of the first token, then the delivery to the client.
+    fn add_legs_behind_way(&mut self, legs: &[FirstTokenLeg], path: &HopPath<'_, 'a>, on_last_hop: Option<&HopTimes>) {
+        // The frame in which the tokenizer received the first token.
+        let frame = on_last_hop.map(|hop_times| hop_times.first.frame);
+        for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
+            let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
+            self.add_leaf(path.name_of_leg(leg), span_of_leg(leg), frame, kind);
+        }
+    }
+
+    /// Adds the time from the end of the last stage to the last delivery. Adds nothing if neither a delivery nor the receive of the
+    /// finishing chunk was observed.
+    fn add_streaming(&mut self, timeline: &RequestTimeline, on_last_hop: Option<&HopTimes>) {
+        let last_received = on_last_hop.and_then(|hop_times| hop_times.last?.received);
+        // The later one counts. `None` is less than any time.
+        if let Some(last) = timeline.last_delivered.max(last_received) {
+            let streaming = TimeSpan { from: self.next_from, to: last };
+            self.add_leaf("streaming".into(), streaming, NO_FRAME, StageKind::Streaming);
+        }
+    }
+
     /// Adds the legs of the way from the scheduler to the tokenizer, each with the time inside the relays that it crosses. Also adds the
     /// relays of hops that no leg crosses.
     fn add_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
+        // Index of the first hop that no leg has crossed so far.
         let mut next_hop = 0;
         for leg in legs {
-            // The hops that the leg crosses, and the hop if the leg is the time on exactly one.
-            let (crossed_hops, only_hop) = match leg.place {
+            let crossed_hops = match leg.place {
                 // A leg of the time to first token crosses all hops that are left.
-                FirstTokenPlace::Ttft(_) => (next_hop..path.hops.len(), None),
-                FirstTokenPlace::Way(parts) => (parts.hops(), parts.only_hop()),
+                FirstTokenPlace::Ttft(_) => next_hop..path.hops.len(),
+                FirstTokenPlace::Way(parts) => parts.hops(),
             };
-            let frame = only_hop.and_then(|hop| Some(path.hops.get(hop)?.first.frame));
-            let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
             next_hop = next_hop.max(crossed_hops.end);
             let relays = path.hops.get(crossed_hops).unwrap_or_default();
+            let frame = path.frame_of_leg(leg);
+            let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
             let is_added =
                 self.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| list.add_relays(relays));
             // A leg without length, by clocks that differ, may still have passed relays.

@@ -1,15 +1,18 @@
 //! Converts the state of a run to metrics.
 
+mod hops;
+
 use std::collections::BTreeMap;
 
-use trace::detect::attribution::{Attribution, HopReceiver};
+use trace::detect::attribution::Attribution;
 use trace::detect::{ALL as DETECTORS, Findings};
 use trace::engine::{Mode, Waiter};
 use trace::event::ThreadPart;
-use trace::ledger::{Hop, HopGroup, Ledger, QueuedLoad, Thread, TimeUse};
-use trace::stats::{Distribution, RecentWindow};
-use trace::{Analysis, MonoNs, ReportInput};
+use trace::ledger::{Ledger, Thread, TimeUse};
+use trace::stats::RecentWindow;
+use trace::{Analysis, ReportInput};
 
+use self::hops::{add_hop_groups, ns_by_cpu_state};
 use super::definition as metric;
 use super::family::Families;
 use super::{Family, Histogram, MAX_HOPS, MAX_ROLES, Value};
@@ -66,6 +69,7 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_run(&mut families, ledger, input);
     add_requests(&mut families, ledger);
     add_tokens(&mut families, ledger);
+    add_latencies(&mut families, ledger);
     add_answers(&mut families, ledger);
     add_attribution(&mut families, &analysis.attribution());
     add_hop_groups(&mut families, ledger);
@@ -74,32 +78,6 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_judgements(&mut families, analysis.ledger());
     add_own_metrics(&mut families, ledger, input);
     families.into_non_empty()
-}
-
-/// Adds the number of values that a label left out because of its limit.
-fn add_left_out(families: &mut Families, label: &str, left_out: usize) {
-    families.put_int(&metric::SELF_LABELS_LEFT_OUT, [label], left_out as u64);
-}
-
-/// Adds the hops, up to the limit of their number.
-fn add_hop_groups(families: &mut Families, ledger: &Ledger) {
-    let mut added = 0;
-    let mut left_out = 0;
-    for (index, group) in ledger.groups().iter().enumerate() {
-        let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
-        // Renaming a hop can leave its old group without hops.
-        if members.is_empty() {
-            continue;
-        }
-        if added == MAX_HOPS {
-            left_out += 1;
-            continue;
-        }
-        add_hop_group(families, group, &members, ledger.now());
-        add_hop_receiver(families, ledger, &group.name, &members);
-        added += 1;
-    }
-    add_left_out(families, "hop", left_out);
 }
 
 /// Adds the facts about the run and its engine.
@@ -138,17 +116,22 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     if observes_requests {
         families.put_int(&metric::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
     }
-    let abandoned = ledger.abandoned_requests();
     if observes_requests || ledger.observes_deliveries() {
-        families.put_int(&metric::REQUESTS_ABANDONED, [], abandoned.requests);
-        // Requests known only from the engine's log have no token count.
-        let are_tokens_known = abandoned.requests == 0 || !abandoned.is_logged();
-        if are_tokens_known {
-            families.put_int(&metric::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
-        }
+        add_abandoned(families, ledger);
     }
     families.put_int(&metric::REQUESTS_LIVE, [], requests.live);
     families.put_int(&metric::HEALTH_CHECKS, [], requests.health_checks);
+}
+
+/// Adds the requests that continued after their client left, and the tokens that the engine made for nobody.
+fn add_abandoned(families: &mut Families, ledger: &Ledger) {
+    let abandoned = ledger.abandoned_requests();
+    families.put_int(&metric::REQUESTS_ABANDONED, [], abandoned.requests);
+    // Requests known only from the engine's log have no token count.
+    let are_tokens_known = abandoned.requests == 0 || !abandoned.is_logged();
+    if are_tokens_known {
+        families.put_int(&metric::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
+    }
 }
 
 /// Adds histograms of the times to first token, one for each pair of moments between which they were observed. Also adds one of the lengths
@@ -171,7 +154,7 @@ fn add_ttft(families: &mut Families, ledger: &Ledger) {
     }
 }
 
-/// Adds tokens and chunks, and the times of tokens.
+/// Adds the numbers of tokens and chunks, by the stage that they reached or by what became of them.
 fn add_tokens(families: &mut Families, ledger: &Ledger) {
     let tokens = Tokens::of_ledger(ledger);
     let chunks = Chunks::of_ledger(ledger);
@@ -188,15 +171,30 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::CHUNKS_DROPPED, [], chunks.dropped_confirmed);
     families.put_int(&metric::CHUNKS_UNJUDGED, [], chunks.unjudged);
     families.put_int(&metric::CHUNKS_IN_FLIGHT, [], chunks.in_flight);
+}
+
+/// Adds the distributions of waits and latencies: until the first token, between tokens, and in a frontend.
+fn add_latencies(families: &mut Families, ledger: &Ledger) {
     if ledger.observes_gaps() {
         families.put_histogram(&metric::GAP, [], Histogram::of_durations(ledger.gap()));
     }
     add_ttft(families, ledger);
-    // A distribution without values is left out, because 0 would be a latency.
+    // Distributions without values are left out, because 0 would be a latency.
     let accept_waits = &ledger.new_connections().accept_waits;
     if accept_waits.count() > 0 {
         families.put_histogram(&metric::ACCEPT_WAIT, [], Histogram::of_durations(accept_waits));
     }
+    add_inter_token_latency(families, ledger);
+    let frontend = ledger.frontend();
+    for (token, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
+        if waits.count() > 0 {
+            families.put_histogram(&metric::FRONTEND_WAIT, [token], Histogram::of_durations(waits));
+        }
+    }
+}
+
+/// Adds the inter-token latency, the time between tokens of one request, as the engine sent them and as clients received them.
+fn add_inter_token_latency(families: &mut Families, ledger: &Ledger) {
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&metric::ITL_SENT, [], Histogram::of_durations(ledger.itl_sent()));
         families.put_histogram(&metric::ITL_SENT_BY_TOKEN, [], Histogram::of_durations(ledger.itl_sent_by_token()));
@@ -205,12 +203,6 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
         families.put_histogram(&metric::ITL_DELIVERED, [], Histogram::of_durations(ledger.itl_delivered()));
         let by_token = Histogram::of_durations(ledger.itl_delivered_by_token());
         families.put_histogram(&metric::ITL_DELIVERED_BY_TOKEN, [], by_token);
-    }
-    let frontend = ledger.frontend();
-    for (token, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
-        if waits.count() > 0 {
-            families.put_histogram(&metric::FRONTEND_WAIT, [token], Histogram::of_durations(waits));
-        }
     }
 }
 
@@ -235,91 +227,6 @@ fn add_answers(families: &mut Families, ledger: &Ledger) {
     families.put_int(&metric::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
 }
 
-/// Sum of a count of these hops.
-fn sum_over_hops(hops: &[&Hop], count_of: fn(&Hop) -> u64) -> u64 {
-    hops.iter().map(|hop| count_of(hop)).sum()
-}
-
-/// Adds the metrics of a group of hops. Counts are sums over its `members`, and times are kept for the whole group.
-fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
-    let label = [group.name.as_str()];
-    let observes_sends = members.iter().any(|hop| hop.capabilities().sent);
-    let observes_forwards = members.iter().any(|hop| hop.capabilities().forwarded);
-    let observes_receives = members.iter().any(|hop| hop.capabilities().received);
-    if observes_sends {
-        families.put_int(&metric::HOP_FRAMES_SENT, label, sum_over_hops(members, |hop| hop.counts.frames_sent));
-    }
-    if observes_forwards {
-        families.put_int(
-            &metric::HOP_FRAMES_FORWARDED,
-            label,
-            sum_over_hops(members, |hop| hop.counts.frames_forwarded),
-        );
-    }
-    if observes_receives {
-        families.put_int(&metric::HOP_FRAMES_RECEIVED, label, sum_over_hops(members, |hop| hop.counts.frames_received));
-    }
-    families.put_int(&metric::HOP_FRAMES_UNDECODED, label, sum_over_hops(members, |hop| hop.counts.undecoded));
-    // Requests have no chunks.
-    if !group.carries_requests {
-        families.put_int(&metric::HOP_CHUNKS, label, sum_over_hops(members, |hop| hop.counts.chunks));
-    }
-    families.put_int(&metric::HOP_BYTES, label, sum_over_hops(members, |hop| hop.counts.bytes));
-    // The backlog is a current value, so receives must be observed now (`shows`), and not only earlier in the run (`capabilities`).
-    if observes_sends && members.iter().any(|hop| hop.shows.received) {
-        add_backlog(families, group, members, now);
-    }
-    families.put_int(&metric::HOP_KERNEL_RECEIVE, label, group.kernel.bytes);
-    families.put_int(&metric::HOP_KERNEL_SEND, label, group.kernel.send_bytes);
-    let times: [(&'static super::Definition, &Distribution); 5] = [
-        (&metric::HOP_QUEUE_WAIT, &group.queue_wait),
-        (&metric::HOP_SEND_WAIT, group.send_wait.whole()),
-        (&metric::HOP_RELAY, &group.relay),
-        (&metric::HOP_PROCESSING, &group.processing),
-        (&metric::HOP_RECV_WAIT, &group.recv_wait),
-    ];
-    for (definition, times) in times.into_iter().filter(|(_, times)| times.count() > 0) {
-        families.put_histogram(definition, label, Histogram::of_durations(times));
-    }
-    if group.wakeups.count() > 0 {
-        families.put_histogram(&metric::HOP_WAKEUP, label, Histogram::of_counts(&group.wakeups));
-    }
-}
-
-/// Adds how the receiving thread of a group spent the time while frames waited.
-fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members: &[&Hop]) {
-    // Only the thread's time is used, which needs neither the busy share nor the length of the window.
-    let busy_share = None;
-    let window_ns = 0;
-    let spent = HopReceiver::of_hops(ledger, members, busy_share, window_ns).spent;
-    // Without a sample there is no share.
-    if spent.interval_ns == 0 {
-        return;
-    }
-    for (state, ns) in ns_by_cpu_state(&spent) {
-        if let Some(ns) = ns {
-            families.put_value(&metric::HOP_RECEIVER, [hop, state], Value::Float(spent.share(ns)));
-        }
-    }
-}
-
-/// Adds the frames of a group that were sent and not yet received.
-fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
-    let label = [group.name.as_str()];
-    families.put_int(&metric::HOP_BACKLOG_FRAMES, label, group.backlog);
-    // If the load of one hop is unknown, so is the sum.
-    let loads: Option<Vec<QueuedLoad>> = members.iter().map(|hop| hop.queued_load()).collect();
-    if let Some(loads) = loads {
-        if !group.carries_requests {
-            families.put_int(&metric::HOP_BACKLOG_CHUNKS, label, loads.iter().map(|load| load.chunks).sum::<u64>());
-        }
-        families.put_int(&metric::HOP_BACKLOG_BYTES, label, loads.iter().map(|load| load.bytes).sum::<u64>());
-    }
-    families.put_int(&metric::HOP_BACKLOG_MAX, label, group.backlog_max);
-    let oldest = members.iter().filter_map(|hop| hop.oldest_waiting()).min();
-    families.put_seconds(&metric::HOP_OLDEST, label, oldest.map_or(0, |since| now.since(since)));
-}
-
 /// Adds the share of each leg (one part of the path) in the time of first tokens and of chunks, over the run. A leg that none of them
 /// passed has no share.
 fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
@@ -334,16 +241,6 @@ fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
     }
 }
 
-/// Names of the thread states, each with the time spent in it; `None` if not observable.
-fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
-    [
-        ("on_cpu", Some(spent.on_ns)),
-        ("run_wait", spent.starved_ns()),
-        ("throttled", spent.throttled_ns()),
-        ("asleep", spent.blocked_ns()),
-    ]
-}
-
 /// Adds the CPU time of threads by role, up to the limit of roles.
 fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
@@ -353,10 +250,11 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
         if roles.len() < MAX_ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {
+            // A role is a label value, whose number must be bounded.
             left_out += 1;
         }
     }
-    add_left_out(families, "role", left_out);
+    families.put_left_out("role", left_out);
     for (role, threads) in roles {
         add_time_use(families, role, &threads);
         let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();
@@ -392,13 +290,11 @@ fn add_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
     families.put_seconds(&metric::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
 }
 
-/// Adds how the busiest receiver of a role spent the window of current figures.
+/// Adds how the busiest receiver of a role spent the `window`, the last seconds that current figures cover.
 fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Thread], window: RecentWindow) {
     // A thread without a sample in the window has no share.
-    let recent_use = receivers
-        .iter()
-        .filter_map(|thread| thread.use_between(window.from, window.to))
-        .filter(|spent| spent.interval_ns > 0);
+    let known_use = receivers.iter().filter_map(|thread| thread.use_between(window.from, window.to));
+    let recent_use = known_use.filter(|spent| spent.interval_ns > 0);
     let busiest = recent_use.max_by(|left, right| left.share(left.on_ns).total_cmp(&right.share(right.on_ns)));
     if let Some(spent) = busiest {
         for (state, ns) in ns_by_cpu_state(&spent) {
@@ -421,7 +317,7 @@ fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[F
     }
     let mut active: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for finding in all {
-        // An ended finding keeps its series, with 0.
+        // Adds 0 or 1. An ended finding keeps its series, with 0.
         *active.entry((finding.kind, finding.verdict.severity.as_str())).or_default() += u64::from(finding.active);
     }
     for finding in pair_findings {
@@ -456,21 +352,31 @@ fn add_own_metrics(families: &mut Families, ledger: &Ledger, input: &Input<'_>) 
     families.put_seconds(&metric::SELF_CPU, [], input.report.cpu_ns);
     families.put_int(&metric::SELF_MEMORY, [], input.report.rss_bytes);
     if let Some(pushed) = input.pushed {
-        for (signal, items) in [("spans", pushed.spans), ("points", pushed.points)] {
-            families.put_int(&metric::SELF_PUSHED, [signal], items.accepted);
-            families.put_int(&metric::SELF_PUSH_DROPPED, [signal], items.dropped);
-        }
+        add_pushed(families, pushed);
     }
     if let Some(endpoint) = input.endpoint {
-        for (path, clients) in endpoint.clients {
-            families.put_int(&metric::SELF_STREAM_CLIENTS, [path], clients);
-        }
-        for (path, dropped) in endpoint.dropped {
-            families.put_int(&metric::SELF_STREAM_DROPPED, [path], dropped);
-        }
-        for (reason, refused) in endpoint.refused {
-            families.put_int(&metric::SELF_REFUSED, [reason], refused);
-        }
+        add_endpoint_use(families, endpoint);
+    }
+}
+
+/// Adds the results of pushing spans and metric points to a collector.
+fn add_pushed(families: &mut Families, pushed: Pushed) {
+    for (signal, items) in [("spans", pushed.spans), ("points", pushed.points)] {
+        families.put_int(&metric::SELF_PUSHED, [signal], items.accepted);
+        families.put_int(&metric::SELF_PUSH_DROPPED, [signal], items.dropped);
+    }
+}
+
+/// Adds the use of the endpoint: current and dropped clients of its streams, by path, and refused requests, by reason.
+fn add_endpoint_use(families: &mut Families, endpoint: EndpointUse) {
+    for (path, clients) in endpoint.clients {
+        families.put_int(&metric::SELF_STREAM_CLIENTS, [path], clients);
+    }
+    for (path, dropped) in endpoint.dropped {
+        families.put_int(&metric::SELF_STREAM_DROPPED, [path], dropped);
+    }
+    for (reason, refused) in endpoint.refused {
+        families.put_int(&metric::SELF_REFUSED, [reason], refused);
     }
 }
 
@@ -478,10 +384,10 @@ fn add_own_metrics(families: &mut Families, ledger: &Ledger, input: &Input<'_>) 
 mod tests {
     use std::collections::BTreeSet;
 
-    use trace::Config;
     use trace::detect::Severity;
     use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Received, What};
     use trace::id::{FrameId, HopId, ThreadId};
+    use trace::{Config, MonoNs};
 
     use super::*;
 

@@ -3,6 +3,7 @@
 use trace::ledger::LegLengths;
 use trace::stats::Distribution;
 
+use super::definition::SELF_LABELS_LEFT_OUT;
 use super::{ALL, Definition};
 
 /// A value.
@@ -95,6 +96,11 @@ impl Families {
         value: Histogram,
     ) {
         self.put_value(definition, labels, Value::Histogram(value));
+    }
+
+    /// Adds the number of values of a label that were left out because of its limit.
+    pub(super) fn put_left_out(&mut self, label: &str, left_out: usize) {
+        self.put_int(&SELF_LABELS_LEFT_OUT, [label], left_out as u64);
     }
 
     /// The families that have points.

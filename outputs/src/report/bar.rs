@@ -53,7 +53,7 @@ pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment
 pub fn cells_of_segments(segments: &[Segment], width: usize) -> Vec<usize> {
     let mut cells: Vec<usize> =
         segments.iter().map(|segment| ((segment.share * width as f64).round() as usize).max(1)).collect();
-    // The largest segment absorbs the rounding error.
+    // The cells must fill the bar exactly, so the largest segment absorbs the rounding error.
     let sum: usize = cells.iter().sum();
     if let Some(largest) = cells.iter_mut().max() {
         *largest = (*largest + width).saturating_sub(sum).max(1);
@@ -73,8 +73,10 @@ pub(super) fn describe_bar(path: &[LegLine], width: usize) -> Option<String> {
     if segments.is_empty() {
         return None;
     }
-    let cells = cells_of_segments(&segments, width).into_iter().enumerate();
-    let bar: String = cells.flat_map(|(index, cells)| std::iter::repeat_n(symbol_of_segment(index), cells)).collect();
+    let mut bar = String::new();
+    for (index, cells) in cells_of_segments(&segments, width).into_iter().enumerate() {
+        bar.extend(std::iter::repeat_n(symbol_of_segment(index), cells));
+    }
     Some(format!("[{bar}] {}", describe_segments(&segments)))
 }
 

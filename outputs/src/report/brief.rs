@@ -77,8 +77,8 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group, the
-/// largest group of requests with the same observed moments.
+/// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group,
+/// which is the largest group of requests with the same observed moments.
 pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();
@@ -300,9 +300,10 @@ pub fn describe_place(place: &str) -> String {
 /// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined` counts the
 /// episodes that are not listed on their own, because they were merged into their neighbours.
 pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
-    let spans: Vec<String> = episodes
-        .map(|[first, last]| if first == last { format!("at {first}") } else { format!("{first} to {last}") })
-        .collect();
+    let mut spans = Vec::new();
+    for [first, last] in episodes {
+        spans.push(if first == last { format!("at {first}") } else { format!("{first} to {last}") });
+    }
     let number = spans.len() as u64 + joined;
     if number <= 1 {
         return String::new();

@@ -396,12 +396,15 @@ fn observation_cost(ledger: &Ledger, input: &ReportInput) -> Own {
 /// Time use of threads: by process in the order first observed, main threads first; `None` without samples.
 fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|thread| thread.total().is_some()).collect();
-    let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|thread| is_listed(thread)).collect();
-    relevant.sort_by_key(|thread| {
+    if sampled.is_empty() {
+        return None;
+    }
+    let mut listed: Vec<&Thread> = sampled.iter().copied().filter(|thread| is_listed(thread)).collect();
+    listed.sort_by_key(|thread| {
         let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
         (process_index, rank_in_process(thread), thread.id.tid)
     });
-    if sampled.is_empty() { None } else { Some(relevant.into_iter().filter_map(cpu_line).collect()) }
+    Some(listed.into_iter().filter_map(cpu_line).collect())
 }
 
 /// Rank of a thread in the list of its process: main threads first, then receivers.

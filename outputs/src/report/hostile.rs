@@ -110,7 +110,9 @@ impl<W: Write> EscapingWriter<W> {
         let mut chunks = bytes.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
             text.push_str(chunk.valid());
-            if chunks.peek().is_none() && is_start_of_character(chunk.invalid()) {
+            let is_last = chunks.peek().is_none();
+            // Only at the end may the next write complete the character.
+            if is_last && is_start_of_character(chunk.invalid()) {
                 self.partial = chunk.invalid().to_vec();
             } else if !chunk.invalid().is_empty() {
                 text.push('\u{fffd}');

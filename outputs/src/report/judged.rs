@@ -154,7 +154,7 @@ fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Opti
     Some(if was_log_read { reason_with_log } else { "no frames are observed" })
 }
 
-/// Why gaps of first tokens could not be judged; `None` if they could.
+/// Why first-token gaps, the times from a request's first send to its first receive, could not be judged. `None` if they could.
 fn why_gap_unjudged(ledger: &Ledger) -> Option<&'static str> {
     // A first token that still waits is a gap without an end.
     let has_gap = ledger.gap().count() > 0 || ledger.requests().any(|request| request.waiting_since().is_some());
@@ -177,20 +177,25 @@ fn why_loss_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let totals = ledger.totals();
     let outcomes = totals.chunks.outcomes;
     let are_chunks_judged = are_mostly_judged(outcomes.chunks() - outcomes.unjudged, outcomes.chunks());
+    // Responses without frames to compare with are judged alone, by their own counts.
     let are_responses_judged = totals.answers.judged_alone > 0;
     if are_chunks_judged || are_responses_judged {
         return None;
     }
-    let has_responses = totals.answers.seen > 0;
-    Some(match reason_without_frames(ledger, NOT_IN_LOG) {
-        None if ledger.observes_deliveries() => {
-            "responses carry text that is not counted, or parts of them were not observed"
-        }
-        // A prediction from wakeups is no observation of what clients received.
-        None => "deliveries are not observed",
+    if let Some(reason) = reason_without_frames(ledger, NOT_IN_LOG) {
         // Without frames, responses can be judged by their own counts.
-        Some(_) if has_responses => "responses list no token ids, or no count to compare them with",
-        Some(reason) => reason,
+        let has_responses = totals.answers.seen > 0;
+        return Some(if has_responses {
+            "responses list no token ids, or no count to compare them with"
+        } else {
+            reason
+        });
+    }
+    // Only deliveries count. A prediction from wakeups is no observation of what clients received.
+    Some(if ledger.observes_deliveries() {
+        "responses carry text that is not counted, or parts of them were not observed"
+    } else {
+        "deliveries are not observed"
     })
 }
 
@@ -249,7 +254,8 @@ fn why_clients_unjudged(ledger: &Ledger) -> Option<&'static str> {
     Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
-/// Why late requests could not be judged; `None` if they could.
+/// Why late requests, which wait long before their first token, could not be judged. `None` if they could: then nearly all requests were
+/// judged from their arrival to their first token.
 fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let judged = ledger.ttft().judged();
     // A request that shares its rid with another one cannot be judged, but counts.
@@ -345,6 +351,7 @@ pub fn headline_of_finding<'f>(
 ) -> String {
     let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
     let lasting = all.find(|finding| finding.outlasts(worst));
+    // A problem is said to last for a while after its last occurrence, so a frame in this time is not one since then.
     let is_last_traffic = last_frame_ns.is_some_and(|last_ns| last_ns <= worst.last_at_ns + LASTING_NS);
     let addition = match lasting {
         Some(lasting) => format!(" ({} lasts)", lasting.kind),
@@ -469,10 +476,11 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
         return Some("`tokengap report` of the recordings of both servers, or one `tokengap attach` to both");
     }
     // The other reasons end with more traffic.
-    match *reasons.first()? {
-        NO_TWO_CHUNKS => Some("watch until a request sends two chunks, which those of a prefill server never do"),
-        _ => Some("watch until requests end"),
+    let first_reason = *reasons.first()?;
+    if first_reason == NO_TWO_CHUNKS {
+        return Some("watch until a request sends two chunks, which those of a prefill server never do");
     }
+    Some("watch until requests end")
 }
 
 /// How to observe more than this kind of source does; `None` if nothing helps.

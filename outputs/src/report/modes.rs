@@ -59,6 +59,10 @@ impl ModeLine {
         let repeated = listed.saturating_sub(tokens);
         // In cumulative mode, a chunk lists all tokens of its request so far. Without that count of each chunk, the sum is unknown.
         let cumulative = (counts.listed_without_count == 0).then_some(counts.cumulative);
+        let bytes_if_cumulative = match (bytes, cumulative) {
+            (Some(bytes), Some(ids)) => Some(bytes_with_ids(bytes, listed, ids)),
+            _ => None,
+        };
         Some(Self {
             name: name.to_owned(),
             bytes,
@@ -69,9 +73,7 @@ impl ModeLine {
             ids_if_cumulative: cumulative,
             bytes_repeated_estimate: repeated * BYTES_PER_ID,
             bytes_if_incremental_estimate: bytes.map(|bytes| bytes_with_ids(bytes, listed, tokens)),
-            bytes_if_cumulative_estimate: bytes
-                .zip(cumulative)
-                .map(|(bytes, cumulative)| bytes_with_ids(bytes, listed, cumulative)),
+            bytes_if_cumulative_estimate: bytes_if_cumulative,
         })
     }
 }

@@ -112,11 +112,13 @@ fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
         append!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
     }
     if unanswered_total > 0 {
+        // Some may have been answered later.
         let at_end =
             if unanswered == unanswered_total { String::new() } else { format!(" ({} at the end)", count(unanswered)) };
         append!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
     }
-    for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
+    let request_hops = report.hops.iter().filter(|hop| hop.carries_requests);
+    for wait in request_hops.filter_map(|hop| hop.queue_wait_ns) {
         let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);
         append!(line, "; received after {p50} (p99 {p99}, max {max})");
     }
@@ -174,12 +176,12 @@ fn describe_hop_mode(line: &ModeLine) -> String {
 
 /// Repeated ids in what clients received.
 fn describe_client_mode(line: &ModeLine) -> String {
-    let repeated = match line.ids_repeated {
-        0 => match line.ids_if_cumulative {
-            Some(ids) => format!("no repeats; in cumulative mode: {} ids", count(ids)),
-            None => String::from("no repeats; in cumulative mode: unknown, because not all of a response was observed"),
-        },
-        repeats => format!("{} of them repeats (about {})", count(repeats), bytes(line.bytes_repeated_estimate)),
+    let repeated = if line.ids_repeated > 0 {
+        format!("{} of them repeats (about {})", count(line.ids_repeated), bytes(line.bytes_repeated_estimate))
+    } else if let Some(ids) = line.ids_if_cumulative {
+        format!("no repeats; in cumulative mode: {} ids", count(ids))
+    } else {
+        String::from("no repeats; in cumulative mode: unknown, because not all of a response was observed")
     };
     format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))
 }

@@ -214,7 +214,7 @@ impl PrefillServerLine {
             run_index: server.run_index,
             side_by: server.side_by.clone(),
             requests,
-            clock: "same".to_owned(),
+            clock: name_clock_use(clock).to_owned(),
             clock_ahead_ns: None,
             clock_uncertainty_ns: clock.uncertainty_ns(),
             wall_clock_error_ns: None,
@@ -223,23 +223,23 @@ impl PrefillServerLine {
             verdict: None,
             severity: None,
         };
-        line.relate_clocks(clock);
+        // Only clocks that are a constant time apart have these numbers.
+        if let ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } = clock {
+            line.clock_ahead_ns = Some(ahead_ns);
+            // The wall clocks are not known to differ if it is 0.
+            line.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
+            line.clock_contradictions = contradictions;
+        }
         line
     }
+}
 
-    /// Enters how its clock is related to that of the decode server. A new line is that of a server with the same clock.
-    fn relate_clocks(&mut self, clock: ClockUse) {
-        match clock {
-            ClockUse::Same => {}
-            ClockUse::Drifting { .. } => "drifting".clone_into(&mut self.clock),
-            ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } => {
-                "offset".clone_into(&mut self.clock);
-                self.clock_ahead_ns = Some(ahead_ns);
-                // The wall clocks are not known to differ if it is 0.
-                self.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
-                self.clock_contradictions = contradictions;
-            }
-        }
+/// How the clock of a prefill server is related to that of the decode server, in one word.
+fn name_clock_use(clock: ClockUse) -> &'static str {
+    match clock {
+        ClockUse::Same => "same",
+        ClockUse::Offset { .. } => "offset",
+        ClockUse::Drifting { .. } => "drifting",
     }
 }
 
@@ -265,12 +265,14 @@ impl Report {
         let mut prefill_findings = prefill.findings.clone();
         // The pair and the prefill server may both have a finding about that server's queue.
         keep_worse_of_queue(&mut self.findings, "prefill-queue", &mut prefill_findings);
-        let of_prefill: Vec<FindingLine> =
-            prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns)).collect();
+        let of_prefill = prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns));
+        // All findings move out of the report and come back in the order of its list.
+        let own_findings = std::mem::take(&mut self.findings);
         // Those of the pair are told from this server's own by their kinds.
-        let (pair_findings, decode_findings): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.findings).into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
-        self.findings = join_findings(pair_findings, [decode_findings, of_prefill].concat());
+        let (pair_findings, mut server_findings): (Vec<_>, Vec<_>) =
+            own_findings.into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
+        server_findings.extend(of_prefill);
+        self.findings = join_findings(pair_findings, server_findings);
         self.sort_findings_and_conclude();
     }
 

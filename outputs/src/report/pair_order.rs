@@ -19,20 +19,41 @@ pub(super) fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Ve
 /// Sorts the findings that explain time, of any server, so that a small cause does not hide a larger one. The others, such as lost tokens,
 /// keep their places.
 pub(super) fn sort_by_explained_time(findings: &mut [FindingLine]) {
-    let of_pair = findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind));
-    let longest_wait_ns = of_pair.clone().filter_map(longest_wait_ns).max();
-    let explained_by_pair_ns = of_pair.filter_map(|finding| finding.explained_ns).max().unwrap_or(0);
+    let waits = PairWaits::of_findings(findings);
     let indexes: Vec<usize> = (0..findings.len()).filter(|index| findings[*index].explained_ns.is_some()).collect();
     let mut explaining: Vec<FindingLine> = indexes.iter().map(|index| findings[*index].clone()).collect();
-    explaining.sort_by_key(|finding| {
-        let own_ns = finding.explained_ns.unwrap_or(0);
-        // A stop of a process that is longer than any wait of the pair may have caused these waits, so it explains their time too.
-        let may_cause_waits = is_longer_stop(finding, longest_wait_ns);
-        Reverse(if may_cause_waits { own_ns.max(explained_by_pair_ns) } else { own_ns })
-    });
+    explaining.sort_by_key(|finding| Reverse(waits.time_explained_by(finding)));
     // The sorted findings take the places that findings with an explained time had before.
     for (index, finding) in indexes.into_iter().zip(explaining) {
         findings[index] = finding;
+    }
+}
+
+/// Waits of requests, according to the findings of the pair and not of single servers.
+struct PairWaits {
+    /// Longest wait of a request; `None` without any.
+    longest_ns: Option<u64>,
+    /// Most time that one of these findings explains.
+    explained_ns: u64,
+}
+
+impl PairWaits {
+    /// Takes the waits from the findings of the pair. `findings` may also have those of single servers.
+    fn of_findings(findings: &[FindingLine]) -> Self {
+        let of_pair: Vec<&FindingLine> =
+            findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind)).collect();
+        Self {
+            longest_ns: of_pair.iter().filter_map(|finding| longest_wait_ns(finding)).max(),
+            explained_ns: of_pair.iter().filter_map(|finding| finding.explained_ns).max().unwrap_or(0),
+        }
+    }
+
+    /// Time that a finding explains, in nanoseconds.
+    fn time_explained_by(&self, finding: &FindingLine) -> u64 {
+        let own_ns = finding.explained_ns.unwrap_or(0);
+        // A stop of a process that is longer than any wait of the pair may have caused these waits, so it explains their time too.
+        let may_cause_waits = is_longer_stop(finding, self.longest_ns);
+        if may_cause_waits { own_ns.max(self.explained_ns) } else { own_ns }
     }
 }
 

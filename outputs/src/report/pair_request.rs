@@ -37,23 +37,23 @@ impl PairRequestLine {
     /// The request of a row, with times since `capture_start`; `None` if it is not on a prefill server, or its time to first token is
     /// unknown.
     pub fn new<'a>(pair: &Pair<'a>, row: &PairRow<'a>, capture_start: MonoNs) -> Option<Self> {
-        let moments = PairMoment::ALL.iter().map(|moment| {
-            // Negative for a moment on the prefill server before the decode server was observed.
-            let at_ns = row.time_of(*moment).map(|at| at.0.cast_signed().wrapping_sub(capture_start.0.cast_signed()));
-            (moment.as_str().to_owned(), at_ns)
-        });
-        let absent = PairMoment::ALL.iter().filter_map(|moment| {
-            let reason = pair.reason_unknown(row, *moment)?;
-            Some((moment.as_str().to_owned(), reason.to_owned()))
-        });
+        let mut moments = BTreeMap::new();
+        let mut absent = BTreeMap::new();
+        for moment in PairMoment::ALL {
+            let name = moment.as_str().to_owned();
+            if let Some(reason) = pair.reason_unknown(row, *moment) {
+                absent.insert(name.clone(), reason.to_owned());
+            }
+            moments.insert(name, row.time_of(*moment).map(|at| signed_ns_since(capture_start, at)));
+        }
         Some(Self {
             // The number that both servers have for the request.
             room: row.room.map(|room| room.to_string()),
             prefill_rid: row.prefill_rid?.to_owned(),
             decode_rid: row.decode_rid.to_owned(),
             ttft_ns: row.ttft_ns?,
-            moments: moments.collect(),
-            absent: absent.collect(),
+            moments,
+            absent,
             legs: row.legs().map(|(leg, ns)| RequestLegLine { name: leg.to_string(), ns }).collect(),
         })
     }
@@ -85,6 +85,12 @@ impl PairRequestLine {
         let began_ns = began_ns.and_then(|ns| u64::try_from(ns).ok());
         began_ns.map_or_else(|| "-".to_owned(), |ns| clock.describe_moment(ns))
     }
+}
+
+/// Nanoseconds from `start` to `at`. Negative for a moment before it, such as one on the prefill server before the decode server was
+/// observed.
+fn signed_ns_since(start: MonoNs, at: MonoNs) -> i64 {
+    at.0.cast_signed().wrapping_sub(start.0.cast_signed())
 }
 
 /// The requests with the longest times to first token, longest first.

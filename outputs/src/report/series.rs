@@ -51,17 +51,15 @@ impl Series {
     pub fn has_equal_columns(&self) -> bool {
         let Self { requests, tokens, chunks, gap_ns, hops, threads, .. } = self;
         let mut lengths: Vec<usize> = Vec::new();
-        lengths.extend([&requests.begun, &requests.finished, &chunks.sent].map(Vec::len));
-        lengths.extend([&requests.live, &tokens.sent].map(Vec::len));
-        // Columns of what was not observed are absent.
-        lengths.extend([&tokens.received, &tokens.delivered, &tokens.lost].into_iter().flatten().map(Vec::len));
-        let outcomes = [&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed];
-        lengths.extend(outcomes.into_iter().flatten().map(Vec::len));
+        lengths.extend(requests.column_lengths());
+        lengths.extend(tokens.column_lengths());
+        lengths.extend(chunks.column_lengths());
         lengths.extend(gap_ns.iter().flat_map(SpreadSeries::column_lengths));
         lengths.extend(hops.iter().flat_map(HopSeries::column_lengths));
         lengths.extend(threads.iter().flat_map(ThreadSeries::column_lengths));
-        lengths.iter().all(|length| *length == self.len())
-            && self.by_second.as_ref().is_none_or(|by_second| by_second.has_equal_columns())
+        let are_own_equal = lengths.iter().all(|length| *length == self.len());
+        // The last hour second by second is a series of its own, with columns of another length.
+        are_own_equal && self.by_second.as_ref().is_none_or(|by_second| by_second.has_equal_columns())
     }
 
     /// Start of a slot, relative to the start of the capture.
@@ -88,6 +86,13 @@ pub struct RequestSeries {
     pub live: Vec<Option<u64>>,
 }
 
+impl RequestSeries {
+    /// Length of each of its columns.
+    fn column_lengths(&self) -> [usize; 3] {
+        [self.begun.len(), self.finished.len(), self.live.len()]
+    }
+}
+
 /// Tokens by slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSeries {
@@ -101,6 +106,14 @@ pub struct TokenSeries {
     pub lost: Option<Vec<Option<u64>>>,
 }
 
+impl TokenSeries {
+    /// Length of each of its columns. Those of what was not observed are absent.
+    fn column_lengths(&self) -> impl Iterator<Item = usize> {
+        let optional = [&self.received, &self.delivered, &self.lost];
+        std::iter::once(&self.sent).chain(optional.into_iter().flatten()).map(Vec::len)
+    }
+}
+
 /// Chunks by slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkSeries {
@@ -112,6 +125,14 @@ pub struct ChunkSeries {
     pub dropped_predicted: Option<Vec<Option<u64>>>,
     /// Proven drops.
     pub dropped_confirmed: Option<Vec<Option<u64>>>,
+}
+
+impl ChunkSeries {
+    /// Length of each of its columns. Those of what was not observed are absent.
+    fn column_lengths(&self) -> impl Iterator<Item = usize> {
+        let optional = [&self.merged, &self.dropped_predicted, &self.dropped_confirmed];
+        std::iter::once(&self.sent).chain(optional.into_iter().flatten()).map(Vec::len)
+    }
 }
 
 /// Durations by slot, in nanoseconds: quantiles are accurate to 6 %, the maximum is exact.
@@ -251,11 +272,7 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
         },
         tokens: build_token_columns(ledger, slots),
         chunks: build_chunk_columns(ledger, slots),
-        gap_ns: ledger.observes_gaps().then(|| {
-            let tallies =
-                slots.iter().map(|slot| SlotTally { tally: Some(&slot.gap), is_observed: !slot.receives_ended });
-            spread_series(tallies)
-        }),
+        gap_ns: ledger.observes_gaps().then(|| build_gap_columns(slots)),
         hops: groups.filter_map(|(index, group)| hop_series(ledger, index, &group.name, slots)).collect(),
         threads: time_series
             .threads(ledger)
@@ -265,6 +282,11 @@ fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues
         // The caller adds it to a long run.
         by_second: None,
     }
+}
+
+/// Number and quantiles of the first-token gaps that ended in each slot, as long as receives were observed.
+fn build_gap_columns(slots: &[&SlotValues]) -> SpreadSeries {
+    spread_series(slots.iter().map(|slot| SlotTally { tally: Some(&slot.gap), is_observed: !slot.receives_ended }))
 }
 
 /// Columns with the tokens in each slot, by the stage that they reached. A column that is not observed is `None`.
@@ -323,7 +345,7 @@ impl<'a> SlotTally<'a> {
 fn spread_series<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeries {
     let mut spread = SpreadSeries::default();
     for SlotTally { tally, is_observed } in tallies {
-        let tally = tally.filter(|_| is_observed);
+        let tally = if is_observed { tally } else { None };
         // An observed slot without a tally has no values, so its count is 0.
         spread.count.push(is_observed.then(|| tally.map_or(0, Tally::count)));
         spread.p50.push(tally.and_then(|tally| tally.quantile(0.5)));
@@ -345,10 +367,6 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
     let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
     let observes_receives = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().received);
     let observes_both_ends = observes_sends && observes_receives;
-    // Nothing had passed in slots before the hop's first one.
-    let passed_column = |count_of: fn(HopSlotCounts) -> u64| {
-        send_column(slots, |slot| slot.hops.get(group_index).map_or(0, |hop| count_of(hop.passed)))
-    };
     // `None` in slots before the hop's first one.
     let hop_slots: Vec<Option<&HopSlot>> = slots.iter().map(|slot| slot.hops.get(group_index)).collect();
     let kernel_bytes: Vec<Option<u64>> = hop_slots.iter().map(|slot| (*slot)?.kernel_bytes_max).collect();
@@ -356,16 +374,21 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
     let has_wakeups = wakeups.iter().flatten().any(|&count| count > 0);
     Some(HopSeries {
         name: name.to_owned(),
-        frames_sent: observes_sends.then(|| passed_column(|passed| passed.frames_sent)),
+        frames_sent: observes_sends.then(|| hop_send_column(slots, group_index, |passed| passed.frames_sent)),
         frames_received: observes_receives.then(|| hop_receive_column(&hop_slots, |slot| slot.passed.frames_received)),
-        chunks: passed_column(|passed| passed.chunks),
-        bytes: passed_column(|passed| passed.bytes),
+        chunks: hop_send_column(slots, group_index, |passed| passed.chunks),
+        bytes: hop_send_column(slots, group_index, |passed| passed.bytes),
         wakeups: has_wakeups.then_some(wakeups),
         backlog_max_frames: observes_both_ends.then(|| hop_receive_column(&hop_slots, |slot| slot.backlog_max)),
         kernel_bytes_max: observed_column(kernel_bytes),
         queue_wait_ns: observes_both_ends
             .then(|| spread_series(hop_slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
     })
+}
+
+/// Counts of the hops with this index that need sends, as long as those were observed. 0 in slots before the hops' first one.
+fn hop_send_column(slots: &[&SlotValues], group_index: usize, count_of: fn(HopSlotCounts) -> u64) -> Vec<Option<u64>> {
+    send_column(slots, |slot| slot.hops.get(group_index).map_or(0, |hop| count_of(hop.passed)))
 }
 
 /// Values that need the hop's receives, as long as those were observed. 0 in slots before the hop's first one.

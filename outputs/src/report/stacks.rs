@@ -149,6 +149,7 @@ fn write_function(out: &mut String, function: &StackFunctionLine) {
     let file = function.file.rsplit('/').next().unwrap_or_default();
     let name = if file.is_empty() { function.function.clone() } else { format!("{} ({file})", function.function) };
     let StackFunctionLine { all, growing: while_piled_up, .. } = *function;
+    // Of all stacks, then of those that were read while frames piled up for the process.
     let shares = [
         Some(all.own),
         Some(all.total),

@@ -171,12 +171,12 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
 
 /// How long requests took from one stage to another, the most frequent pairs of stages first.
 fn list_times_between(log: &Stages) -> Vec<Between> {
-    let mut between: Vec<Between> = log
-        .times_between_stages()
-        .filter_map(|(from, to, durations)| {
-            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
-        })
-        .collect();
+    let mut between = Vec::new();
+    for (from, to, durations) in log.times_between_stages() {
+        // Without a duration there are no quantiles.
+        let Some(ns) = Spread::of_distribution(durations) else { continue };
+        between.push(Between { from: from.to_owned(), to: to.to_owned(), ns });
+    }
     // Equally frequent pairs are in the order of their names.
     between.sort_by(|left, right| {
         let by_falling_count = right.ns.count.cmp(&left.ns.count);

@@ -401,7 +401,7 @@ fn write_bar(out: &mut String, report: &Report) {
 /// States how many receivers the hops of one name have together. Hops to the same endpoint have one receiver. `None` if only one hop has
 /// the name.
 pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
-    // Listed only if several hops have the name.
+    // The hops are listed only if several have the name.
     let hops = hop.workers.as_ref()?;
     match count_receivers(hops) {
         1 => Some(format!("{} sockets send into one", hops.len())),
@@ -427,12 +427,14 @@ fn count_receivers(hops: &[WorkerLine]) -> usize {
 /// Writes the load of each worker of a hop, a receiver or sender of its own, and of each single connection (lane). Writes nothing if the
 /// hop has only one of them.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
-    for worker in hop.workers.iter().flatten().take(MAX_WORKERS_OR_LANES) {
+    let workers = hop.workers.as_deref().unwrap_or_default();
+    for worker in workers.iter().take(MAX_WORKERS_OR_LANES) {
         // A worker without a number is named by its endpoint.
         let name = worker.worker.map_or_else(|| escape_line(&worker.endpoint), |index| format!("worker {index}"));
         write_indented(out, &format!("{name}: {}", describe_worker(worker)));
     }
-    for lane in hop.lanes.iter().flatten().take(MAX_WORKERS_OR_LANES) {
+    let lanes = hop.lanes.as_deref().unwrap_or_default();
+    for lane in lanes.iter().take(MAX_WORKERS_OR_LANES) {
         let into_worker = lane.worker.map_or_else(String::new, |index| format!(" into worker {index}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
         write_indented(out, &format!("connection {}{into_worker}: {load}", lane.lane));

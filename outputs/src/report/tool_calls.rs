@@ -269,9 +269,13 @@ impl ToolCallCounts {
             (self.swapped, "with swapped text"),
             (self.garbled, "with cut characters"),
         ];
-        let counted = counts.iter().filter(|(responses, _)| *responses > 0);
-        let counted: Vec<String> = counted.map(|(responses, what)| format!("{} {what}", count(*responses))).collect();
-        counted.join(", ") + &self.summarise_reasons()
+        let mut parts = Vec::new();
+        for (responses, what) in counts {
+            if responses > 0 {
+                parts.push(format!("{} {what}", count(responses)));
+            }
+        }
+        parts.join(", ") + &self.summarise_reasons()
     }
 
     /// Why responses were not judged, in parentheses: ` (not judged: 2 because the response ended early)`. Empty if all were.

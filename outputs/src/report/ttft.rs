@@ -152,7 +152,7 @@ impl TtftReport {
     /// The group of requests, all with the same observed moments, that has most of the streamed requests. `Err` says why no group has.
     pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else { return Err(self.why_no_group()) };
-        // At least half of the streamed requests must be in the main group.
+        // At least half of the streamed requests must be in the main group. `others` are requests of groups that are not kept.
         let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;
         if self.not_streamed > streamed {
             Err("most responses are not streamed")
@@ -171,14 +171,15 @@ pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 /// prefill (62 % of TTFT, 70 % in the last 10 s)`. Without a report of the time (`None`), the bottleneck is unknown, and no reason is
 /// given: the list of faults that were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
-    match ttft.map(TtftReport::group_of_most) {
-        None => String::from(UNKNOWN_BOTTLENECK),
-        Some(Err(reason)) => format!("{UNKNOWN_BOTTLENECK} ({reason})"),
-        Some(Ok(main)) => match main.longest_leg() {
-            Some(leg) => format!("bottleneck: {} ({})", leg.words, main.describe_share_of(leg)),
-            None => format!("{UNKNOWN_BOTTLENECK} (first tokens took no time)"),
-        },
-    }
+    let Some(ttft) = ttft else { return String::from(UNKNOWN_BOTTLENECK) };
+    let main_group = match ttft.group_of_most() {
+        Ok(main_group) => main_group,
+        Err(reason) => return format!("{UNKNOWN_BOTTLENECK} ({reason})"),
+    };
+    let Some(leg) = main_group.longest_leg() else {
+        return format!("{UNKNOWN_BOTTLENECK} (first tokens took no time)");
+    };
+    format!("bottleneck: {} ({})", leg.words, main_group.describe_share_of(leg))
 }
 
 impl TtftGroupLine {
@@ -234,13 +235,19 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
 /// Requests whose arrival is unknown, one line for each reason.
 fn unknown_arrivals(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
     let arrivals = &ledger.ttft().absent_arrivals;
-    let by_reason = arrivals.by_reason().map(|(why, requests)| (requests, describe_unknown_arrival(why)));
-    let others = [
-        (arrivals.not_observed, "arrivals on their connections are not observed"),
-        (arrivals.contradictory, "their arrival contradicts their dispatch"),
-    ];
-    let occurring = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
-    occurring.map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason)).collect()
+    let mut requests_by_reason: Vec<(u64, &str)> = Vec::new();
+    for (why, requests) in arrivals.by_reason() {
+        requests_by_reason.push((requests, describe_unknown_arrival(why)));
+    }
+    requests_by_reason.push((arrivals.not_observed, "arrivals on their connections are not observed"));
+    requests_by_reason.push((arrivals.contradictory, "their arrival contradicts their dispatch"));
+    let mut lines = Vec::new();
+    for (requests, reason) in requests_by_reason {
+        if requests > 0 {
+            lines.push(UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason));
+        }
+    }
+    lines
 }
 
 /// Why it is unknown when a request arrived.

@@ -11,7 +11,7 @@ use crate::export::json::{Array, Object};
 use crate::export::request_stage::{self, RequestStage, StageKind, TimeSpan};
 use crate::export::span_id::{SpanIds, TraceId};
 use crate::export::{CaptureClock, ExportContext, ExportedRequest};
-use crate::report::Report;
+use crate::report::{FindingLine, Report};
 
 /// `SPAN_KIND_INTERNAL`, `SPAN_KIND_SERVER`.
 const INTERNAL: u64 = 1;
@@ -33,19 +33,47 @@ pub(super) fn write_request_spans(
     let trace = TraceId::of_request(&summary.rid, summary.trace_parent, first_wall_ns);
     let mut ids = SpanIds::of_request(&trace, &summary.rid, first_wall_ns);
     let root = ids.next();
-    let caller_span = summary.trace_parent.map(|parent| parent.span_id());
     // A trace that no caller began is sampled.
     let flags = u64::from(summary.trace_parent.is_none_or(|parent| parent.is_sampled));
-    // Only the root has a parent in another process.
-    let root_flags = if caller_span.is_some() { flags | REMOTE_PARENT } else { flags };
+    write_root_span(spans, request, &trace, &root, flags, context);
     let stages = request_stage::stages_of_request(request, context.ledger);
+    // Ids of the spans around the next stage, the outermost first.
+    let mut outer_ids: Vec<String> = vec![root];
+    for stage in &stages {
+        // Stages are in the order of a tree: those below a stage follow it.
+        outer_ids.truncate(stage.depth + 1);
+        let id = ids.next();
+        let TimeSpan { from, to } = stage.span;
+        let parent = outer_ids.last().map(String::as_str);
+        let head = SpanHead { trace: &trace, id: &id, parent, flags, name: &stage.name, kind: INTERNAL, from, to };
+        spans.add_object(|object| {
+            head.write_fields(object, context.clock);
+            object.put_array("attributes", |list| write_stage_attributes(list, stage, context));
+        });
+        outer_ids.push(id);
+    }
+    // The root and the stages.
+    1 + stages.len()
+}
+
+/// Writes the span of a whole request, with its notes as events. `id` is that of the span, and `flags` those of its trace.
+fn write_root_span(
+    spans: &mut Array<'_>,
+    request: &ExportedRequest<'_>,
+    trace: &TraceId,
+    id: &str,
+    flags: u64,
+    context: &ExportContext<'_>,
+) {
+    let caller_span = request.summary.trace_parent.map(|parent| parent.span_id());
+    // Only the root has a parent in another process.
+    let flags = if caller_span.is_some() { flags | REMOTE_PARENT } else { flags };
     let TimeSpan { from, to } = request_stage::span_of_request(request);
+    let parent = caller_span.as_deref();
+    let head = SpanHead { trace, id, parent, flags, name: "request", kind: SERVER, from, to };
     spans.add_object(|object| {
-        let parent = caller_span.as_deref();
-        let head =
-            SpanHead { trace: &trace, id: &root, parent, flags: root_flags, name: "request", kind: SERVER, from, to };
         head.write_fields(object, context.clock);
-        object.put_array("attributes", |list| write_request_attributes(list, request, &trace, context));
+        object.put_array("attributes", |list| write_request_attributes(list, request, trace, context));
         object.put_array("events", |list| {
             for note in &request.timeline.notes {
                 write_note(list, note, context);
@@ -54,22 +82,6 @@ pub(super) fn write_request_spans(
         object.put("droppedEventsCount", request.timeline.notes_left_out);
         write_status(object, request);
     });
-    // Ids of the spans around the next stage, the outermost first.
-    let mut outer_ids: Vec<String> = vec![root];
-    for stage in &stages {
-        // Stages are in the order of a tree: those below a stage follow it.
-        outer_ids.truncate(stage.depth + 1);
-        let id = ids.next();
-        let RequestStage { name, span: TimeSpan { from, to }, .. } = stage;
-        spans.add_object(|object| {
-            let parent = outer_ids.last().map(String::as_str);
-            SpanHead { trace: &trace, id: &id, parent, flags, name, kind: INTERNAL, from: *from, to: *to }
-                .write_fields(object, context.clock);
-            object.put_array("attributes", |list| write_stage_attributes(list, stage, context));
-        });
-        outer_ids.push(id);
-    }
-    1 + stages.len()
 }
 
 /// Writes the span of the capture, with its totals as attributes and its findings as events. Returns 1, the number of spans.
@@ -84,24 +96,27 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
         object.put_array("attributes", |list| write_totals(list, report));
         object.put_array("events", |list| {
             for finding in &report.findings {
-                list.add_object(|object| {
-                    let at = MonoNs(from.0.saturating_add(finding.at_ns));
-                    object.put_int_text("timeUnixNano", clock.wall_ns(at)).put("name", &finding.kind);
-                    // The parts of the finding that are written as attributes.
-                    let verdict = Verdict {
-                        severity: finding.severity,
-                        summary: finding.summary.clone(),
-                        rid: finding.rid.clone(),
-                        hop: finding.hop.clone().unwrap_or_default(),
-                        evidence: finding.evidence.clone(),
-                        ..Verdict::default()
-                    };
-                    object.put_array("attributes", |list| write_verdict(list, &verdict));
-                });
+                let at = MonoNs(from.0.saturating_add(finding.at_ns));
+                list.add_object(|object| write_finding_event(object, finding, clock.wall_ns(at)));
             }
         });
     });
     1
+}
+
+/// Writes a finding as an event at the time when it began.
+fn write_finding_event(object: &mut Object<'_>, finding: &FindingLine, wall_ns: u64) {
+    object.put_int_text("timeUnixNano", wall_ns).put("name", &finding.kind);
+    // The parts of the finding that are written as attributes.
+    let verdict = Verdict {
+        severity: finding.severity,
+        summary: finding.summary.clone(),
+        rid: finding.rid.clone(),
+        hop: finding.hop.clone().unwrap_or_default(),
+        evidence: finding.evidence.clone(),
+        ..Verdict::default()
+    };
+    object.put_array("attributes", |list| write_verdict(list, &verdict));
 }
 
 /// Time of a finding's latest episode, and the number of its span. An episode that lasts ends now.
@@ -277,36 +292,45 @@ fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, contex
 fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.add_object(|object| {
         object.put_int_text("timeUnixNano", context.clock.wall_ns(note.at));
-        let name = match &note.what {
-            NoteKind::Stage { name, .. } => name,
-            NoteKind::Merged { .. } => "merged",
-            NoteKind::Answered { .. } => "answered",
-            NoteKind::FirstReceived => "first_token_received",
-            NoteKind::Dropped { .. } => "dropped",
-        };
-        object.put("name", name).put_array("attributes", |list| match &note.what {
-            // A stage in the log of the process `by`, with the numbers that are logged.
-            NoteKind::Stage { by, tokens, pending, .. } => {
-                put_text(list, "tokengap.by", by);
-                put_int(list, "tokengap.tokens", *tokens);
-                put_int(list, "tokengap.pending", *pending);
-            }
-            NoteKind::Merged { chunks, by } => {
-                put_text(list, "tokengap.by", by);
-                put_int(list, "tokengap.chunks", Some(*chunks));
-            }
-            NoteKind::Answered { end, tokens, short_writes } => {
-                put_text(list, "tokengap.end", end.as_str());
-                put_int(list, "tokengap.tokens", *tokens);
-                put_int(list, "tokengap.short_writes", Some(*short_writes));
-            }
-            NoteKind::FirstReceived => {}
-            NoteKind::Dropped { chunks, tokens } => {
-                put_int(list, "tokengap.chunks", Some(*chunks));
-                put_int(list, "tokengap.tokens", Some(*tokens));
-            }
-        });
+        object.put("name", name_of_note(&note.what));
+        object.put_array("attributes", |list| write_note_attributes(list, &note.what));
     });
+}
+
+/// Name of the span event for a note. A stage of the engine's log has its own name.
+fn name_of_note(note: &NoteKind) -> &str {
+    match note {
+        NoteKind::Stage { name, .. } => name,
+        NoteKind::Merged { .. } => "merged",
+        NoteKind::Answered { .. } => "answered",
+        NoteKind::FirstReceived => "first_token_received",
+        NoteKind::Dropped { .. } => "dropped",
+    }
+}
+
+/// Writes the numbers of a note, and the process that logged it (`by`).
+fn write_note_attributes(list: &mut Array<'_>, note: &NoteKind) {
+    match note {
+        NoteKind::Stage { by, tokens, pending, .. } => {
+            put_text(list, "tokengap.by", by);
+            put_int(list, "tokengap.tokens", *tokens);
+            put_int(list, "tokengap.pending", *pending);
+        }
+        NoteKind::Merged { chunks, by } => {
+            put_text(list, "tokengap.by", by);
+            put_int(list, "tokengap.chunks", Some(*chunks));
+        }
+        NoteKind::Answered { end, tokens, short_writes } => {
+            put_text(list, "tokengap.end", end.as_str());
+            put_int(list, "tokengap.tokens", *tokens);
+            put_int(list, "tokengap.short_writes", Some(*short_writes));
+        }
+        NoteKind::FirstReceived => {}
+        NoteKind::Dropped { chunks, tokens } => {
+            put_int(list, "tokengap.chunks", Some(*chunks));
+            put_int(list, "tokengap.tokens", Some(*tokens));
+        }
+    }
 }
 
 /// Writes the status of an error if the request lost tokens before the client or was aborted. Other requests have no status.

@@ -64,6 +64,7 @@ impl Perfetto<'_> {
         if self.counters.backlogs.len() <= group {
             self.counters.backlogs.resize(group + 1, Gauge::default());
         }
+        // The gauge remembers the value that was drawn last, and the peak since then.
         let gauge = &mut self.counters.backlogs[group];
         let now = BacklogSample { at, frames: context.ledger.groups()[group].backlog };
         gauge.current = now;
@@ -75,8 +76,8 @@ impl Perfetto<'_> {
         }
     }
 
-    /// Draws the current backlog of a group, unless it is the value drawn last. First draws the peak since the last drawn value, if it was
-    /// higher than both.
+    /// Draws the current backlog of a group (all hops with one name), unless it is the value drawn last. First draws the peak since the
+    /// last drawn value, if it was higher than both.
     fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
         let gauge = &mut self.counters.backlogs[group];
         let Gauge { current, peak, .. } = *gauge;
@@ -86,7 +87,8 @@ impl Perfetto<'_> {
         let name = format!("backlog {}", context.ledger.groups()[group].name);
         // A peak that does not exceed both neighbours is shown by one of them.
         let exceeds_previous = previous_frames.is_none_or(|previous| peak.frames > previous);
-        if exceeds_previous && peak.frames > current.frames {
+        let exceeds_current = peak.frames > current.frames;
+        if exceeds_previous && exceeds_current {
             self.draw_backlog_sample(&name, peak, context);
         }
         if previous_frames != Some(current.frames) {
@@ -103,12 +105,22 @@ impl Perfetto<'_> {
 
     /// Draws the backlogs and numbers of requests that have changed since they were drawn.
     pub(super) fn draw_changed_counts(&mut self, now: MonoNs, context: &ExportContext<'_>) {
+        self.draw_changed_backlogs(context);
+        self.draw_changed_requests(now, context);
+    }
+
+    /// Draws the backlog of each group of hops whose current value was not drawn yet. A group without a drawn value has no known backlog.
+    fn draw_changed_backlogs(&mut self, context: &ExportContext<'_>) {
         for group in 0..self.counters.backlogs.len() {
             let gauge = self.counters.backlogs[group];
             if gauge.last_drawn.is_some_and(|drawn| drawn != gauge.current) {
                 self.draw_backlog(group, context);
             }
         }
+    }
+
+    /// Draws the numbers of requests in flight and of those that wait for their first token, if one of them has changed.
+    fn draw_changed_requests(&mut self, now: MonoNs, context: &ExportContext<'_>) {
         let waiting = context.ledger.requests().filter(|request| request.waiting_since().is_some()).count();
         let counts = InFlightCounts { in_flight: context.ledger.timeline_count(), waiting };
         let previous_counts = self.counters.requests.replace(counts);

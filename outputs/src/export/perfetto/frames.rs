@@ -44,16 +44,24 @@ pub(super) struct FrameSlices {
 }
 
 impl Perfetto<'_> {
-    /// Draws the send of a frame. If the frame passed a relay, draws its time there as a slice, to which an arrow leads from the send.
+    /// Draws the send of a frame and, if the frame passed a relay, its time there.
     pub(super) fn draw_frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
         self.draw_send(at, id, context, |args| {
             args.put("bytes", frame.bytes).put("chunks", frame.chunks.len() as u64).put("kind", frame.kind);
         });
-        let Some(forwarded) = frame.forwarded else { return };
+        if let Some(forwarded) = frame.forwarded {
+            self.draw_relay(at, forwarded, frame, context);
+        }
+    }
+
+    /// Draws the time of a frame in the relay between its sender and its receiver, until `forwarded`. An arrow leads to this slice from the
+    /// send of the frame.
+    fn draw_relay(&mut self, sent_at: MonoNs, forwarded: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+        let id = frame.id;
         let track = self.track_of_row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
         // An arrow must end later than it starts, so the slice begins a nanosecond after the send.
-        let arrival = MonoNs(at.0.saturating_add(1));
+        let arrival = MonoNs(sent_at.0.saturating_add(1));
         let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: arrival, to: forwarded });
         self.out.write_object(|object| {
             write_event_head(object, SLICE, track, "relay", context.clock.since_start_ns(from));
@@ -100,17 +108,10 @@ impl Perfetto<'_> {
         });
     }
 
-    /// Begins the slice of a received frame, which is drawn when its processing ends. Draws it at once if processing is not observed.
+    /// Begins the slice of a received frame, which is drawn when its processing ends. Draws it at once if the hop does not show that end.
     pub(super) fn begin_receive(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
         let id = received.id;
-        let hop = context.ledger.hop(id.hop);
-        let track = match received.by {
-            Some(thread) => {
-                let role = hop.map_or(UNKNOWN, |hop| &context.ledger.groups()[hop.group].ends.to);
-                self.track_of_thread(thread, role, UNKNOWN)
-            }
-            None => self.track_of_row(SyntheticRow::Receives(id.hop), context.ledger),
-        };
+        let track = self.track_of_receiver(received, context);
         // The next receive of a thread ends its previous frame, whose own end was not observed.
         if let Some(previous) = self.frames.open.remove(&track) {
             self.draw_receive(track, &previous, at, ReceiveEnd::Unobserved, context);
@@ -118,7 +119,7 @@ impl Perfetto<'_> {
         // The send of this frame. If the clocks differ, it may seem to be later than the receive, and is then left out.
         let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
         let open = OpenReceive { id, at, sent, wakeup: received.wakeup };
-        let observes_processed = hop.is_some_and(|hop| hop.shows.processed);
+        let observes_processed = context.ledger.hop(id.hop).is_some_and(|hop| hop.shows.processed);
         if observes_processed {
             self.frames.receiving_thread.insert(id.hop, track);
             self.frames.open.insert(track, open);
@@ -127,14 +128,27 @@ impl Perfetto<'_> {
         }
     }
 
+    /// Track of the thread that received a frame or, if the thread is unknown, of all receives on the hop.
+    fn track_of_receiver(&mut self, received: &Received<'_>, context: &ExportContext<'_>) -> Track {
+        let hop_id = received.id.hop;
+        let Some(thread) = received.by else {
+            return self.track_of_row(SyntheticRow::Receives(hop_id), context.ledger);
+        };
+        // The process of the thread has the role at the receiving end of the hop.
+        let role = context.ledger.hop(hop_id).map_or(UNKNOWN, |hop| &context.ledger.groups()[hop.group].ends.to);
+        self.track_of_thread(thread, role, UNKNOWN)
+    }
+
     /// Draws the receive of a frame whose processing has ended, unless a later receive of its thread has ended it already.
     pub(super) fn end_receive(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
-        if let Some(&track) = self.frames.receiving_thread.get(&id.hop)
-            && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
-        {
-            self.frames.open.remove(&track);
-            self.draw_receive(track, &open, at, ReceiveEnd::Processed, context);
+        let Some(&track) = self.frames.receiving_thread.get(&id.hop) else { return };
+        let Some(&open) = self.frames.open.get(&track) else { return };
+        // The thread processes a later frame, whose receive has ended this one.
+        if open.id != id {
+            return;
         }
+        self.frames.open.remove(&track);
+        self.draw_receive(track, &open, at, ReceiveEnd::Processed, context);
     }
 
     /// Draws the receives of frames that are still being processed at the end of the capture.

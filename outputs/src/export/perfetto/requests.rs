@@ -12,7 +12,7 @@ use crate::export::request_stage::{self, RequestStage, StageKind, TimeSpan};
 use crate::export::{ExportContext, ExportedRequest};
 
 impl Perfetto<'_> {
-    /// Draws the chunks of a sent frame as points on the rows of their requests.
+    /// Draws the chunks of a sent frame as points on the rows of their requests. A chunk is a part of the output of one request.
     pub(super) fn draw_chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         // Each chunk is drawn once, where it is first sent. A message that aborts requests has no chunks to draw.
         if !context.ledger.is_origin(frame.id.hop) || frame.kind == Message::Abort {
@@ -88,26 +88,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     row.draw_event(STAGE_BEGIN, &summary.rid, from, |object| {
         object.put_object("args", |args| write_facts(args, request, context));
     });
-    // Stages that have begun and not ended, the outermost first.
-    let mut open_stages: Vec<RequestStage<'_>> = Vec::new();
-    for stage in request_stage::stages_of_request(request, context.ledger) {
-        // A stage ends its previous sibling and everything inside that.
-        let first_ended = stage.depth.min(open_stages.len());
-        row.end_stages(open_stages.drain(first_ended..));
-        row.draw_event(STAGE_BEGIN, &stage.name, stage.span.from, |object| {
-            if let Some(frame) = stage.frame {
-                // The arrow starts at the frame's receive.
-                if stage.kind == StageKind::Processing {
-                    object.put_hex("bind_id", flow_id(frame)).put("flow_in", true);
-                }
-                object.put_object("args", |args| {
-                    args.put("hop_id", frame.hop.0).put("lane", frame.lane).put("seq", frame.seq);
-                });
-            }
-        });
-        open_stages.push(stage);
-    }
-    row.end_stages(open_stages.drain(..));
+    row.draw_stages(request);
     for note in &timeline.notes {
         row.draw_note(note);
     }
@@ -116,6 +97,18 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     }
     // Last, since events of a row must be nested.
     row.draw_event(STAGE_END, &summary.rid, to, add_no_fields);
+}
+
+/// Writes the frame that a stage belongs to, if it belongs to one. An arrow leads to the processing of a frame.
+fn write_frame_of_stage(object: &mut Object<'_>, stage: &RequestStage<'_>) {
+    let Some(frame) = stage.frame else { return };
+    // The arrow starts at the frame's receive.
+    if stage.kind == StageKind::Processing {
+        object.put_hex("bind_id", flow_id(frame)).put("flow_in", true);
+    }
+    object.put_object("args", |args| {
+        args.put("hop_id", frame.hop.0).put("lane", frame.lane).put("seq", frame.seq);
+    });
 }
 
 /// For events that have only the fields of all events.
@@ -171,6 +164,20 @@ impl RequestRowWriter<'_, '_, '_> {
         self.draw_event(POINT, name, at, |object| {
             object.put_object("args", args);
         });
+    }
+
+    /// Draws the stages of the request, nested in each other.
+    fn draw_stages(&mut self, request: &ExportedRequest<'_>) {
+        // Stages that have begun and not ended, the outermost first.
+        let mut open_stages: Vec<RequestStage<'_>> = Vec::new();
+        for stage in request_stage::stages_of_request(request, self.context.ledger) {
+            // A stage ends its previous sibling and everything inside that.
+            let first_ended = stage.depth.min(open_stages.len());
+            self.end_stages(open_stages.drain(first_ended..));
+            self.draw_event(STAGE_BEGIN, &stage.name, stage.span.from, |object| write_frame_of_stage(object, &stage));
+            open_stages.push(stage);
+        }
+        self.end_stages(open_stages.drain(..));
     }
 
     /// Ends nested stages, the innermost first.

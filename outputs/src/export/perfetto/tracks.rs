@@ -108,16 +108,7 @@ impl Perfetto<'_> {
             return track;
         }
         match row {
-            SyntheticRow::Sends(hop, connection) => {
-                let role = ledger.hop(hop).map_or(UNKNOWN, |hop| &ledger.groups()[hop.group].ends.from);
-                // If only one process has the role, its main thread is the sender, and the thread's own track is used.
-                if let Some(thread) = self.tracks.opening.only_thread_of(role) {
-                    let track = self.track_of_thread(thread, role, UNKNOWN);
-                    self.tracks.rows.insert(row, track);
-                    return track;
-                }
-                self.add_track(row, role, &format!("sends on {}, connection {connection}", ledger.hop_name(hop)))
-            }
+            SyntheticRow::Sends(hop, connection) => self.add_track_of_sends(row, hop, connection, ledger),
             SyntheticRow::Relay(hop, connection) => {
                 self.add_track(row, "relay", &format!("{}, connection {connection}", ledger.hop_name(hop)))
             }
@@ -130,6 +121,18 @@ impl Perfetto<'_> {
                 }
             },
         }
+    }
+
+    /// Adds the track of the sends on a connection, which is that of the sending thread if it is known.
+    fn add_track_of_sends(&mut self, row: SyntheticRow, hop: HopId, connection: u32, ledger: &Ledger) -> Track {
+        let role = ledger.hop(hop).map_or(UNKNOWN, |hop| &ledger.groups()[hop.group].ends.from);
+        // If only one process has the role, its main thread is the sender.
+        if let Some(thread) = self.tracks.opening.only_thread_of(role) {
+            let track = self.track_of_thread(thread, role, UNKNOWN);
+            self.tracks.rows.insert(row, track);
+            return track;
+        }
+        self.add_track(row, role, &format!("sends on {}, connection {connection}", ledger.hop_name(hop)))
     }
 
     /// Track of a real thread. Names its process by `role` and the thread by `name` when they are first known, up to [`MAX_ROWS`] of each.

@@ -139,20 +139,23 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// Tokens per second of a column.
+    /// Tokens per second in a slot; `None` if it is too short for a reliable rate.
+    fn rate_in_slot(&self, slot: usize, tokens: u64) -> Option<f64> {
+        let seconds = self.series.seconds(slot);
+        // The last slot may be shorter than the others. If it is shorter than a quarter of them, a few tokens seem to be a high rate.
+        let length_ns = seconds * 1e9;
+        let is_reliable = 4.0 * length_ns >= self.series.slot_ns as f64;
+        if is_reliable { Some(tokens as f64 / seconds) } else { None }
+    }
+
+    /// Tokens per second of a column, which has the number of tokens in each slot.
     fn rate_curve<'n>(
         &self,
         class: &'static str,
         name: &'n str,
         column: impl IntoIterator<Item = Option<u64>>,
     ) -> Curve<'n> {
-        let rates = column.into_iter().enumerate().map(|(slot, tokens)| {
-            let seconds = self.series.seconds(slot);
-            // A last slot shorter than a quarter of the others gives no reliable rate.
-            let length_ns = seconds * 1e9;
-            let is_reliable = 4.0 * length_ns >= self.series.slot_ns as f64;
-            if is_reliable { Some(tokens? as f64 / seconds) } else { None }
-        });
+        let rates = column.into_iter().enumerate().map(|(slot, tokens)| self.rate_in_slot(slot, tokens?));
         Curve { class, name, values: rates.collect() }
     }
 
@@ -164,7 +167,9 @@ impl TimeSeriesCharts<'_> {
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
         for (class, name, column) in observed {
             // A stage that is not observed has no column, so it gets no curve.
-            curves.extend(column.iter().map(|column| self.rate_curve(class, name, column.iter().copied())));
+            if let Some(column) = column {
+                curves.push(self.rate_curve(class, name, column.iter().copied()));
+            }
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
         let heading = match self.series.slot_ns {
@@ -213,23 +218,21 @@ impl TimeSeriesCharts<'_> {
 
     /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
     fn draw_backlogs(&self) -> Option<Markup> {
-        // Each hop with its backlogs, one for each slot.
-        let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
-        let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(MAX_CURVES).collect();
-        let max = hops.iter().flat_map(|(_, backlog)| backlog.iter().flatten()).copied().max()?;
+        let observed = self.series.hops.iter().filter_map(HopBacklog::of_hop);
+        let backlogs: Vec<HopBacklog<'_>> = observed.take(MAX_CURVES).collect();
+        let max = backlogs.iter().flat_map(|backlog| backlog.frames.iter().flatten()).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
         let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
         let text = ChartText { id: "backlog", heading: &heading, description: &description };
-        let curves: Vec<Curve<'_>> = hops
+        let curves: Vec<Curve<'_>> = backlogs
             .iter()
             .enumerate()
-            .map(|(n, (hop, backlog))| Curve::of_column(curve_class(n), &hop.name, backlog))
+            .map(|(n, backlog)| Curve::of_column(curve_class(n), &backlog.hop.name, backlog.frames))
             .collect();
         let mut plot = self.empty_plot(Axis::counting(max as f64), format_count);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish_chart(plot, &text, |slot| {
-            let each: Vec<String> =
-                hops.iter().map(|(hop, backlog)| describe_backlog(hop, backlog[slot], slot)).collect();
+            let each: Vec<String> = backlogs.iter().map(|backlog| backlog.describe_in_slot(slot)).collect();
             each.join("; ")
         }))
     }
@@ -346,14 +349,27 @@ fn describe_gaps(gap: &SpreadSeries, slot: usize) -> String {
     format!("{} first tokens, median {p50}, p99 {p99}, largest {max}", count(tokens))
 }
 
-/// The longest backlog of a hop in a slot, with the bytes of it in the kernel if those were observed.
-fn describe_backlog(hop: &HopSeries, frames: Option<u64>, slot: usize) -> String {
-    let name = escape_line(&hop.name);
-    let Some(frames) = frames else { return format!("{name}: not observed any more") };
-    let kernel_bytes = hop.kernel_bytes_max.as_ref().and_then(|column| column[slot]);
-    let kernel =
-        kernel_bytes.map_or_else(String::new, |kernel_bytes| format!(", {} of it in the kernel", bytes(kernel_bytes)));
-    format!("up to {} frames wait on {name}{kernel}", count(frames))
+/// Longest backlogs of a hop, one for each slot.
+struct HopBacklog<'s> {
+    hop: &'s HopSeries,
+    frames: &'s [Option<u64>],
+}
+
+impl<'s> HopBacklog<'s> {
+    /// The backlogs of a hop; `None` if they were not observed.
+    fn of_hop(hop: &'s HopSeries) -> Option<Self> {
+        Some(Self { hop, frames: hop.backlog_max_frames.as_deref()? })
+    }
+
+    /// The longest backlog in a slot, with the bytes of it in the kernel if those were observed.
+    fn describe_in_slot(&self, slot: usize) -> String {
+        let name = escape_line(&self.hop.name);
+        let Some(frames) = self.frames[slot] else { return format!("{name}: not observed any more") };
+        let kernel_bytes = self.hop.kernel_bytes_max.as_ref().and_then(|column| column[slot]);
+        let kernel = kernel_bytes
+            .map_or_else(String::new, |kernel_bytes| format!(", {} of it in the kernel", bytes(kernel_bytes)));
+        format!("up to {} frames wait on {name}{kernel}", count(frames))
+    }
 }
 
 /// `none` for a slot without a value.

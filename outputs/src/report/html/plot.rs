@@ -327,9 +327,9 @@ impl Plot {
         let x = WIDTH - RIGHT_MARGIN + SPACE;
         let lowest_y = self.bottom() + BELOW_AXIS;
         let mut highest_y = TOP_MARGIN;
-        let mut names_below = names.len();
-        for CurveName { y, class, text } in names {
-            names_below -= 1;
+        let lowest_index = names.len().saturating_sub(1);
+        for (index, CurveName { y, class, text }) in names.into_iter().enumerate() {
+            let names_below = lowest_index - index;
             let room_for_names_below = LINE_HEIGHT * names_below as f64;
             // High enough that the names below it have room, low enough not to cover the one above it.
             let y = y.min(lowest_y - room_for_names_below).max(highest_y);
