@@ -31,7 +31,7 @@ impl Rule {
     }
 
     /// Another condition for the same finding.
-    fn or_found(mut self, condition: String) -> Self {
+    fn or_found(mut self, condition: &str) -> Self {
         self.found = format!("{}; {condition}", self.found);
         self
     }
@@ -144,7 +144,7 @@ fn rules() -> Vec<Rule> {
         .or(Info, format!("{minor}, or with the time before its dispatch")),
         rule(&["late-send", "late-frontend"], format!("tokens that wait there for {wait}"), Warning).or_critical_wait(),
         consumer(&["consumer-stopped", "consumer-frozen"], "not allowed to run", STARVED_SHARE)
-            .or_found(format!("a scheduler, also for {wait} while it has requests")),
+            .or_found(&format!("a scheduler, also for {wait} while it has requests")),
         consumer(&["consumer-blocked", "consumer-asleep"], "in a system call or asleep", consumer_away::MIN_SHARE),
         consumer(&["consumer-cpu-bound"], "on a CPU, with shorter times waiting for a CPU if it receives nothing,", CPU_BOUND_SHARE),
         consumer(&["consumer-throttled"], "over its quota", THROTTLED_SHARE),

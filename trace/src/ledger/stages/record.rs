@@ -5,8 +5,8 @@ use super::{GapPosition, MAX_AWAITED, MAX_STAGE_PAIRS, Stages};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::id::Ticket;
+use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
-use crate::ledger::{Ledger, Request};
 
 impl Stages {
     /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it
@@ -32,26 +32,6 @@ impl Stages {
         let states = self.logged_processes.states_of(receiver, received.at)?;
         self.gaps.add_gap_with_states(gap_ns, states);
         Some(states)
-    }
-
-    /// Keeps the time of a logged stage if it is an end of the gap of its request: the time from its first send to its first receive.
-    /// `position`: that of the stage relative to the gap.
-    fn keep_gap_end(&mut self, request: &mut Request, ticket: Ticket, mark: StageMark, position: GapPosition) {
-        let at = mark.at;
-        match position {
-            GapPosition::Begin => {
-                // Lines of several log files are only nearly in order, so the earliest time counts.
-                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
-                push_bounded(self.awaited.entry(mark.by).or_default(), (at, ticket), MAX_AWAITED);
-            }
-            GapPosition::End => {
-                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
-                push_bounded(&mut self.with_logged_receive, ticket, MAX_AWAITED);
-            }
-            // A later stage shows that the first token was received.
-            GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
-            GapPosition::Other => {}
-        }
     }
 }
 
@@ -146,11 +126,33 @@ impl Ledger {
         offer_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
+    /// Keeps the time of a logged stage if it is an end of the gap of its request: the time from its first send to its first receive.
+    /// `position`: that of the stage relative to the gap.
+    fn keep_gap_end(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        let stages = &mut self.stages;
+        let at = mark.at;
+        match position {
+            GapPosition::Begin => {
+                // Lines of several log files are only nearly in order, so the earliest time counts.
+                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
+                push_bounded(stages.awaited.entry(mark.by).or_default(), (at, ticket), MAX_AWAITED);
+            }
+            GapPosition::End => {
+                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
+                push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
+            }
+            // A later stage shows that the first token was received.
+            GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
+            GapPosition::Other => {}
+        }
+    }
+
     /// Records a logged stage that may be the first send or the first receive of a request, and pairs both, whichever is logged last.
     fn record_logged_gap(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
+        self.keep_gap_end(ticket, mark, position);
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
-        stages.keep_gap_end(request, ticket, mark, position);
         // Sender and send of the first token whose receive is logged. What that process sent before was received before.
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
