@@ -52,10 +52,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     let layout = HopTableLayout::for_width(pad.width(), &model.hops);
-    let heading = match model.send_rates {
-        Some(_) => format!("hop, rates of {}", model.format_rate_window()),
-        None => "hop".to_owned(),
-    };
+    let knows_rates = model.hops.iter().any(|hop| hop.rates.is_some());
+    let heading = if knows_rates { format!("hop, rates of {}", model.format_rate_window()) } else { "hop".to_owned() };
     pad.draw_text(3, 0, &heading, Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
@@ -241,11 +239,8 @@ fn describe_undecoded(hop: &HopSummary) -> String {
 
 /// The lines of a hop's details, in their order.
 fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
-    let content =
-        if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
-    let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
     let per_wakeup = known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")));
-    let mut facts = vec![HopFact { name: "passed", text: passed }];
+    let mut facts = vec![HopFact { name: "passed", text: describe_passed(hop, model) }];
     // Most hops have neither of these, so they have no lines that say so.
     if hop.send_wait.is_some() {
         facts.push(HopFact { name: "in the sender", text: known_or_dash(hop.send_wait, format_quantiles) });
@@ -262,6 +257,17 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
         HopFact { name: "oldest", text: describe_oldest_wait(hop, model) },
     ]);
     facts
+}
+
+/// What passed the hop. If the observation of sends has ended, since when, because the hop has no rates then.
+fn describe_passed(hop: &HopSummary, model: &Model) -> String {
+    let content =
+        if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
+    let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
+    match model.sends_end {
+        Some(end) if hop.observes_sends => format!("{passed}  {}", model.describe_observation_end(end)),
+        _ => passed,
+    }
 }
 
 /// Text of the queue wait. A hop whose receives are observed may have had none yet.
@@ -435,7 +441,7 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
         .observed_if(observes_receives, model.receives_absence())
         .observed_until(end, model),
         ChartSeries::new("frames/s", chart::format_whole, |slot| passed_frames(slot, hop))
-            .observed_until(if hop.observes_sends { None } else { end }, model),
+            .observed_until(if hop.observes_sends { model.sends_end } else { end }, model),
     ]
 }
 
