@@ -87,3 +87,28 @@ fn after_the_end_of_the_sends_rates_are_unknown() {
     assert!(!hops.contains("rates of"), "{hops}");
     assert_eq!(hops.matches(": unknown, max").count(), 3, "backlog, queue wait and frames: {hops}");
 }
+
+#[test]
+fn a_trend_without_room_for_its_curve_says_where_it_is() {
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+    // With the facts of the first one, these leave two rows for the trend.
+    let hops = ["scheduler->router", "router->detokenizer", "detokenizer->router2", "router2->tokenizer"];
+    let mut scene = Scene::new(&hops.map(|name| (name, capabilities)));
+    for count in 1..=1_519 {
+        scene.send(u64::from(count) * MS, &[("a", 1, count)]);
+    }
+    let mut fixture = Fixture::of(scene);
+    fixture.refresh();
+    fixture.press(&[Action::OpenTab(Tab::Hops)]);
+    for (width, expected) in [
+        (71, "  curve: enlarge  max 1,519"),
+        (78, "  curve: enlarge         max 1,519"),
+        (79, "  backlog, curve: enlarge max 1,519"),
+        (80, "  backlog, curve: enlarge  max 1,519"),
+        (100, "  backlog, curve: enlarge       so far: 1,519, max 1,519"),
+    ] {
+        let drawn = fixture.drawn((width, 20), "C.UTF-8");
+        let row = drawn.lines().find(|line| line.contains("frames by queue wait")).expect("the histogram");
+        assert!(row.ends_with(expected), "{width}: {drawn}");
+    }
+}
