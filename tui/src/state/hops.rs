@@ -158,16 +158,16 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
     })
 }
 
-/// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if neither of its ends is observed any
+/// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if what is counted is not observed any
 /// more, or if the run has just begun.
 pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group)?;
     let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
-    let receives_have_ended = ledger.group_receives_end(group).is_some();
-    if !observes_sends && receives_have_ended {
+    // Counted where the frames are sent, if that is observed, as in the curve of the hop.
+    let end = if observes_sends { ledger.sends_end() } else { ledger.group_receives_end(group) };
+    if end.is_some() {
         return None;
     }
-    // Counted where the frames are sent, if that is observed, as in the curve of the hop.
     let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
     Some(HopRates {
         frames: traffic.per_second(frames)?,

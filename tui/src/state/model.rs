@@ -35,7 +35,7 @@ pub(crate) struct Model {
     pub(crate) verdict: RunVerdict,
     /// Window of all current figures.
     pub(crate) recent_window: RecentWindow,
-    /// Current rates of the scheduler's sends; `None` if the run has just begun.
+    /// Current rates of the scheduler's sends; `None` if those are not observed any more, or if the run has just begun.
     pub(crate) send_rates: Option<SendRates>,
     pub(crate) requests: Requests,
     /// Requests that continued after their client left.
@@ -228,7 +228,7 @@ pub(crate) struct HopSummary {
     pub(crate) health: Health,
     /// The health is that of problems that are over.
     pub(crate) has_recovered: bool,
-    /// `None` if the run has just begun.
+    /// `None` if what they count is not observed any more, or if the run has just begun.
     pub(crate) rates: Option<HopRates>,
     pub(crate) frames: u64,
     pub(crate) chunks: u64,

@@ -271,8 +271,11 @@ fn lasting_problem(findings: &[Finding]) -> Option<&'static str> {
     if worst.verdict.severity > Severity::Info { Some(worst.kind) } else { None }
 }
 
-/// Current rates of the scheduler's sends; `None` if the run has just begun.
+/// Current rates of the scheduler's sends; `None` if those are not observed any more, or if the run has just begun.
 fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> Option<SendRates> {
+    if ledger.sends_end().is_some() {
+        return None;
+    }
     let mut output_hops = ledger.hops().iter().filter(|hop| !hop.carries_requests);
     // The origin is the hop on which the scheduler sends. Until it is known, the first hop observed is the best guess.
     let origin = output_hops.clone().find(|hop| hop.origin).or_else(|| output_hops.next());

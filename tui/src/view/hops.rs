@@ -52,10 +52,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     let layout = HopTableLayout::for_width(pad.width(), &model.hops);
-    let heading = match model.send_rates {
-        Some(_) => format!("hop, rates of {}", model.format_rate_window()),
-        None => "hop".to_owned(),
-    };
+    let knows_rates = model.hops.iter().any(|hop| hop.rates.is_some());
+    let heading = if knows_rates { format!("hop, rates of {}", model.format_rate_window()) } else { "hop".to_owned() };
     pad.draw_text(3, 0, &heading, Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
@@ -241,11 +239,8 @@ fn describe_undecoded(hop: &HopSummary) -> String {
 
 /// The lines of a hop's details, in their order.
 fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
-    let content =
-        if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
-    let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
     let per_wakeup = known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")));
-    let mut facts = vec![HopFact { name: "passed", text: passed }];
+    let mut facts = vec![HopFact { name: "passed", text: describe_passed(hop, model) }];
     // Most hops have neither of these, so they have no lines that say so.
     if hop.send_wait.is_some() {
         facts.push(HopFact { name: "in the sender", text: known_or_dash(hop.send_wait, format_quantiles) });
@@ -262,6 +257,17 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
         HopFact { name: "oldest", text: describe_oldest_wait(hop, model) },
     ]);
     facts
+}
+
+/// What passed the hop. If the observation of sends has ended, since when, because the hop has no rates then.
+fn describe_passed(hop: &HopSummary, model: &Model) -> String {
+    let content =
+        if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
+    let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
+    match model.sends_end {
+        Some(end) if hop.observes_sends => format!("{passed}  {}", model.describe_observation_end(end)),
+        _ => passed,
+    }
 }
 
 /// Text of the queue wait. A hop whose receives are observed may have had none yet.
@@ -380,29 +386,60 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
     }
 }
 
+/// Title of a time series, and its numbers at the right edge of the same row.
+struct TrendHeading {
+    title: String,
+    numbers: String,
+}
+
+impl TrendHeading {
+    /// Label and shown time, or only the label if both do not fit into `width` cells: the axis has the shown time, too.
+    fn with_time(label: &str, shown_time: &str, numbers: String, width: u16) -> Self {
+        let whole = Self { title: format!("{label}, {shown_time}"), numbers };
+        if whole.fits(width) { whole } else { Self { title: label.to_owned(), ..whole } }
+    }
+
+    /// Label, and the hint that a larger screen has the curve. If they do not fit into `width` cells beside the numbers, the last value is
+    /// left out, which the table of hops has, too, and then the label: without the hint, the missing curve would seem to be unobserved.
+    fn without_curve(label: &str, numbers: String, max: &str, width: u16) -> Self {
+        const HINT: &str = "curve: enlarge";
+        let whole = Self { title: format!("{label}, {HINT}"), numbers };
+        if whole.fits(width) {
+            return whole;
+        }
+        let without_last = Self { numbers: format!(" max {max} "), ..whole };
+        if without_last.fits(width) { without_last } else { Self { title: HINT.to_owned(), ..without_last } }
+    }
+
+    fn fits(&self, width: u16) -> bool {
+        text_width(&self.title) + text_width(&self.numbers) <= width
+    }
+}
+
 /// Draws a time series from column `x` on: its title with the last value and the maximum, its bars, and the time axis.
 fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeWindow, model: &Model) {
     let columns = pad.width().saturating_sub(x + 1);
     // `Err` with the reason if there is nothing to draw.
     let values = series.column_values(&model.curves, window, columns);
-    let numbers = match &values {
+    let has_room_for_curve = pad.height() > TITLE_AND_AXIS_ROWS;
+    // The last of the numbers' cells, which is empty, is beyond the columns of the curve.
+    let heading_width = columns + 1;
+    let shown_time = window.describe(columns, &model.curves);
+    let heading = match &values {
         Ok(values) => {
             let SeriesNumbers { last, max } = series.format_numbers(values, window);
-            format!(" {}: {last}, max {max} ", window.describe_last(model))
+            let numbers = format!(" {}: {last}, max {max} ", window.describe_last(model));
+            if has_room_for_curve {
+                TrendHeading::with_time(series.label, &shown_time, numbers, heading_width)
+            } else {
+                TrendHeading::without_curve(series.label, numbers, &max, heading_width)
+            }
         }
-        Err(reason) => format!(" {reason} "),
+        Err(reason) => TrendHeading::with_time(series.label, &shown_time, format!(" {reason} "), heading_width),
     };
-    let title_width = columns.saturating_sub(text_width(&numbers));
-    let has_room_for_curve = pad.height() > TITLE_AND_AXIS_ROWS;
-    let whole_title = if has_room_for_curve {
-        format!("{}, {}", series.label, window.describe(columns, &model.curves))
-    } else {
-        format!("{}, curve: enlarge", series.label)
-    };
-    // The axis has the shown time, too.
-    let title = if text_width(&whole_title) <= title_width { &*whole_title } else { series.label };
-    pad.draw_clipped(x, 0, title_width, title, Ink::Head);
-    pad.draw_at_right_edge(0, &numbers, Ink::Dim);
+    let title_width = heading_width.saturating_sub(text_width(&heading.numbers));
+    pad.draw_clipped(x, 0, title_width, &heading.title, Ink::Head);
+    pad.draw_at_right_edge(0, &heading.numbers, Ink::Dim);
     if let Ok(values) = &values
         && has_room_for_curve
     {
@@ -435,7 +472,7 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
         .observed_if(observes_receives, model.receives_absence())
         .observed_until(end, model),
         ChartSeries::new("frames/s", chart::format_whole, |slot| passed_frames(slot, hop))
-            .observed_until(if hop.observes_sends { None } else { end }, model),
+            .observed_until(if hop.observes_sends { model.sends_end } else { end }, model),
     ]
 }
 

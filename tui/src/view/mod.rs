@@ -108,14 +108,16 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
     if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
-            pad.theme.health_symbol(hop.health),
+            path::problem_sign(hop.health, hop.has_recovered, pad.theme),
             hop.ends.from,
             pad.theme.rich_or_ascii("→", ">"),
             hop.ends.to,
             known_or_dash(hop.backlog_frames, format_count),
             hops::describe_oldest_wait(hop, model)
         );
-        pad.draw_text(1, 1, &text, Ink::Health(hop.health));
+        // A sign in brackets begins one cell further left, so that it is below that of the verdict.
+        let sign_x = u16::from(!hop.has_recovered);
+        pad.draw_text(sign_x, 1, &text, Ink::Health(hop.health));
     }
     let text = format!(
         "needs {MIN_COLUMNS}x{MIN_ROWS}; this is {}x{}: enlarge it, or press q to quit",

@@ -192,6 +192,15 @@ fn a_too_small_terminal_shows_the_required_size() {
 }
 
 #[test]
+fn a_too_small_terminal_puts_the_sign_of_a_problem_that_is_over_in_brackets() {
+    let mut fixture = race();
+    let hop_row = |fixture: &Fixture| fixture.drawn((60, 16), "C.UTF-8").lines().nth(1).unwrap_or_default().to_owned();
+    assert!(hop_row(&fixture).starts_with(" ✗ scheduler→tokenizer backlog"), "{}", hop_row(&fixture));
+    fixture.model.hops[0].has_recovered = true;
+    assert!(hop_row(&fixture).starts_with("(✗) scheduler→tokenizer backlog"), "{}", hop_row(&fixture));
+}
+
+#[test]
 fn without_utf8_only_ascii_is_drawn() {
     let mut fixture = race();
     for tab in Tab::ALL {

@@ -1,9 +1,14 @@
 //! The name that a misspelt one resembles most.
 
-/// The name that takes the fewest insertions, deletions and replacements of characters; `None` without names.
+/// The most similar name; `None` without names. A part of a name may be far from it in characters, so names that begin with what was typed
+/// come first, then those that contain it. Of equal ones, that with the smallest edit distance is taken.
 pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let typed = typed.to_lowercase();
-    names.iter().copied().min_by_key(|name| edit_distance(&typed, &name.to_lowercase()))
+    names.iter().copied().min_by_key(|name| {
+        let name = name.to_lowercase();
+        // `false` sorts first.
+        (!name.starts_with(&typed), !name.contains(&typed), edit_distance(&typed, &name))
+    })
 }
 
 /// Number of insertions, deletions and replacements of characters that turn `a` into `b`.
@@ -23,4 +28,24 @@ fn edit_distance(a: &str, b: &str) -> usize {
         }
     }
     costs[costs.len() - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_the_typed_part_is_nearer_than_one_of_similar_length() {
+        let kinds = ["queued", "dropped-chunks-predicted", "dropped-chunks", "merged-chunks", "wire-loss"];
+        for (typed, expected) in [
+            ("dropped", "dropped-chunks"),
+            ("Merged", "merged-chunks"),
+            ("predicted", "dropped-chunks-predicted"),
+            ("loss", "wire-loss"),
+            ("queud", "queued"),
+        ] {
+            assert_eq!(nearest_name(typed, &kinds), Some(expected), "{typed}");
+        }
+        assert_eq!(nearest_name("dropped", &[]), None);
+    }
 }

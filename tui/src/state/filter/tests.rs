@@ -145,6 +145,8 @@ fn parse_errors_have_a_position_and_a_hint() {
         ("at:13:43:34..13:43:33", 13, "before the start"),
         ("! gap>1s", 0, "`-` negates"),
         ("rdi:5b9", 0, "did you mean rid?"),
+        ("finding:dropped", 8, "did you mean dropped-chunks?"),
+        ("finding:merged@a->b", 8, "did you mean merged-chunks?"),
         ("(gap>1s", 0, "did you mean gap?"),
         ("gap!=1s", 0, "did you mean gap?"),
         ("slow@prod", 0, "stands alone"),

@@ -2,7 +2,7 @@
 
 use trace::{Analysis, ReportInput};
 
-use outputs::report::Report;
+use outputs::report::{Report, Series};
 
 use super::agreement::Replayed;
 use crate::state::Model;
@@ -15,6 +15,16 @@ fn sum_of_last(column: &[u64], seconds: usize) -> u64 {
 
 fn assert_near(what: &str, shown: Option<f64>, expected: f64) {
     assert!(shown.is_some_and(|shown| (shown - expected).abs() < 1e-6), "{what}: {shown:?} instead of {expected}");
+}
+
+/// After the end of the sends, neither the screen has a rate of them nor the series a value.
+fn assert_rates_are_unknown(model: &Model, series: &Series) {
+    assert_eq!(model.send_rates, None);
+    for hop in &series.hops {
+        let Some(frames_sent) = &hop.frames_sent else { continue };
+        let on_screen = model.hops.iter().find(|shown| shown.name == hop.name).expect("the hop");
+        assert_eq!((on_screen.rates, frames_sent.last()), (None, Some(&None)), "{}", hop.name);
+    }
 }
 
 /// Returns the number of seconds that the figures are taken over.
@@ -33,6 +43,10 @@ fn assert_figures_of_series(name: &str, analysis: &Analysis, input: &ReportInput
     assert_eq!(series.len(), whole_seconds + usize::from(has_begun), "{name}");
     let length_ns = elapsed_ns - whole_seconds.saturating_sub(9) as u64 * 1_000_000_000;
     assert_eq!(model.recent_window.length_ns(), length_ns, "{name}");
+    if model.sends_end.is_some() {
+        assert_rates_are_unknown(&model, series);
+        return 0;
+    }
     let Some(rates) = model.send_rates else {
         assert!(elapsed_ns < 100_000_000, "{name}");
         return 0;
