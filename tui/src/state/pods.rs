@@ -156,6 +156,11 @@ impl PairProblem {
 }
 
 impl PairLine {
+    /// Whether the run with this name is one of its servers.
+    pub(super) fn has_server(&self, name: &str) -> bool {
+        self.decode == name || self.prefill.iter().any(|prefill| prefill == name)
+    }
+
     /// The line of a pair whose decode server has this name. The report's headline names the leg, the part of the time to first token, that
     /// takes most of it.
     pub fn new(decode: &str, report: &PairReport) -> Self {

@@ -117,6 +117,28 @@ fn the_finding_of_a_pair_is_that_of_its_decode_server_unless_that_has_a_worse_on
 }
 
 #[test]
+fn a_server_of_a_pair_is_not_advised_to_be_observed_with_the_other_one() {
+    let advice = "`tokengap report` of the recordings of both servers, or one `tokengap attach` to both";
+    let verdict = || RunVerdict { advice: Some(advice.to_owned()), ..RunVerdict::default() };
+    let runs = ["prefill", "decode", "single"].map(|name| {
+        let figures = KeyFigures { verdict: verdict(), ..KeyFigures::default() };
+        PodLine { name: name.to_owned(), figures, ..PodLine::default() }
+    });
+    let pair = PairLine { decode: "decode".to_owned(), prefill: vec!["prefill".to_owned()], ..PairLine::default() };
+    let mut fixture = race();
+    for (pairs, are_advised) in [(vec![], [true; 3]), (vec![pair], [false, false, true])] {
+        let shown = [0, 1, 2].map(|shown_run| {
+            fixture.model.verdict = verdict();
+            fixture.model.show_runs(&runs, &pairs, shown_run);
+            fixture.model.verdict.advice.is_some()
+        });
+        assert_eq!(shown, are_advised);
+        let listed: Vec<bool> = fixture.model.pods.iter().map(|run| run.figures.verdict.advice.is_some()).collect();
+        assert_eq!(listed, are_advised);
+    }
+}
+
+#[test]
 fn more_pairs_than_fit_are_counted() {
     let mut fixture = race();
     fixture.model.pods = vec![PodLine::default(); 40];
