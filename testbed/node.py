@@ -30,7 +30,8 @@ SLOW_TRANSFER_MS = 700
 OF_STOP = "consumer-stopped|engine-silent|first-token-gap|late-(read|receive)"
 API_SERVER_LEG = "waited? on engine-core->api-server|in the server's socket"
 SCHEDULER_LEG = "scheduler sent no frame|waited? on tokenizer->scheduler|on the way to the scheduler"
-OF_TRANSFERS = "! WARNING transfer-slow: .*in the transfer of the cache"
+OF_TRANSFERS = "transfer-slow"
+TRANSFER_LEG = "was spent in the transfer of the cache"
 
 
 class Screen:
@@ -74,12 +75,12 @@ class Screen:
 @dataclass
 class Fault:
     name: str
-    # Run that the screen must mark; `None` if it must mark the pair.
-    run: str | None
+    # Run that the screen must mark. A pair's finding marks its decode server.
+    run: str
     # What must stand in its line: a finding about it.
     finding: str
     # What its headline must say, below the list when it is selected: the leg.
-    leg: str | None
+    leg: str
     # Begins the fault and ends it.
     inject: object
 
@@ -101,12 +102,19 @@ def marked_runs(screen: str, names: list[str]) -> dict[str, str]:
     return dict(found)
 
 
-def lines_about(screen: str, run: str | None) -> str:
-    """The line of a run, or without one those of the pair, which are the last of the list."""
+def lines_about(screen: str, run: str) -> str:
+    """The line of a run."""
     lines = [line for line in screen.splitlines() if f" {run} " in line]
-    if run is None:
-        lines = re.findall(r"^ pair .*?\n *\n", screen, re.MULTILINE | re.DOTALL)
     return " ".join(" ".join(lines).split())
+
+
+def is_blamed_in_headline(screen: str, run: str) -> bool:
+    """Whether the top line, which is about the worst run, names this one.
+
+    >>> is_blamed_in_headline(" tokengap  7 Runs\\n ! WARNING  sglang:2: 99 % of the TTFT", "sglang:2")
+    True
+    """
+    return re.search(rf"^ [✗!] (WARNING|CRITICAL)  {re.escape(run)}: ", screen, re.MULTILINE) is not None
 
 
 def run_fault(tokengap: Path, pair: Pair, servers: list[Vllm], fault: Fault):
@@ -129,17 +137,17 @@ def run_fault(tokengap: Path, pair: Pair, servers: list[Vllm], fault: Fault):
                 shown = screen.text()
                 marked = marked_runs(shown, names)
                 blamed |= marked.keys()
-                if (fault.run is None or fault.run in marked) and re.search(fault.finding, lines_about(shown, fault.run)):
-                    named = named or (screen.select(fault.run, names) if fault.run else shown)
+                if fault.run in marked and re.search(fault.finding, lines_about(shown, fault.run)):
+                    named = named or screen.select(fault.run, names)
                 time.sleep(PAUSE_BETWEEN_SCREENS)
             last = named or shown
             (folder / "screen.txt").write_text(last)
         finally:
             screen.close()
-        checks.equal("runs that are blamed", {fault.run} - {None}, blamed)
+        checks.equal("runs that are blamed", {fault.run}, blamed)
         checks.equal(f"the screen says {fault.finding}; see screen.txt", True, named is not None)
-        if fault.leg:
-            checks.equal(f"the headline says {fault.leg}; see screen.txt", True, re.search(fault.leg, " ".join(last.split())) is not None)
+        checks.equal("the top line names it; see screen.txt", True, is_blamed_in_headline(last, fault.run))
+        checks.equal(f"the headline says {fault.leg}; see screen.txt", True, re.search(fault.leg, " ".join(last.split())) is not None)
         return lines_about(last, fault.run)[:600]
 
     return run
@@ -166,7 +174,7 @@ def main() -> int:
         faults = [
             Fault("a vLLM server does not answer", sick.name(), OF_STOP, API_SERVER_LEG, partial(stop, sick.main_pid())),
             Fault("decode's scheduler stops", decode.name(), OF_STOP, SCHEDULER_LEG, partial(stop, decode.pids()["scheduler"])),
-            Fault("slow transfers", None, OF_TRANSFERS, None, partial(pair.delay_transfers, SLOW_TRANSFER_MS)),
+            Fault("slow transfers", decode.name(), OF_TRANSFERS, TRANSFER_LEG, partial(pair.delay_transfers, SLOW_TRANSFER_MS)),
         ]
         for fault in faults:
             lane.row(fault.name, run_fault(lane.tokengap, pair, servers, fault))

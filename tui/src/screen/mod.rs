@@ -373,11 +373,9 @@ impl Screen {
             self.ui.show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
         model.writing = (run.writing)();
-        model.pods.clone_from(&self.pods);
-        model.pairs.clone_from(&self.pairs);
+        model.show_runs(&self.pods, &self.pairs, self.shown_run);
         model.show_pair_request(self.pair_request.as_ref(), self.shown_run);
         model.run_list_note.clone_from(&self.run_list_note);
-        model.shown_pod = self.shown_run;
         let ui = &self.ui;
         let theme = self.theme;
         let mut click_areas = ClickAreas::default();

@@ -44,6 +44,16 @@ pub(crate) struct RunVerdict {
     pub(crate) advice: Option<String>,
 }
 
+impl RunVerdict {
+    /// Removes the advice to observe both servers of a pair, for a server that is observed together with the other one.
+    pub(super) fn remove_advice_to_join(&mut self) {
+        self.advice = self.advice.take().filter(|advice| !advice.contains(ADVICE_TO_JOIN));
+    }
+}
+
+/// Words in which [`outputs::report::advise_on_unjudged`] advises to observe both servers of a pair.
+const ADVICE_TO_JOIN: &str = "one `tokengap attach` to both";
+
 /// Number of requests that the finding is about: `669 requests`. A finding about a silence of the engine adds the streams that paused:
 /// `34 requests and 21 streams`. `None` if the finding counts none.
 pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
@@ -163,7 +173,23 @@ impl FlagSet {
 
 #[cfg(test)]
 mod tests {
+    use outputs::report::{FaultKind, Judgement, advise_on_unjudged};
+
     use super::*;
+
+    #[test]
+    fn the_advice_to_join_has_the_words_by_which_it_is_removed() {
+        let judgement =
+            |reason: &str| Judgement { fault: FaultKind::LateRequests, judged: false, reason: Some(reason.to_owned()) };
+        let advice_on = |reason| advise_on_unjudged(&[judgement(reason)], "attach");
+        let to_join = advice_on("requests wait for the other server of a pair");
+        assert!(to_join.is_some_and(|advice| advice.contains(ADVICE_TO_JOIN)), "{to_join:?}");
+        for (advice, is_left) in [(to_join, false), (advice_on("no response ended"), true)] {
+            let mut verdict = RunVerdict { advice: advice.map(str::to_owned), ..RunVerdict::default() };
+            verdict.remove_advice_to_join();
+            assert_eq!(verdict.advice.is_some(), is_left, "{advice:?}");
+        }
+    }
 
     #[test]
     fn the_worst_flag_decides_the_weight() {

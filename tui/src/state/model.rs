@@ -118,6 +118,28 @@ impl Model {
         self.pair_request = if is_shown { request.cloned() } else { None };
     }
 
+    /// Keeps the lines of the runs, of which this one is shown, and the pairs among them. The line of a decode server has the finding of
+    /// its pair, if that is its worst one. Servers of a pair are joined already, so none of them is advised to be.
+    pub(crate) fn show_runs(&mut self, runs: &[PodLine], pairs: &[PairLine], shown_run: usize) {
+        runs.clone_into(&mut self.pods);
+        pairs.clone_into(&mut self.pairs);
+        self.shown_pod = shown_run;
+        if let Some(shown) = self.pods.get(shown_run)
+            && self.pairs.iter().any(|pair| pair.has_server(&shown.name))
+        {
+            self.verdict.remove_advice_to_join();
+        }
+        for pair in &self.pairs {
+            for server in self.pods.iter_mut().filter(|run| pair.has_server(&run.name)) {
+                server.figures.verdict.remove_advice_to_join();
+            }
+            let decode = self.pods.iter_mut().find(|run| run.name == pair.decode);
+            if let (Some(decode), Some(finding)) = (decode, &pair.finding) {
+                decode.figures.take_pair_finding(finding);
+            }
+        }
+    }
+
     /// Begin and length of the whole run: of a recording to its end, otherwise until now.
     pub(crate) fn run_span(&self) -> RunSpan {
         match &self.position {

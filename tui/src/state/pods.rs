@@ -1,7 +1,7 @@
 //! Runs of the engines of a machine, or of other tokengap processes: one line each, and their sum; and the pairs among them.
 
 use outputs::report::bar::{Segment, merge_small_segments};
-use outputs::report::{PairReport, PairRequestLine, TtftGroupLine};
+use outputs::report::{FindingLine, PairReport, PairRequestLine, TtftGroupLine};
 use trace::detect::order::FindingRank;
 use trace::words::{count, plural};
 
@@ -123,25 +123,54 @@ impl PairRequest {
 /// The worst finding of a pair.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PairProblem {
-    pub(crate) health: Health,
-    pub(crate) text: String,
+    /// Kind of the finding.
+    pub(crate) kind: String,
+    pub(crate) verdict: RunVerdict,
+    /// Rank of the finding among those of the runs.
+    pub(crate) rank: FindingRank,
+}
+
+impl PairProblem {
+    fn new(finding: &FindingLine) -> Self {
+        let verdict = RunVerdict {
+            health: finding.severity.into(),
+            text: finding.summary.clone(),
+            advice: finding.advice.clone(),
+            ..RunVerdict::default()
+        };
+        let rank = FindingRank {
+            severity: finding.severity,
+            // A finding of the ten seconds before the join has no end.
+            is_recent: finding.ended_at_ns.is_none(),
+            explained_ns: finding.explained_ns.unwrap_or(0),
+        };
+        Self { kind: finding.kind.clone(), verdict, rank }
+    }
+
+    /// The finding of the highest rank, by which the report orders them; `None` if the pair has none.
+    fn worst_of(report: &PairReport) -> Option<Self> {
+        let problems = report.findings().iter().map(Self::new);
+        // Of equal ones, `max_by_key` has the last, which is the first of the reversed list.
+        problems.rev().max_by_key(|problem| problem.rank)
+    }
 }
 
 impl PairLine {
+    /// Whether the run with this name is one of its servers.
+    pub(super) fn has_server(&self, name: &str) -> bool {
+        self.decode == name || self.prefill.iter().any(|prefill| prefill == name)
+    }
+
     /// The line of a pair whose decode server has this name. The report's headline names the leg, the part of the time to first token, that
     /// takes most of it.
     pub fn new(decode: &str, report: &PairReport) -> Self {
-        let finding = report.findings().first().map(|worst| PairProblem {
-            health: worst.severity.into(),
-            text: format!("{}: {}", worst.kind, worst.summary),
-        });
         Self {
             decode: decode.to_owned(),
             prefill: report.prefill.iter().map(|server| server.name.clone()).collect(),
             requests: report.requests,
             newest_finished: report.newest_finished,
             worst_leg: report.headline.clone(),
-            finding,
+            finding: PairProblem::worst_of(report),
         }
     }
 
@@ -176,8 +205,8 @@ pub struct KeyFigures {
     pub(crate) backlog_frames: Option<u64>,
     /// Tokens proven lost.
     pub(crate) tokens_lost: Option<u64>,
-    /// Kind of the worst active finding, if it is at least a warning.
-    pub(crate) finding: Option<&'static str>,
+    /// Kind of the worst active finding, if it is at least a warning. Of a decode server, it may be that of its pair.
+    pub(crate) finding: Option<String>,
     pub(crate) verdict: RunVerdict,
     /// Highest rank of a finding among those of other runs.
     pub(crate) worst_rank: FindingRank,
@@ -240,6 +269,19 @@ impl KeyFigures {
         self.requests_seen += figures.requests_seen;
         if let Some(rate) = figures.tokens_per_s {
             self.tokens_per_s = Some(self.tokens_per_s.unwrap_or(0.0) + rate);
+        }
+    }
+
+    /// Takes over the finding of the pair whose decode server this run is, unless the run has a worse one of its own. The report of a
+    /// decode server has the findings of its pair, too.
+    pub(super) fn take_pair_finding(&mut self, problem: &PairProblem) {
+        // Mere information is in no headline.
+        let is_problem = problem.verdict.health >= Health::Warning;
+        // Of equal findings, the report has that of the pair first.
+        if is_problem && problem.rank >= self.worst_rank {
+            self.finding = Some(problem.kind.clone());
+            self.verdict = problem.verdict.clone();
+            self.worst_rank = problem.rank;
         }
     }
 

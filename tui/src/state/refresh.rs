@@ -251,7 +251,7 @@ impl KeyFigures {
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
             worst_leg: WorstLeg::find(ttft, waits_for_first_token_ns(analysis.ledger())),
             waiting: model.gap.waiting_requests(),
-            finding: lasting_problem(&model.findings),
+            finding: lasting_problem(&model.findings).map(str::to_owned),
             tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,

@@ -30,7 +30,7 @@ use crate::state::pods::KeyFigures;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
-use pad::{Pad, text_width};
+use pad::{Pad, shown_part, text_width};
 
 /// Smallest supported screen.
 const MIN_COLUMNS: u16 = 60;
@@ -191,23 +191,36 @@ fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) 
 /// A headline that keeps fewer cells is not cut further for its number of requests.
 const MIN_HEADLINE_WIDTH: u16 = 30;
 
-/// Draws the headline, which is the text of the verdict, from `x` on. If it is cut before the number of requests that it is about, that
-/// number follows. Returns the next free column.
-fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
-    let free_width = pad.width().saturating_sub(x);
-    let is_cut = text_width(&verdict.text) > free_width;
-    if is_cut && let Some(requests_hit) = &verdict.requests_hit {
-        let suffix = format!(" ({requests_hit} hit)");
-        // One cell has the ellipsis.
-        let shown_width = free_width.saturating_sub(1 + text_width(&suffix));
-        let shown: String = verdict.text.chars().take(shown_width.into()).collect();
-        let shows_number = shown.contains(requests_hit.as_str());
-        if shown_width > MIN_HEADLINE_WIDTH && !shows_number {
-            let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
-            return pad.draw_text(x, 0, &suffix, Ink::Strong);
+/// The headline, which is the text of the verdict, as its row shows it.
+struct ShownHeadline {
+    /// Cells of the text, with the ellipsis if it is cut.
+    width: u16,
+    /// Number of requests that the text is about, ` (34 requests hit)`, if it is cut before that number. Otherwise empty.
+    suffix: String,
+}
+
+impl ShownHeadline {
+    /// The headline of this verdict in `free_width` cells.
+    fn in_width(verdict: &RunVerdict, free_width: u16) -> Self {
+        let text_alone = Self { width: free_width, suffix: String::new() };
+        let Some(requests_hit) = &verdict.requests_hit else { return text_alone };
+        if text_width(&verdict.text) <= free_width {
+            return text_alone;
         }
+        let suffix = format!(" ({requests_hit} hit)");
+        let width = free_width.saturating_sub(text_width(&suffix));
+        // One cell has the ellipsis.
+        let keeps_enough = width > MIN_HEADLINE_WIDTH + 1;
+        let shows_number = shown_part(&verdict.text, width).contains(requests_hit.as_str());
+        if keeps_enough && !shows_number { Self { width, suffix } } else { text_alone }
     }
-    pad.draw_text(x, 0, &verdict.text, Ink::Strong)
+}
+
+/// Draws the headline from `x` on. Returns the next free column.
+fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
+    let shown = ShownHeadline::in_width(verdict, pad.width().saturating_sub(x));
+    let x = pad.draw_clipped(x, 0, shown.width, &verdict.text, Ink::Strong);
+    pad.draw_text(x, 0, &shown.suffix, Ink::Strong)
 }
 
 /// Symbol and word of the verdict's health.
@@ -227,11 +240,11 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     if fits_behind_verdict {
         return y;
     }
-    // The verdict is cut at the edge.
-    let shown: String = verdict.text.chars().take(free_width.into()).collect();
+    let headline = ShownHeadline::in_width(verdict, free_width);
     // The headline may have the share itself, in these words.
+    let shows_share = shown_part(&verdict.text, headline.width).contains("of the TTFT of");
     let share = match &verdict.ttft_share {
-        Some(share) if !shown.contains("of the TTFT of") => format!("{share}: "),
+        Some(share) if !shows_share => format!("{share}: "),
         _ => String::new(),
     };
     let x = pad.draw_text(1, y, TO_DO.trim_start(), Ink::Head);

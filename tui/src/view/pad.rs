@@ -161,14 +161,13 @@ impl<'a> Pad<'a> {
             return x + drawn;
         }
         let text = replace_unprintable(text);
+        let shown = shown_part(&text, width);
         // `set_stringn` returns the cell behind what it wrote.
-        if Span::raw(&*text).width() <= width.into() {
-            return self.buffer.set_stringn(screen_x, screen_y, &text, width.into(), style).0 - self.area.x;
+        let shown_end = self.buffer.set_stringn(screen_x, screen_y, shown, width.into(), style).0;
+        if shown.len() == text.len() {
+            return shown_end - self.area.x;
         }
-        // One cell is for the ellipsis.
-        let start = cut_before_number(&text, width.saturating_sub(1).into());
-        let start_end = self.buffer.set_stringn(screen_x, screen_y, start, width.into(), style).0;
-        self.buffer.set_stringn(start_end, screen_y, ellipsis, 1, style);
+        self.buffer.set_stringn(shown_end, screen_y, ellipsis, 1, style);
         x + width
     }
 
@@ -292,6 +291,15 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
     }
     lines.push(line);
     lines
+}
+
+/// The part of the text that [`Pad::draw_clipped`] shows in `width` cells: all of it, or its beginning, which the ellipsis follows.
+pub(super) fn shown_part(text: &str, width: u16) -> &str {
+    if Span::raw(text).width() <= width.into() {
+        return text;
+    }
+    // One cell is for the ellipsis.
+    cut_before_number(text, width.saturating_sub(1).into())
 }
 
 /// The beginning of the text that fits into `width` cells, without a number that would lose digits or the unit after it.

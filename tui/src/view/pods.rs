@@ -8,7 +8,7 @@ use trace::words::{percent, plural};
 use super::pad::{List, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
-use crate::state::flags::Health;
+use crate::state::flags::{Health, RunVerdict};
 use crate::state::pods::{KeyFigures, PairLine, PairProblem, PodLine, PodState};
 use crate::state::ui::Ui;
 use crate::state::waiting::WaitingRequests;
@@ -74,7 +74,9 @@ const COLUMNS: [RunColumn; 15] = [
     RunColumn::right("backlog", 8, 170, |run| known_or_dash(run.figures.backlog_frames, format_count)),
     RunColumn::right("lost", 6, 0, |run| known_or_dash(run.figures.tokens_lost, format_count)),
     RunColumn::right("missed", 8, 170, |run| format_count(run.records_missed)),
-    RunColumn::left("  finding", 26, FINDING_SCREEN, |run| format!("  {}", run.figures.finding.unwrap_or_default())),
+    RunColumn::left("  finding", 26, FINDING_SCREEN, |run| {
+        format!("  {}", run.figures.finding.as_deref().unwrap_or_default())
+    }),
 ];
 
 /// Hides the zeros of a run that was not observed yet.
@@ -257,7 +259,7 @@ fn is_unhealthy(run: &PodLine) -> bool {
 fn describe_problem(run: &PodLine, screen_width: u16) -> String {
     let verdict = &run.figures.verdict;
     let role = if screen_width < ROLE_SCREEN { run.role } else { "" };
-    let words = [role, verdict.health.label(), run.figures.finding.unwrap_or_default()];
+    let words = [role, verdict.health.label(), run.figures.finding.as_deref().unwrap_or_default()];
     let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
     format!("{}: {}", words.join(" "), verdict.text)
 }
@@ -277,8 +279,8 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
     for pair in pairs.iter().take(MAX_PAIRS) {
         let x = pad.draw_text(1, y, "pair", Ink::Head);
         y = pad.draw_paragraph(x + 1, y, PAIR_ROWS, &pair.describe(arrow), Ink::Plain);
-        if let Some(PairProblem { health, text }) = &pair.finding {
-            let text = format!("{} {} {text}", pad.theme.health_symbol(*health), health.label());
+        if let Some(PairProblem { kind, verdict: RunVerdict { health, text, .. }, .. }) = &pair.finding {
+            let text = format!("{} {} {kind}: {text}", pad.theme.health_symbol(*health), health.label());
             y = pad.draw_paragraph(x + 1, y, PAIR_ROWS, &text, Ink::Health(*health));
         }
     }

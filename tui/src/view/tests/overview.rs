@@ -45,6 +45,28 @@ fn a_share_that_the_verdict_has_no_room_for_comes_before_what_to_do() {
     assert_eq!(row(&fixture, (180, 24), 2), " to do: `kill -CONT PID` resumes it");
 }
 
+/// The number of requests takes some of the cells of the headline.
+#[test]
+fn a_share_that_is_cut_for_the_number_of_requests_comes_before_what_to_do() {
+    let mut fixture = race();
+    let verdict = &mut fixture.model.verdict;
+    verdict.text = "the scheduler sent no frame for 2.994 s; 99 % of the TTFT of 34 of 120 requests was spent between dispatch and \
+                    first token: 500 ms or more, up to 2.988 s; meanwhile, 22 streams were open"
+        .to_owned();
+    verdict.requests_hit = Some("34 requests and 22 streams".to_owned());
+    verdict.ttft_share = Some("99 % of the TTFT of 34 requests".to_owned());
+    verdict.advice = Some("all streams paused together, so look at the scheduler".to_owned());
+    for width in [80, 100] {
+        assert!(row(&fixture, (width, 24), 1).ends_with("(34 requests and 22 streams hit)"));
+        let expected = " to do: 99 % of the TTFT of 34 requests: all streams paused together";
+        assert!(row(&fixture, (width, 24), 2).starts_with(expected), "{}", row(&fixture, (width, 24), 2));
+    }
+    for width in 80..=180 {
+        let lines = [1, 2].map(|index| row(&fixture, (width, 24), index)).concat();
+        assert_eq!(lines.matches("99 % of the TTFT of").count(), 1, "{width}: {lines}");
+    }
+}
+
 #[test]
 fn abandoned_requests_are_on_the_overview() {
     let mut fixture = Fixture::of(Scene::delivering());
