@@ -8,6 +8,7 @@ use trace::engine::Mode;
 use trace::event::{
     Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Missed, MissedCause, Received, Undecoded, What,
 };
+use trace::ledger::LostRange;
 use trace::{Analysis, FrameId, HopId, ReportInput};
 
 const MS: u64 = 1_000_000;
@@ -273,6 +274,19 @@ fn markdown_cuts_no_headline() {
     let mut report = everything_seen();
     report.findings[0].summary = "word ".repeat(200);
     assert!(report.to_markdown(&Clock::of(&report, None)).contains(&report.findings[0].summary));
+}
+
+#[test]
+fn markdown_lists_or_counts_all_positions_of_lost_tokens() {
+    let mut report = everything_seen();
+    let line = &mut report.losses.confirmed.as_mut().expect("losses").lines[0];
+    let every_other = |position: u32| LostRange { tokens: [2 * position; 2], chunks: None, ids: Vec::new() };
+    line.ranges = (1..=200).map(every_other).collect();
+    let whole = report.to_markdown(&Clock::of(&report, None));
+    assert!(whole.contains("| 2, 4, 6,") && whole.contains(", 398, 400 |"), "{whole}");
+    report.losses.confirmed.as_mut().expect("losses").lines[0].ranges.extend((201..=209).map(every_other));
+    let counted = report.to_markdown(&Clock::of(&report, None));
+    assert!(counted.contains(", 398, 400, and 9 more ranges |"), "{counted}");
 }
 
 #[test]
