@@ -1,9 +1,10 @@
 //! Report format: every field of the schema, null for unobserved values, and the text output.
 
 use crate::engine;
-use outputs::report::{Clock, Report};
+use outputs::report::{Clock, LegLine, Report};
 use serde_json::Value;
 use trace::clock::MonoNs;
+use trace::detect::attribution::{LegKind, ThreadState};
 use trace::engine::Mode;
 use trace::event::{
     Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Missed, MissedCause, Received, Undecoded, What,
@@ -119,6 +120,27 @@ fn sends_seen() -> Report {
     Report::of(&run.analysis, &ReportInput { degraded, ..ReportInput::for_source("tap") })
 }
 
+/// Name of a hop of 31 characters, the longest that the table of hops does not cut.
+const LONG_HOP: &str = "detokenizer-router->detokenizer";
+
+/// The completely observed run with a long name of its hop, wide numbers, and the longest state of a thread.
+fn with_long_names() -> Report {
+    let mut report = everything_seen();
+    let hop = &mut report.hops[0];
+    LONG_HOP.clone_into(&mut hop.name);
+    hop.frames_sent = Some(12_345_678);
+    hop.frames_received = Some(12_345_678);
+    // 1022.5 KiB.
+    hop.bytes = 1_047_000;
+    let leg = &mut report.path[0];
+    LONG_HOP.clone_into(&mut leg.name);
+    leg.thread = Some(ThreadState::Starved);
+    let inside =
+        LegLine { name: String::from("detokenizer-router"), kind: LegKind::Inside, thread: None, ..leg.clone() };
+    report.path.push(inside);
+    report
+}
+
 fn text_of(report: &Report) -> String {
     report.to_text(&Clock::of(report, None))
 }
@@ -126,11 +148,15 @@ fn text_of(report: &Report) -> String {
 /// Every field exists, and those that a relay alone cannot observe are null. Text fits a terminal.
 #[test]
 fn reports_equal_their_snapshots() {
-    let (everything, sends) = (everything_seen(), sends_seen());
-    for report in [&everything, &sends] {
+    let (everything, sends, long_names) = (everything_seen(), sends_seen(), with_long_names());
+    for report in [&everything, &sends, &long_names] {
         let text = text_of(report);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
+    let text = text_of(&long_names);
+    let rows_of_hop = text.lines().filter(|line| line.starts_with(LONG_HOP)).count();
+    assert_eq!(rows_of_hop, 2, "its name is whole in the table of hops and in that of legs: {text}");
+    assert!(text.contains("waiting for a CPU\n") && text.contains("no frame waits\n"), "{text}");
     let nothing = Report::of(&Analysis::new(engine::config()), &ReportInput::for_source("tap"));
     insta::assert_snapshot!("everything_seen_as_text", text_of(&everything));
     insta::assert_snapshot!("sends_seen_as_json", sends.to_json());
