@@ -2,6 +2,7 @@
 
 use trace::words::count;
 
+use super::lost_share;
 use super::mann_whitney::{self, MannWhitney};
 use super::measure_list::{ExactTotals, GoodDirection, Measure, list_measures, live_requests, loaded_slots};
 use super::problem_outcome::{self, DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED};
@@ -62,9 +63,9 @@ fn mean_live_requests(series: &Series) -> f64 {
 }
 
 /// Verdict on a measure, and its reason if it needs one.
-struct Judged {
-    verdict: ChangeVerdict,
-    note: Option<String>,
+pub(super) struct Judged {
+    pub(super) verdict: ChangeVerdict,
+    pub(super) note: Option<String>,
 }
 
 /// Compares all measures of both runs by their values in each slot, a short span of the run. Empty if one of the runs has no slots.
@@ -76,9 +77,10 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
     let mut compared = judge_measures(measures, &tests, &criteria);
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
-    // Few slots decide little. The waits of all frames may still decide.
+    // Few slots decide little. The waits of all frames and the losses of all tokens may still decide.
     if are_short {
         replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
+        compared.extend(lost_share::compare_lost_shares(a, b));
     }
     let of_whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
     insert_behind_gaps(&mut compared, of_whole_runs);
@@ -164,7 +166,7 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
 }
 
 /// How much larger `b` is than `a`, relative to `a`; `None` if one is unknown, or `a` is 0.
-fn relative_change(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+pub(super) fn relative_change(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     match (a, b) {
         (Some(a), Some(b)) if a != 0.0 => Some(b / a - 1.0),
         _ => None,
@@ -271,9 +273,14 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     let why = if criteria.fewest_slots < least_slots {
         describe_needed_slots(criteria.fewest_slots, criteria.options.least_slots_for_noise)
     } else {
-        format!("it has a value in fewer than {least_slots} slots of a run")
+        describe_seldom_values(criteria.options)
     };
     Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
+}
+
+/// Why slots cannot judge a measure that seldom has a value.
+pub(super) fn describe_seldom_values(options: &DiffOptions) -> String {
+    format!("it has a value in fewer than {} slots of a run", options.least_slots)
 }
 
 /// Which run does not observe the measure; `None` if both do.

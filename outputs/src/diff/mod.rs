@@ -7,6 +7,7 @@
 mod change_pattern;
 mod finding_change;
 mod headline;
+mod lost_share;
 mod mann_whitney;
 mod measure;
 mod measure_list;
@@ -220,9 +221,9 @@ pub struct ComparedMeasure {
     pub name: String,
     /// Unit of the numbers.
     pub unit: MeasureUnit,
-    /// Mean over the slots of the first run, or share of all its chunks; `null` if not observed.
+    /// Mean over the slots of the first run, or share of all its chunks or tokens; `null` if not observed.
     pub a: Option<f64>,
-    /// Mean over the slots of the second run, or share of all its chunks; `null` if not observed.
+    /// Mean over the slots of the second run, or share of all its chunks or tokens; `null` if not observed.
     pub b: Option<f64>,
     /// `b / a - 1`; `null` if `a` is 0 or either is unknown.
     pub change: Option<f64>,

@@ -6,6 +6,7 @@ use trace::detect::thresholds::GAP_WARNING_NS;
 use trace::stats::Spread;
 use trace::words::{count, duration, names, percent, share};
 
+use super::lost_share::LOST_OF_ALL;
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
 use crate::report::{FaultKind, Gap, Report, TtftReport};
 
@@ -65,6 +66,8 @@ impl ProblemState {
 pub(super) const DROPPED_CONFIRMED: &str = "chunks dropped, confirmed";
 pub(super) const DROPPED_PREDICTED: &str = "chunks dropped, predicted";
 pub(super) const MERGED: &str = "chunks merged";
+/// Measures of proven losses: of all tokens, which needs no slots, then of slots.
+const LOSS_MEASURES: [&str; 2] = [LOST_OF_ALL, DROPPED_CONFIRMED];
 /// Measures of the first-token gap: of all requests, which need no slots, then of slots.
 const GAP_MEASURES: [&str; 5] =
     ["gap of all requests, p99", "gap of all requests, p90", "gap of all requests, median", "gap, p99", "gap, median"];
@@ -110,12 +113,15 @@ impl ProblemOutcome {
 
 /// Outcome of merged chunks. An improvement is a fix if the second run merged none.
 fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
+    let is_none_merged_in_a = a.chunks.merged == Some(0);
     let is_none_merged_in_b = b.chunks.merged == Some(0);
-    ProblemOutcome {
-        name: String::from("merged chunks"),
-        state: state_by_measures(measures, &[MERGED]).improved_is_fixed_if(is_none_merged_in_b),
-        numbers: merged_before_and_after(a, b),
-    }
+    // Counts of whole runs need no slots.
+    let state = if is_none_merged_in_a && is_none_merged_in_b {
+        ProblemState::Unchanged
+    } else {
+        state_by_measures(measures, &[MERGED]).improved_is_fixed_if(is_none_merged_in_b)
+    };
+    ProblemOutcome { name: String::from("merged chunks"), state, numbers: merged_before_and_after(a, b) }
 }
 
 /// Outcome of the first-token gap, the time from a request's first send to its first receive. Its numbers say so if the gap stayed below
@@ -193,7 +199,7 @@ fn state_of_proven_losses(a: &Report, b: &Report, measures: &[ComparedMeasure]) 
     if is_none_lost_in_a && is_none_lost_in_b && judges_lost_tokens(a) && judges_lost_tokens(b) {
         return ProblemState::Unchanged;
     }
-    state_by_measures(measures, &[DROPPED_CONFIRMED]).improved_is_fixed_if(is_none_lost_in_b)
+    state_by_measures(measures, &LOSS_MEASURES).improved_is_fixed_if(is_none_lost_in_b)
 }
 
 /// Numbers of lost tokens in both runs: `12 -> 0`. If the runs sent different numbers of tokens, shares come first:
@@ -430,7 +436,9 @@ fn highest_quantile_of_waits(hop: &str, a: &Spread, b: &Spread) -> Option<Compar
 }
 
 /// Smallest number of tokens or frames in each run: those of one request are not independent, so even a median needs many.
-const LEAST_DEPENDENT_COUNT: u64 = 1_000;
+pub(super) const LEAST_DEPENDENT_COUNT: u64 = 1_000;
+/// Smallest factor between the values of whole runs that counts as a change: without slots, noise cannot be estimated.
+pub(super) const LEAST_FACTOR_WITHOUT_SLOTS: f64 = 2.0;
 
 /// Inter-token latency of all tokens in both runs, as median and p99. `end` says where it was measured: `of the engine` or `at clients`.
 fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
@@ -474,11 +482,9 @@ struct QuantileVerdict {
 impl ComparedQuantile {
     /// Whether the quantile is at least twice as large in one of the runs, and longer by `least_time_ns`.
     fn has_changed(&self, least_time_ns: u64) -> bool {
-        /// Smallest factor: without slots, noise cannot be estimated.
-        const LEAST_FACTOR: f64 = 2.0;
         let shorter_ns = self.a_ns.min(self.b_ns);
         let longer_ns = self.a_ns.max(self.b_ns);
-        longer_ns as f64 >= LEAST_FACTOR * shorter_ns as f64 && longer_ns - shorter_ns >= least_time_ns
+        longer_ns as f64 >= LEAST_FACTOR_WITHOUT_SLOTS * shorter_ns as f64 && longer_ns - shorter_ns >= least_time_ns
     }
 
     /// Judges the quantile by its change, if both runs have enough requests or tokens. Only a change of at least `least_time_ns` counts.
@@ -522,8 +528,8 @@ fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedM
 /// How the runs were compared, in one sentence.
 pub(super) fn describe_method(options: &DiffOptions) -> String {
     format!(
-        "Rates, times and sizes are means of slots; shares of chunks, ITL and what is of all requests are of the whole run. Mann-Whitney U \
-         test over time slots, with a smaller effective sample size if neighbouring slots correlate, corrected to {} over \
+        "Rates, times and sizes are means of slots; shares of chunks and tokens, ITL and what is of all requests are of the whole run. \
+         Mann-Whitney U test over time slots, with a smaller effective sample size if neighbouring slots correlate, corrected to {} over \
          all measures together (Benjamini-Hochberg); the interval has the shifts that this test does not reject (Hodges-Lehmann); a change \
          counts when the test rejects zero and the change is at least {}, for times at least {} and by half; an unconfirmed difference of \
          that size needs {} slots to be called noise",

@@ -3,8 +3,11 @@
 use trace::detect::Severity;
 use trace::words::{duration, known_or_dash, plural};
 
+use super::measure::describe_seldom_values;
 use super::wait_shift::LegCells;
-use super::{ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline};
+use super::{
+    ChangeVerdict, ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline,
+};
 use crate::report::brief::NO_INDENT;
 use crate::report::hostile::{lines as escape_lines, markdown as escaped};
 use crate::report::markdown::write_table;
@@ -14,6 +17,8 @@ use crate::report::write_wrapped;
 
 /// Width of the name column.
 const NAME_WIDTH: usize = 44;
+/// Verdict on a measure of slots that are too few, behind the line about short runs.
+const NO_VERDICT: &str = "-";
 
 /// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
@@ -154,7 +159,7 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
         measure.unit.format_value(measure.a),
         measure.unit.format_value(measure.b),
         measure.change_text(),
-        measure.verdict.as_str()
+        verdict_text(measure, diff)
     );
     // The note of all short runs is printed once, and not here.
     if let Some(note) = own_note(measure, diff) {
@@ -166,6 +171,19 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
         append!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
     }
     append_line!(out);
+}
+
+/// Verdict of a measure. In short runs it is a dash if slots are too few, because the comparison says once that the runs are short.
+fn verdict_text(measure: &ComparedMeasure, diff: &Diff) -> &'static str {
+    let is_undecided = measure.verdict == ChangeVerdict::NotEnoughData;
+    if is_undecided && lacks_slots_of_short_runs(measure, diff) { NO_VERDICT } else { measure.verdict.as_str() }
+}
+
+/// Whether the runs are short, and the measure's note is about its slots. Other notes are about the number of all tokens or requests.
+fn lacks_slots_of_short_runs(measure: &ComparedMeasure, diff: &Diff) -> bool {
+    let Some(short_runs) = &diff.short_runs else { return false };
+    let seldom_values = describe_seldom_values(&diff.options);
+    measure.note.as_ref().is_some_and(|note| note == short_runs || *note == seldom_values)
 }
 
 /// The note of a measure, unless it is the one about short runs, which the comparison has once.
@@ -267,6 +285,11 @@ fn write_measures_as_markdown(out: &mut String, diff: &Diff) {
 /// Verdict of a measure, with its note.
 fn verdict_cell(measure: &ComparedMeasure, diff: &Diff) -> String {
     let bold = if measure.verdict.is_change() { "**" } else { "" };
-    let note = own_note(measure, diff).map_or_else(String::new, |note| format!(": {}", escaped(note)));
-    format!("{bold}{}{bold}{note}", measure.verdict.as_str())
+    let verdict = verdict_text(measure, diff);
+    match own_note(measure, diff).map(escaped) {
+        // Behind a dash, a colon would be odd.
+        Some(note) if verdict == NO_VERDICT => note,
+        Some(note) => format!("{bold}{verdict}{bold}: {note}"),
+        None => format!("{bold}{verdict}{bold}"),
+    }
 }

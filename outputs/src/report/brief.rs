@@ -252,6 +252,18 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
     out.push('\n');
 }
 
+/// Appends cells to the row of a table, each aligned to the right edge of its column and behind at least one space, which is no part of the
+/// column's width. A cell that is longer than its column takes the free space of the next ones, so that the row itself becomes no longer.
+pub(super) fn append_cells<const N: usize>(row: &mut String, widths: [usize; N], cells: [String; N]) {
+    let mut right_edge = row.chars().count();
+    for (width, cell) in widths.into_iter().zip(cells) {
+        right_edge += " ".len() + width;
+        // Less than `width` behind a cell that was too long.
+        let free_width = right_edge.saturating_sub(row.chars().count() + " ".len());
+        append!(row, " {cell:>free_width$}");
+    }
+}
+
 /// Splits a text into its words. A number and its unit are one part: `1.2 ms`.
 fn split_where_lines_may_break(text: &str) -> Vec<String> {
     let mut parts = Vec::new();
@@ -467,6 +479,17 @@ mod tests {
         assert_eq!(unknown.describe_moment(1_500_000_000), "1.500 s");
         assert_eq!(unknown.describe_moment(76_804_000_000), "76.804 s");
         assert!(unknown.describe_capture(0).contains("the wall clock is unknown"));
+    }
+
+    #[test]
+    fn a_long_cell_takes_the_free_space_of_the_next() {
+        let row_of = |cells: [&str; 3]| {
+            let mut row = String::from("a->b");
+            append_cells(&mut row, [5, 5, 5], cells.map(String::from));
+            row
+        };
+        assert_eq!(row_of(["1", "2,000", "3"]), "a->b     1 2,000     3");
+        assert_eq!(row_of(["1", "2,000,000", "3"]), "a->b     1 2,000,000 3");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use trace::MonoNs;
 use trace::event::Finish;
 use trace::ledger::{self, Ledger, LostRange, Request};
-use trace::words::duration;
+use trace::words::{duration, plural};
 
 use super::Clock;
 
@@ -179,6 +179,34 @@ impl LossLine {
     pub fn list_ids(&self, limit: usize) -> String {
         list_ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
     }
+
+    /// Lists the positions, at most `limit` ranges of them, and counts the others: `3, 7-9, and 2 more ranges`.
+    pub(super) fn list_and_count_places(&self, limit: usize) -> String {
+        let ranges = self.ranges.iter().map(|range| format_range(range.tokens));
+        let mut text = list_and_count(ranges, limit, "range");
+        // The ledger keeps a limited number of ranges.
+        if self.tokens_unlisted > 0 {
+            let separator = if text.is_empty() { "" } else { ", and " };
+            append!(text, "{separator}{} whose positions were not kept", plural(self.tokens_unlisted, "token"));
+        }
+        text
+    }
+
+    /// Lists the ids of the first `limit` lost tokens, and counts the others: `13, 14, and 1 more id`. Empty if unknown.
+    pub(super) fn list_and_count_ids(&self, limit: usize) -> String {
+        let ids: Vec<i64> = self.ranges.iter().flat_map(|range| &range.ids).copied().collect();
+        list_and_count(ids.iter().map(i64::to_string), limit, "id")
+    }
+}
+
+/// Lists at most `limit` items, and counts the others in words: `3, 7-9, and 2 more ranges`. `noun` names a single item.
+fn list_and_count(items: impl ExactSizeIterator<Item = String>, limit: usize, noun: &str) -> String {
+    let not_shown = items.len().saturating_sub(limit) as u64;
+    let mut parts: Vec<String> = items.take(limit).collect();
+    if not_shown > 0 {
+        parts.push(format!("and {}", plural(not_shown, &format!("more {noun}"))));
+    }
+    parts.join(", ")
 }
 
 /// Formats ranges of positions, at most `limit`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
@@ -205,11 +233,11 @@ pub fn list_ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String 
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_span_of_losses_says_how_long_they_lasted_and_whether_more_may_follow() {
-        const SECOND_NS: u64 = 1_000_000_000;
-        let clock = Clock::without_wall_clock(9 * SECOND_NS);
-        let mut line = LossLine {
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Losses of a request in flight, without positions.
+    fn loss_line() -> LossLine {
+        LossLine {
             rid: String::from("a"),
             tokens_sent: 9,
             tokens_delivered: Some(7),
@@ -222,7 +250,13 @@ mod tests {
             ranges: Vec::new(),
             tokens_unlisted: 0,
             finish: None,
-        };
+        }
+    }
+
+    #[test]
+    fn the_span_of_losses_says_how_long_they_lasted_and_whether_more_may_follow() {
+        let clock = Clock::without_wall_clock(9 * SECOND_NS);
+        let mut line = loss_line();
         assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
         line.ended_at_ns = line.last_at_ns;
         assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
@@ -230,6 +264,24 @@ mod tests {
         assert_eq!(line.describe_span(&clock), "5.000 s, then the request ended");
         line.at_ns = None;
         assert_eq!(line.describe_span(&clock), "-");
+    }
+
+    #[test]
+    fn positions_and_ids_beyond_a_limit_are_counted_in_words() {
+        let mut line = loss_line();
+        line.ranges = vec![
+            LostRange { tokens: [1, 1], chunks: None, ids: vec![9] },
+            LostRange { tokens: [3, 5], chunks: None, ids: vec![8, 7, 6] },
+            LostRange { tokens: [7, 7], chunks: None, ids: Vec::new() },
+        ];
+        assert_eq!(line.list_and_count_places(3), "1, 3-5, 7");
+        assert_eq!(line.list_and_count_places(1), "1, and 2 more ranges");
+        assert_eq!([line.list_and_count_ids(4), line.list_and_count_ids(3)], ["9, 8, 7, 6", "9, 8, 7, and 1 more id"]);
+        line.tokens_unlisted = 4;
+        assert_eq!(line.list_and_count_places(3), "1, 3-5, 7, and 4 tokens whose positions were not kept");
+        line.ranges.clear();
+        assert_eq!(line.list_and_count_places(3), "4 tokens whose positions were not kept");
+        assert_eq!(line.list_and_count_ids(3), "");
     }
 
     #[test]

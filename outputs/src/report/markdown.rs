@@ -11,6 +11,9 @@ use super::{Chunks, Clock, FindingLine, FrontendCounts, Itl, Report, TtftReport,
 
 /// Maximum number of requests and functions listed.
 const MAX_ROWS: usize = 10;
+/// Maximum number of ranges of lost positions, and of ids, in a row. With more, the table alone might exceed a comment on GitHub, which has
+/// at most 65,536 characters.
+const MAX_RANGES: usize = 200;
 /// Width of the bar in characters.
 const BAR_WIDTH: usize = 40;
 
@@ -158,8 +161,7 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
         && !list.lines.is_empty()
     {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        let places_per_request = MAX_ROWS;
-        write_section(out, &heading, table::loss_table(list, clock, MAX_ROWS, places_per_request));
+        write_section(out, &heading, table::loss_table(list, clock, MAX_ROWS, MAX_RANGES));
     }
 }
 

@@ -37,7 +37,8 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
     }
 }
 
-/// Table of the `limit` worst requests that lost tokens, each with at most `places` ranges of lost positions and as many token ids.
+/// Table of the `limit` worst requests that lost tokens, each with at most `places` ranges of lost positions and as many token ids. The
+/// others are counted.
 pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
     Table::new(
         list.lines.iter().take(limit),
@@ -49,9 +50,9 @@ pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: u
             ("Chunks", Number, &|line| count(line.chunks)),
             ("First and last loss", Number, &|line| line.describe_span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
-                let ids = line.list_ids(places);
+                let ids = line.list_and_count_ids(places);
                 let ids_text = if ids.is_empty() { String::new() } else { format!(" (ids {ids})") };
-                line.list_places(places) + &ids_text
+                line.list_and_count_places(places) + &ids_text
             }),
         ],
     )

@@ -7,7 +7,7 @@ use trace::detect::Severity;
 use trace::stats::Spread;
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
-use super::brief::{NO_INDENT, NO_NAME, describe_place, write_indented, write_named_row, write_wrapped};
+use super::brief::{NO_INDENT, NO_NAME, append_cells, describe_place, write_indented, write_named_row, write_wrapped};
 use super::hostile::{lines as escape_lines, plain as escape_line};
 use super::judged::headline;
 use super::path::PathRow;
@@ -167,17 +167,18 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 /// Writes the table of hops, with the details of each below its row.
 fn write_hops(out: &mut String, report: &Report) {
     const MIN_WIDTH: usize = 12;
-    /// Longer names are cut.
+    /// Longer names are cut. Behind such a name, the numbers fill a line of 100 columns.
     const MAX_WIDTH: usize = 31;
+    const NUMBER_WIDTHS: [usize; 7] = [10, 9, 10, 9, 8, 8, 8];
     if report.hops.is_empty() {
         return;
     }
     let longest_name = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0);
     let widest = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
-    // The right edges of the heading's columns are those of the rows.
+    // The right edges of the heading's columns are those of the rows, except that MAX BACKLOG takes space of BYTES.
     append_line!(
         out,
-        "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
+        "{:widest$} {:>10} {:>9} {:>10} {:>6} {:>11} {:>8} {:>8}",
         "HOP",
         "SENT",
         "RECEIVED",
@@ -189,9 +190,8 @@ fn write_hops(out: &mut String, report: &Report) {
     );
     for hop in &report.hops {
         let name: String = escape_line(&hop.name).chars().take(widest).collect();
-        append_line!(
-            out,
-            "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
+        let mut row = format!("{name:widest$}");
+        let numbers = [
             known_or_dash(hop.frames_sent, count),
             known_or_dash(hop.frames_received, count),
             hop.chunk_count(),
@@ -199,7 +199,9 @@ fn write_hops(out: &mut String, report: &Report) {
             known_or_dash(hop.backlog_max_frames, count),
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
-        );
+        ];
+        append_cells(&mut row, NUMBER_WIDTHS, numbers);
+        append_line!(out, "{row}");
         write_hop_details(out, hop);
     }
     append_line!(out);
@@ -345,32 +347,27 @@ fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share
 
 /// Writes where a chunk's time goes, and the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
+    /// Between the name and the longest state of a thread, the numbers fill a line of 100 columns.
+    const NUMBER_WIDTHS: [usize; 5] = [9, 8, 8, 5, 8];
     let rows = PathRow::all_rows(report);
     if rows.is_empty() {
         return;
     }
-    append_line!(
-        out,
-        "{:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
-        "WHERE A CHUNK'S TIME GOES",
-        "MEAN",
-        "P50",
-        "P99",
-        "SHARE",
-        "RUN BUSY"
-    );
+    let mut heading = format!("{:LEG_WIDTH$}", "WHERE A CHUNK'S TIME GOES");
+    append_cells(&mut heading, NUMBER_WIDTHS, ["MEAN", "P50", "P99", "SHARE", "RUN BUSY"].map(String::from));
+    append_line!(out, "{heading}  THREAD");
     for row in &rows {
         let name: String = name_row(row).chars().take(LEG_WIDTH).collect();
-        append_line!(
-            out,
-            "{name:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
+        let mut line = format!("{name:LEG_WIDTH$}");
+        let numbers = [
             known_or_dash(row.mean_ns, duration),
             known_or_dash(row.ns, |ns| duration(ns.p50)),
             known_or_dash(row.ns, |ns| duration(ns.p99)),
             known_or_dash(row.share, percent),
             known_or_dash(row.busy, percent),
-            row.thread,
-        );
+        ];
+        append_cells(&mut line, NUMBER_WIDTHS, numbers);
+        append_line!(out, "{line}  {}", row.thread);
     }
     write_bar(out, report);
     append_line!(out);

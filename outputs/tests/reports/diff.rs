@@ -1,7 +1,7 @@
 //! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
 
-use outputs::diff::{ChangeVerdict, ComparedMeasure, Diff, DiffOptions, NamedRun};
-use outputs::report::{FindingLine, Gap, LegLine, Report, Series, SpreadSeries};
+use outputs::diff::{ChangeVerdict, ComparedMeasure, Diff, DiffOptions, NamedRun, ProblemState};
+use outputs::report::{FindingLine, Gap, LegLine, LossList, Report, Series, SpreadSeries};
 use serde_json::json;
 use trace::detect::attribution::LegKind;
 use trace::engine::{Mode, Waiter};
@@ -394,6 +394,42 @@ fn losses_of_runs_of_other_lengths_are_compared_as_shares() {
     a.findings = vec![finding("dropped-chunks", "critical", "21,000 chunks never delivered")];
     let same = compare(&a, &a).verdict;
     assert!(same.starts_with("STILL CRITICAL: lost tokens 21,000 -> 21,000"), "{same}");
+}
+
+#[test]
+fn all_tokens_decide_on_losses_where_slots_are_too_few() {
+    let (mut a, _) = lossy_and_merging(3);
+    a.tokens.sent = 240_000;
+    a.losses.confirmed = Some(LossList { requests: 9, lines: Vec::new() });
+    let mut b = a.clone();
+    b.chunks.tokens_lost = Some(42_000);
+    let lost = "tokens lost, of all sent";
+    let undecided = compare(&a, &b);
+    assert_eq!(undecided.outcomes[0].state, ProblemState::NotEnoughData, "nine requests: {}", undecided.to_text());
+    assert_eq!(measure(&undecided, lost).verdict, ChangeVerdict::NotEnoughData);
+    b.losses.confirmed = Some(LossList { requests: 10, lines: Vec::new() });
+    let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
+    assert!(forward.verdict.starts_with("REGRESSED: lost tokens 21,000 -> 42,000"), "{}", forward.verdict);
+    assert!(reverse.verdict.starts_with("IMPROVED: lost tokens 42,000 -> 21,000"), "{}", reverse.verdict);
+    assert_eq!(measure(&forward, lost).note.as_deref(), Some("of all 240,000 and 240,000 tokens: at least twofold"));
+    a.losses.confirmed.clone_from(&b.losses.confirmed);
+    let equal = compare(&a, &a);
+    assert_eq!(equal.outcomes[0].state, ProblemState::Unchanged, "{}", equal.to_text());
+    // None of both runs was merged.
+    let merged = equal.outcomes.iter().find(|outcome| outcome.name == "merged chunks").expect("an outcome");
+    assert_eq!(merged.state, ProblemState::Unchanged);
+}
+
+#[test]
+fn measures_of_slots_have_a_dash_in_short_runs() {
+    let (a, b) = lossy_and_merging(3);
+    let diff = compare(&a, &b);
+    assert_eq!(measure(&diff, "tokens sent").verdict, ChangeVerdict::NotEnoughData, "the JSON still says it");
+    let text = diff.to_text();
+    assert!(text.lines().any(|line| line.starts_with("tokens sent ") && line.ends_with("  -")), "{text}");
+    assert!(text.lines().all(|line| !line.ends_with("  not enough data")), "{text}");
+    let markdown = diff.to_markdown();
+    assert!(markdown.contains("| - |\n") && !markdown.contains("| not enough data |"), "{markdown}");
 }
 
 #[test]

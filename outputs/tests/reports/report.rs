@@ -1,13 +1,15 @@
 //! Report format: every field of the schema, null for unobserved values, and the text output.
 
 use crate::engine;
-use outputs::report::{Clock, Report};
+use outputs::report::{Clock, LegLine, Report};
 use serde_json::Value;
 use trace::clock::MonoNs;
+use trace::detect::attribution::{LegKind, ThreadState};
 use trace::engine::Mode;
 use trace::event::{
     Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Missed, MissedCause, Received, Undecoded, What,
 };
+use trace::ledger::LostRange;
 use trace::{Analysis, FrameId, HopId, ReportInput};
 
 const MS: u64 = 1_000_000;
@@ -118,6 +120,27 @@ fn sends_seen() -> Report {
     Report::of(&run.analysis, &ReportInput { degraded, ..ReportInput::for_source("tap") })
 }
 
+/// Name of a hop of 31 characters, the longest that the table of hops does not cut.
+const LONG_HOP: &str = "detokenizer-router->detokenizer";
+
+/// The completely observed run with a long name of its hop, wide numbers, and the longest state of a thread.
+fn with_long_names() -> Report {
+    let mut report = everything_seen();
+    let hop = &mut report.hops[0];
+    LONG_HOP.clone_into(&mut hop.name);
+    hop.frames_sent = Some(12_345_678);
+    hop.frames_received = Some(12_345_678);
+    // 1022.5 KiB.
+    hop.bytes = 1_047_000;
+    let leg = &mut report.path[0];
+    LONG_HOP.clone_into(&mut leg.name);
+    leg.thread = Some(ThreadState::Starved);
+    let inside =
+        LegLine { name: String::from("detokenizer-router"), kind: LegKind::Inside, thread: None, ..leg.clone() };
+    report.path.push(inside);
+    report
+}
+
 fn text_of(report: &Report) -> String {
     report.to_text(&Clock::of(report, None))
 }
@@ -125,11 +148,15 @@ fn text_of(report: &Report) -> String {
 /// Every field exists, and those that a relay alone cannot observe are null. Text fits a terminal.
 #[test]
 fn reports_equal_their_snapshots() {
-    let (everything, sends) = (everything_seen(), sends_seen());
-    for report in [&everything, &sends] {
+    let (everything, sends, long_names) = (everything_seen(), sends_seen(), with_long_names());
+    for report in [&everything, &sends, &long_names] {
         let text = text_of(report);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
+    let text = text_of(&long_names);
+    let rows_of_hop = text.lines().filter(|line| line.starts_with(LONG_HOP)).count();
+    assert_eq!(rows_of_hop, 2, "its name is whole in the table of hops and in that of legs: {text}");
+    assert!(text.contains("waiting for a CPU\n") && text.contains("no frame waits\n"), "{text}");
     let nothing = Report::of(&Analysis::new(engine::config()), &ReportInput::for_source("tap"));
     insta::assert_snapshot!("everything_seen_as_text", text_of(&everything));
     insta::assert_snapshot!("sends_seen_as_json", sends.to_json());
@@ -273,6 +300,19 @@ fn markdown_cuts_no_headline() {
     let mut report = everything_seen();
     report.findings[0].summary = "word ".repeat(200);
     assert!(report.to_markdown(&Clock::of(&report, None)).contains(&report.findings[0].summary));
+}
+
+#[test]
+fn markdown_lists_or_counts_all_positions_of_lost_tokens() {
+    let mut report = everything_seen();
+    let line = &mut report.losses.confirmed.as_mut().expect("losses").lines[0];
+    let every_other = |position: u32| LostRange { tokens: [2 * position; 2], chunks: None, ids: Vec::new() };
+    line.ranges = (1..=200).map(every_other).collect();
+    let whole = report.to_markdown(&Clock::of(&report, None));
+    assert!(whole.contains("| 2, 4, 6,") && whole.contains(", 398, 400 |"), "{whole}");
+    report.losses.confirmed.as_mut().expect("losses").lines[0].ranges.extend((201..=209).map(every_other));
+    let counted = report.to_markdown(&Clock::of(&report, None));
+    assert!(counted.contains(", 398, 400, and 9 more ranges |"), "{counted}");
 }
 
 #[test]
