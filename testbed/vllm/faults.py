@@ -9,7 +9,16 @@ import uuid
 from pathlib import Path
 
 from ..real.compare import Checks
-from ..real.faults import LONG_PROMPT_WORDS, RAN, SECONDS, SHARE_OF_TTFT, healthy_rows, silent_engine, stopped_receiver
+from ..real.faults import (
+    LONG_PROMPT_WORDS,
+    RAN,
+    SECONDS,
+    SHARE_OF_TTFT,
+    healthy_rows,
+    silent_engine,
+    stopped_receiver,
+    stopped_with_requests,
+)
 
 HOP = "engine-core->api-server"
 API_SERVER = "(api-server|API server)"
@@ -19,7 +28,7 @@ SILENT, SILENT_BUT_BUSY = silent_engine("engine core", r"\d"), silent_engine("en
 NAMES = {
     "API server": f"{stopped_receiver(API_SERVER, HOP)}"
     rf"|{SHARE_OF_TTFT}in the (server's socket|{API_SERVER} before dispatch): .*; the {API_SERVER} was stopped then",
-    "engine core": f"{SILENT}|{stopped_receiver('engine[ -]core', 'api-server->engine-core')}",
+    "engine core": f"{SILENT}|{stopped_receiver('engine[ -]core', 'api-server->engine-core')}|{stopped_with_requests('engine[ -]core')}",
     "busy loop": rf"the {API_SERVER} thread \(\d+/\d+\) was on CPU \d+ % of the time while \d+ frames? waited on {HOP}"
     rf"|first tokens waited up to {SECONDS} between .*on {HOP} \(the {API_SERVER} was CPU-bound"
     rf"|{SHARE_OF_TTFT}in the {API_SERVER} before dispatch: .*; the {API_SERVER} (ran|was on CPU) {RAN} %",
