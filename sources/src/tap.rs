@@ -19,7 +19,9 @@ use zmq_tap::relay::{
     RelayOptions, RelayStats, Signal, Unread,
 };
 
-use crate::translate::{Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, Translator, report_missed};
+use crate::translate::{
+    Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed,
+};
 pub use source::lower_priority;
 use tapped::{RelayHops, Tapped};
 
@@ -288,21 +290,31 @@ impl Tap {
     ) {
         let RelayedFrame { id, read_at: at, bytes, .. } = frame;
         self.hops.announce_hop(id.hop, at, sink);
-        let mut requests = Vec::new();
+        let mut requests = self.translator.take_request_list();
         let content = match parts {
             Ok(parts) => {
-                let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
-                self.translator.read_requests(&parts, &mut requests)
+                let (excerpts, count) = read_parts(parts);
+                self.translator.read_requests(&excerpts[..count], &mut requests)
             }
             Err(reason) => Err(Refused { reason: NOT_KEPT, detail: reason.to_owned() }),
         };
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        self.translator.recycle_requests(requests);
     }
 
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
     pub fn name_hop(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
         self.hops.name_hop(listen, ends, at, sink);
     }
+}
+
+/// The parts of a message to the scheduler that are read, and their number.
+fn read_parts<'m>(parts: &[&'m [u8]]) -> ([Excerpt<'m>; REQUEST_PARTS], usize) {
+    let mut excerpts = [Excerpt::whole(&[]); REQUEST_PARTS];
+    for (excerpt, part) in excerpts.iter_mut().zip(parts) {
+        *excerpt = Excerpt::whole(part);
+    }
+    (excerpts, parts.len().min(REQUEST_PARTS))
 }
 
 /// Clients of one HTTP server. Bytes that the relay passes to them become deliveries. The relay limits their number.
