@@ -19,12 +19,15 @@ use zmq_tap::relay::{
     RelayOptions, RelayStats, Signal, Unread,
 };
 
-use crate::translate::{Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, Translator, report_missed};
+use crate::translate::{
+    Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed,
+};
 pub use source::lower_priority;
 use tapped::{RelayHops, Tapped};
 
 /// A pair of endpoints, with advance knowledge of the hop between them.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the hop, read by its name")]
 pub struct TapHop {
     /// The listening endpoint and the upstream.
     pub pair: Pair,
@@ -38,8 +41,10 @@ pub struct TapHop {
     pub origin: bool,
     /// Whether the hop is the last on the path, so that its receiver is the tokenizer.
     pub last: bool,
-    /// Whether it leads to the scheduler.
+    /// Whether it is known to lead to the scheduler.
     pub carries_requests: bool,
+    /// Whether its messages may show that it leads to the scheduler, in both directions.
+    pub finds_requests: bool,
     /// Receiver's endpoint for reports, where it differs from the upstream.
     pub endpoint: Option<String>,
 }
@@ -55,6 +60,7 @@ impl TapHop {
             origin: false,
             last: false,
             carries_requests: false,
+            finds_requests: false,
             endpoint: None,
         }
     }
@@ -264,10 +270,10 @@ impl Tap {
             }
             Payload::NotKept(_) => Err(NOT_KEPT),
         };
-        let hop = &self.hops.tapped[usize::from(id.hop.0)].hop;
-        if hop.carries_requests {
+        if self.is_for_scheduler(id.hop, parts) {
             return self.emit_requests(frame, parts, sink);
         }
+        let hop = &self.hops.tapped[usize::from(id.hop.0)].hop;
         // Clocks of two machines are not comparable.
         let observed_by = match hop.pair.listen {
             Endpoint::Path(_) | Endpoint::Abstract(_) => ObservedBy::LocalSend,
@@ -279,6 +285,26 @@ impl Tap {
         self.translator.translate_message(message, &mut self.hops, clients, sink);
     }
 
+    /// Whether a message on this hop goes to the scheduler. If the hop is not known to lead there, the first message that names new
+    /// requests shows it. `parts` are those of the message, or the reason why they were not kept.
+    fn is_for_scheduler(&mut self, hop: HopId, parts: Result<&[&[u8]], &'static str>) -> bool {
+        let tapped = &self.hops.tapped[usize::from(hop.0)];
+        if tapped.hop.carries_requests {
+            return true;
+        }
+        // No hop carries both, so output ends the search.
+        if tapped.has_carried_output || !tapped.hop.finds_requests {
+            return false;
+        }
+        let Ok(parts) = parts else { return false };
+        let (excerpts, count) = read_parts(parts);
+        let is_found = self.translator.names_new_requests(&excerpts[..count]);
+        if is_found {
+            self.hops.record_found_requests(hop);
+        }
+        is_found
+    }
+
     /// Emits the requests in a message to the scheduler. `parts` are its parts, or the reason why they were not kept.
     fn emit_requests(
         &mut self,
@@ -288,21 +314,31 @@ impl Tap {
     ) {
         let RelayedFrame { id, read_at: at, bytes, .. } = frame;
         self.hops.announce_hop(id.hop, at, sink);
-        let mut requests = Vec::new();
+        let mut requests = self.translator.take_request_list();
         let content = match parts {
             Ok(parts) => {
-                let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
-                self.translator.read_requests(&parts, &mut requests)
+                let (excerpts, count) = read_parts(parts);
+                self.translator.read_requests(&excerpts[..count], &mut requests)
             }
             Err(reason) => Err(Refused { reason: NOT_KEPT, detail: reason.to_owned() }),
         };
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        self.translator.recycle_requests(requests);
     }
 
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
     pub fn name_hop(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
         self.hops.name_hop(listen, ends, at, sink);
     }
+}
+
+/// The parts of a message to the scheduler that are read, and their number.
+fn read_parts<'m>(parts: &[&'m [u8]]) -> ([Excerpt<'m>; REQUEST_PARTS], usize) {
+    let mut excerpts = [Excerpt::whole(&[]); REQUEST_PARTS];
+    for (excerpt, part) in excerpts.iter_mut().zip(parts) {
+        *excerpt = Excerpt::whole(part);
+    }
+    (excerpts, parts.len().min(REQUEST_PARTS))
 }
 
 /// Clients of one HTTP server. Bytes that the relay passes to them become deliveries. The relay limits their number.
@@ -468,5 +504,46 @@ mod tests {
     fn text_is_not_compared_after_missed_messages() {
         assert_eq!(delivered_tokens(0), [1]);
         assert_eq!(delivered_tokens(1), [0], "text only");
+    }
+
+    const REQUEST: &[u8] = include_bytes!("../../zmq-tap/fixtures/messages/0.5.23/req_text.pkl");
+    const OUTPUT: &[u8] = include_bytes!("../../zmq-tap/fixtures/messages/0.5.23/skip_first_1rid.pkl");
+
+    /// Announced hops, each with whether it carries requests, and the messages to the scheduler, after these messages have crossed a hop.
+    fn announced(tapped: TapHop, direction: Direction, messages: &[&'static [u8]]) -> Vec<String> {
+        let options = RelayOptions { formats: engines::FORMATS, ..RelayOptions::default() };
+        let mut tap = Tap::start(vec![tapped], options).expect("the tap starts");
+        let mut announced = Vec::new();
+        for (seq, message) in (0..).zip(messages) {
+            let [read_at, written_at] = [MonoNs(seq * 1_000), MonoNs(seq * 1_000 + 1)];
+            let payload = Payload::Whole((*message).into());
+            let what = Observed::Frame { direction, seq, read_at, written_at, bytes: message.len() as u64, payload };
+            tap.translate_observation(Observation { pair: 0, lane: 0, what }, &mut |event| match &event.what {
+                What::Hop(hop) => announced.push(format!("{} {}", hop.ends, hop.carries_requests)),
+                What::Dispatched(dispatch) => announced.push(format!("{:?}", dispatch.kind)),
+                _ => {}
+            });
+        }
+        announced
+    }
+
+    fn named_hop(name: &str, carries_requests: bool) -> TapHop {
+        let ends = Some(Ends::from(name).to_owned());
+        TapHop { ends, carries_requests, finds_requests: true, ..hop("tcp") }
+    }
+
+    #[test]
+    fn requests_are_found_by_name_or_content_in_either_direction() {
+        let unnamed = TapHop { finds_requests: true, ..hop("tcp") };
+        let of_unnamed = announced(unnamed.clone(), Direction::Forward, &[REQUEST, REQUEST]);
+        assert_eq!(of_unnamed, ["connector->upstream true", "Requests", "Requests"]);
+        // A scheduler that connects to receive requests, and a name for either direction.
+        for named in [named_hop("tokenizer->scheduler", true), named_hop("scheduler->tokenizer", false)] {
+            let of_named = announced(named, Direction::Backward, &[REQUEST]);
+            assert_eq!(of_named, ["tokenizer->scheduler true", "Requests"]);
+        }
+        let after_output = announced(unnamed, Direction::Forward, &[OUTPUT, REQUEST]);
+        assert_eq!(after_output, ["scheduler->upstream false"]);
+        assert_eq!(announced(hop("tcp"), Direction::Forward, &[REQUEST]), ["connector->upstream false"]);
     }
 }

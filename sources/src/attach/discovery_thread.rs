@@ -307,7 +307,8 @@ impl Search {
             for process in &engine.processes {
                 self.libraries.read_libraries_of(process.id.pid, process.inner_server);
             }
-            let found_engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
+            let mut found_engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
+            search.set_unique_name(&mut found_engine);
             if search.accepts_name(&found_engine.traits) {
                 found.push(found_engine);
             } else if found_engine.traits.port.is_none() {

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{Engine, Watcher};
+use probe_user::discover::Watcher;
 use serde_json::Value;
 use session::{About, EngineIdentity, Flow, LiveSource, OwnUsage};
 use trace::event::{Event, Missed, MissedCause, What};
 use trace::{MonoNs, SamplingCost};
 
-use super::engine_names::EngineNames;
+use super::engine_names::{EngineNames, NamedEngines, SelectedEngines};
 use super::engine_search::FoundEngine;
 use super::hop_ids::HopIds;
 use super::inbox::RunId;
@@ -100,19 +100,23 @@ impl EngineState {
 }
 
 impl EngineRuns {
-    /// Attaches to these engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that
+    /// Attaches to the `selected` engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that
     /// start later get a run from [`Self::next_run`]. Fails if no engine can be attached.
     pub fn attach(
         watcher: Watcher,
-        engines: Vec<Engine>,
+        selected: SelectedEngines,
         options: AttachOptions,
         engine_search: Option<EngineNames>,
     ) -> anyhow::Result<(Self, Vec<EngineRun>)> {
+        let SelectedEngines { engines, mut named } = selected;
+        // In the order in which the runs are added, so that their numbers are the same.
         let mut found = Vec::new();
         for engine in engines {
-            found.push(FoundEngine::inspect(engine, options.may_read_tokenizers()));
+            let mut engine = FoundEngine::inspect(engine, options.may_read_tokenizers());
+            named.set_unique_name(&mut engine);
+            found.push(engine);
         }
-        let search = engine_search.map(|names| names.into_search(&options, &found));
+        let search = engine_search.map(|names| names.into_search(&options, &found, named));
         let run_count = found.len().min(usize::from(options.max_engines.0));
         let beyond_limit = found.split_off(run_count);
         // The node is what all runs share. It keeps the engines that get no run, to report them.
@@ -156,7 +160,7 @@ impl EngineRuns {
     pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
         open_files::raise_limit(open_files::DISCOVERY);
         let none_found = [];
-        let search = names.into_search(&options, &none_found);
+        let search = names.into_search(&options, &none_found, NamedEngines::default());
         let no_watcher = None;
         let node = start_node(no_watcher, &none_found, Some(search), &options)?;
         // Loaded before there is an engine, to attach to it quickly. An error comes again when the engine is there, and is reported then.

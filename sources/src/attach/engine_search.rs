@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use probe_user::discover::{self, Engine, PickError, ProcessId, Topology};
 use probe_user::egress::{ListeningPorts, ListeningSockets};
 
+use super::engine_names::NamedEngines;
 use super::response_id_reader_of;
 
 /// Maximum length of the name of a model, in characters.
@@ -41,6 +42,9 @@ pub(super) fn find_ports(sockets: &mut ListeningSockets, pid: u32) -> Ports {
 pub struct EngineTraits {
     /// Its kind with the port that it serves, otherwise with its model and rank, otherwise with its main process.
     pub name: String,
+    /// The name, with a number if another engine has the same one. Without a number where no engine is selected by name, because runs then
+    /// number equal names themselves.
+    pub(super) unique_name: String,
     /// Port of its HTTP server, if known.
     pub port: Option<u16>,
     /// Last part of the name of its model, if known.
@@ -63,7 +67,8 @@ impl EngineTraits {
         // The first process whose namespace is known stands for the engine. An id of 0 is unknown.
         let mut namespaces = ports.values().flatten().map(|listening| listening.network_namespace);
         let network_namespace = namespaces.find(|id| *id > 0);
-        Self { name: name_engine(engine, port, model.as_deref()), port, model, network_namespace }
+        let name = name_engine(engine, port, model.as_deref());
+        Self { unique_name: name.clone(), name, port, model, network_namespace }
     }
 
     /// Traits of an engine without a port.
@@ -71,6 +76,7 @@ impl EngineTraits {
     pub(super) fn for_test(name: &str, model: Option<&str>, network_namespace: u64) -> Self {
         Self {
             name: name.to_owned(),
+            unique_name: name.to_owned(),
             port: None,
             model: model.map(str::to_owned),
             network_namespace: Some(network_namespace),
@@ -163,8 +169,10 @@ fn receives_messages_at(engine: &Engine, port: u16) -> bool {
 /// Engines that the search has found so far, and processes that may become one.
 #[derive(Default)]
 pub(super) struct EngineSearch {
-    /// Names to which the search is restricted; empty for all engines.
+    /// Unique names to which the search is restricted; empty for all engines.
     names: BTreeSet<String>,
+    /// The engines found so far, which number those of equal names.
+    named: NamedEngines,
     pub(super) may_read_tokenizers: bool,
     /// Processes that looked like engines at the last search.
     settling: Vec<SeenProcesses>,
@@ -199,9 +207,9 @@ fn is_complete(
 }
 
 impl EngineSearch {
-    /// A search for the engines with these names, or for all if there are none.
-    pub(super) fn new(names: BTreeSet<String>, may_read_tokenizers: bool) -> Self {
-        Self { names, may_read_tokenizers, ..Self::default() }
+    /// A search for the engines with these names, or for all if there are none. The `named` engines keep their names.
+    pub(super) fn new(names: BTreeSet<String>, named: NamedEngines, may_read_tokenizers: bool) -> Self {
+        Self { names, named, may_read_tokenizers, ..Self::default() }
     }
 
     /// Makes later searches pass over this engine while it runs.
@@ -209,9 +217,16 @@ impl EngineSearch {
         self.found_processes.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
     }
 
+    /// Gives an engine its unique name, if engines are looked for by name. Otherwise runs number equal names themselves.
+    pub(super) fn set_unique_name(&mut self, found: &mut FoundEngine) {
+        if !self.names.is_empty() {
+            self.named.set_unique_name(found);
+        }
+    }
+
     /// Whether engines of this name are looked for. A search for names must see the port of an engine, which may open late.
     pub(super) fn accepts_name(&self, traits: &EngineTraits) -> bool {
-        self.names.is_empty() || self.names.contains(&traits.name)
+        self.names.is_empty() || self.names.contains(&traits.unique_name)
     }
 
     /// Makes the next search return this engine again.
@@ -226,6 +241,7 @@ impl EngineSearch {
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         // An engine that has exited is found again when it has started again.
         self.found_processes.retain(|id, _| topology.processes().any(|process| process.id == *id));
+        self.named.note_exits(topology);
         let settling_before = std::mem::take(&mut self.settling);
         let mut complete = Vec::new();
         for engine in self.pick_engines(topology)? {

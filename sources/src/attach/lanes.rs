@@ -11,12 +11,14 @@ use trace::event::{DispatchKind, Event, Missed, MissedCause, PairMessage, Receiv
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::known_rooms::KnownRooms;
-use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, REQUEST_PARTS, excerpt};
+use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt};
 use super::observability::Observability;
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 pub(super) use crate::translate::Sink;
-use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translator, report_missed};
+use crate::translate::{
+    Clients, DispatchedMessage, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed,
+};
 
 /// Time after a message during which there is traffic.
 const TRAFFIC_WINDOW_NS: u64 = 1_000_000_000;
@@ -209,11 +211,7 @@ impl Lanes {
         if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
-        // Output may contain aborts and control messages, but no requests.
-        let parts = [excerpt(message.bytes, message.payload)];
-        let mut requests = Vec::new();
-        let content = self.translator.read_requests(&parts, &mut requests);
-        !requests.is_empty() && content != Ok(DispatchKind::Aborts)
+        self.translator.names_new_requests(&[excerpt(message.bytes, message.payload)])
     }
 
     /// Processes a message to the scheduler, or a part of one. Of its requests, only the ids and rooms are read. A room is the number that
@@ -222,7 +220,7 @@ impl Lanes {
         let Call { socket, at, .. } = message.call;
         let complete = RequestMessage::complete_with(message, frame, &mut self.multiparts);
         let Some(RequestMessage { number, bytes, parts, part_count }) = complete else { return };
-        let mut requests = Vec::new();
+        let mut requests = self.translator.take_request_list();
         let content = self.translator.read_requests(&parts[..part_count], &mut requests);
         let is_abort = content == Ok(DispatchKind::Aborts);
         // An abort names a request whose room is known already.
@@ -233,11 +231,12 @@ impl Lanes {
         }
         // Only a message that names requests shows that this lane carries them.
         let names_requests = is_abort || !requests.is_empty();
-        let Some(hop) = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink) else {
-            return;
-        };
-        let id = FrameId::new(hop, self.paths.ids.generation, number);
-        DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        let hop = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink);
+        if let Some(hop) = hop {
+            let id = FrameId::new(hop, self.paths.ids.generation, number);
+            DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        }
+        self.translator.recycle_requests(requests);
     }
 
     /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in

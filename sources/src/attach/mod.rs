@@ -50,7 +50,7 @@ use trace::event::Event;
 pub use background::{StartUp, Unattached};
 use cpu::CpuWatch;
 use delivery::ReadCounts;
-pub use engine_names::EngineNames;
+pub use engine_names::{EngineNames, SelectedEngines};
 pub use engine_run::{EngineRun, EngineRuns, EngineState};
 pub use engine_search::{EngineLimit, EngineTraits};
 use inbox::RunId;

@@ -7,10 +7,10 @@ use probe_user::matcher::FrameRef;
 use probe_user::{Message, SocketId};
 use trace::MonoNs;
 
+use crate::translate::REQUEST_PARTS;
+
 /// Maximum number of multipart messages remembered per lane until their parts are received.
 const IN_FLIGHT: usize = 4096;
-/// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
-pub(super) const REQUEST_PARTS: usize = 3;
 
 /// Length of the part that states the type of a request, in bytes.
 const REQUEST_TYPE_BYTES: u64 = 1;

@@ -10,6 +10,7 @@ use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 
 use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of};
 use super::discovery_thread::DiscoveryThread;
+use super::engine_names::{are_same_name, number_name};
 use super::engine_search::{EngineLimit, EngineTraits, FoundEngine};
 use super::inbox::{Inbox, RunId};
 use super::python::PythonWatch;
@@ -110,14 +111,12 @@ impl Node {
     /// Name for a run of the engine. Adds a number if another run has the same name, which happens with several network namespaces, or with
     /// several engines of one model.
     fn unused_name(&self, engine: &EngineTraits) -> String {
-        let mut name = engine.name.clone();
-        // Names count as the same if recordings of both would get the same file name.
-        let mut number = 2;
-        while self.runs.values().any(|entry| as_in_file_name(&entry.name).eq(as_in_file_name(&name))) {
-            name = format!("{}-{number}", engine.name);
-            number += 1;
+        let is_used = |name: &str| self.runs.values().any(|entry| are_same_name(&entry.name, name));
+        // The name by which the user has selected it, if it was.
+        if !is_used(&engine.unique_name) {
+            return engine.unique_name.clone();
         }
-        name
+        number_name(&engine.name, is_used)
     }
 
     /// Whether more than one engine has a run.
@@ -136,7 +135,7 @@ impl Node {
         if !self.is_full() {
             return None;
         }
-        let unwatched: Vec<&str> = self.engines_without_run().map(|engine| engine.name.as_str()).collect();
+        let unwatched: Vec<&str> = self.engines_without_run().map(|engine| engine.unique_name.as_str()).collect();
         if unwatched.is_empty() {
             return None;
         }
@@ -178,7 +177,7 @@ impl Node {
         let is_only_run = !self.has_several_runs();
         let entry = self.runs.get_mut(&run)?;
         if is_only_run {
-            entry.name.clone_from(&found.traits.name);
+            entry.name.clone_from(&found.traits.unique_name);
         }
         entry.engine = Some(found.traits.clone());
         Some(found)
@@ -471,11 +470,6 @@ impl Node {
 struct SharedProcess {
     pid: u32,
     run: RunId,
-}
-
-/// Characters of a name as in the file names of recordings: letters, digits and dots, with a hyphen for any other character.
-fn as_in_file_name(name: &str) -> impl Iterator<Item = char> {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
 }
 
 #[cfg(test)]

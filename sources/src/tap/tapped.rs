@@ -11,6 +11,7 @@ use zmq_tap::relay::{Direction, Endpoint};
 
 /// One direction of a pair.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the direction, read by its name")]
 pub(super) struct Tapped {
     pub(super) hop: TapHop,
     pub(super) ends: Ends<Box<str>>,
@@ -22,6 +23,8 @@ pub(super) struct Tapped {
     /// Whether all other pairs are HTTP.
     pub(super) is_only_zmq_hop: bool,
     pub(super) carries: SocketFormat,
+    /// A message with output of requests has crossed it.
+    pub(super) has_carried_output: bool,
     /// Number of handshakes that the sending side of this direction refused.
     pub(super) rejected_handshakes: u64,
     /// Number of connections that the upstream did not accept; counted in the forward direction.
@@ -61,6 +64,7 @@ impl Tapped {
             is_announced: false,
             is_only_zmq_hop: false,
             carries: SocketFormat::default(),
+            has_carried_output: false,
             rejected_handshakes: 0,
             refused_connections: 0,
         }
@@ -109,7 +113,9 @@ impl RelayHops {
         }
         tapped.is_announced = true;
         let TapHop { further_capabilities, worker, origin, last, carries_requests, .. } = tapped.hop;
-        let are_deliveries_visible = self.are_deliveries_visible && tapped.leads_to_clients(self.formats);
+        // Requests are delivered to nobody, even on the only hop.
+        let may_show_deliveries = self.are_deliveries_visible && !carries_requests;
+        let are_deliveries_visible = may_show_deliveries && tapped.leads_to_clients(self.formats);
         let capabilities = Capabilities {
             sent: true,
             // Events of requests do not have the time of forwarding.
@@ -122,6 +128,20 @@ impl RelayHops {
         let endpoint = &tapped.endpoint;
         let hop = Hop { endpoint, worker, origin, last, carries_requests, ..Hop::new(id, ends, capabilities) };
         sink(&Event::new(at, What::Hop(hop)));
+    }
+
+    /// Notes that requests have been found on a hop. Its next message announces it as one that carries requests.
+    pub(super) fn record_found_requests(&mut self, id: HopId) {
+        // The two directions of a pair have adjacent ids, the forward one an even id.
+        let opposite = &self.tapped[usize::from(id.0 ^ 1)];
+        // The user names a pair by the direction of its messages. That is the backward one if the scheduler connects to receive requests.
+        let name_of_requests = opposite.hop.carries_requests.then(|| opposite.ends.clone());
+        let tapped = &mut self.tapped[usize::from(id.0)];
+        if let Some(ends) = name_of_requests {
+            tapped.ends = ends;
+        }
+        tapped.hop.carries_requests = true;
+        tapped.is_announced = false;
     }
 
     /// Announces a changed hop again, if it was announced.
@@ -176,8 +196,10 @@ impl Hops for RelayHops {
         at: MonoNs,
         sink: Sink<'_>,
     ) -> Option<FrameId> {
-        if let Some(MessageContent { kind, .. }) = content {
-            self.tapped[usize::from(id.hop.0)].name_ends_by_kind(kind, self.formats);
+        if let Some(MessageContent { kind, has_chunks }) = content {
+            let tapped = &mut self.tapped[usize::from(id.hop.0)];
+            tapped.has_carried_output |= has_chunks;
+            tapped.name_ends_by_kind(kind, self.formats);
         }
         self.announce_hop(id.hop, at, sink);
         Some(id)

@@ -14,6 +14,9 @@ use trace::{FrameId, HopId, MonoNs, ThreadId, fault};
 pub use clients::Clients;
 use engine::EngineProperties;
 
+/// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
+pub(crate) const REQUEST_PARTS: usize = 3;
+
 pub(crate) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
 
 /// Finds, names and announces the hops of messages.
@@ -100,6 +103,8 @@ pub(crate) struct Translator {
     shows_ids: bool,
     /// Index of the format of the last message to the scheduler.
     last_requests_format: usize,
+    /// Memory for the requests of the next message to the scheduler.
+    request_memory: Vec<DispatchedRequest<'static>>,
 }
 
 impl Translator {
@@ -112,6 +117,7 @@ impl Translator {
             forms: Vec::new(),
             shows_ids: false,
             last_requests_format: 0,
+            request_memory: Vec::new(),
         }
     }
 
@@ -144,6 +150,29 @@ impl Translator {
     /// The forms of messages so far.
     pub(crate) fn forms(&self) -> &[Form] {
         &self.forms
+    }
+
+    /// An empty list for the requests of a message. [`Self::recycle_requests`] takes its memory back for the next message, so that none
+    /// needs an allocation.
+    pub(crate) fn take_request_list<'a>(&mut self) -> Vec<DispatchedRequest<'a>> {
+        std::mem::take(&mut self.request_memory)
+    }
+
+    /// Keeps the memory of a list for the next message. The standard library collects a vector's own iterator in place, so only the
+    /// lifetime changes.
+    pub(crate) fn recycle_requests(&mut self, mut requests: Vec<DispatchedRequest<'_>>) {
+        requests.clear();
+        self.request_memory = requests.into_iter().map(|_| unreachable!("the list was cleared")).collect();
+    }
+
+    /// Whether a message names new requests to the scheduler, as far as it was captured. Output may contain aborts and control messages,
+    /// but no such requests.
+    pub(crate) fn names_new_requests(&mut self, parts: &[Excerpt<'_>]) -> bool {
+        let mut requests = self.take_request_list();
+        let content = self.read_requests(parts, &mut requests);
+        let names_new = !requests.is_empty() && content != Ok(DispatchKind::Aborts);
+        self.recycle_requests(requests);
+        names_new
     }
 
     /// Reads a message to the scheduler in the format of any known engine. Returns what it asks for, and fills `requests` with the requests
@@ -312,5 +341,27 @@ fn count_form(forms: &mut Vec<Form>, shape: &Shape) {
     match known {
         Some(form) => form.frames += 1,
         None => forms.push(Form { class, codec, schema, frames: 1 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BATCH: &[u8] = include_bytes!("../../../zmq-tap/fixtures/messages/0.5.23/req_batch_3rid.pkl");
+
+    #[test]
+    fn messages_to_the_scheduler_share_one_list_of_requests() {
+        let mut translator = Translator::new(engines::FORMATS, 1 << 20);
+        let mut memory_of_message = || {
+            let mut requests = translator.take_request_list();
+            let kind = translator.read_requests(&[Excerpt::whole(BATCH)], &mut requests).expect("requests");
+            assert_eq!((kind, requests.len()), (DispatchKind::Requests, 3));
+            let memory = (requests.as_ptr().addr(), requests.capacity());
+            translator.recycle_requests(requests);
+            memory
+        };
+        let first = memory_of_message();
+        assert_eq!(memory_of_message(), first);
     }
 }

@@ -150,6 +150,13 @@ fn names_of_pairs(args: &Args) -> Vec<Option<&String>> {
     names
 }
 
+/// Whether a hop of this name leads to a process that generates tokens, so that requests cross it.
+fn leads_to_scheduler(ends: Ends<&str>) -> bool {
+    let mut roles = engines::DISCOVERED.iter().flat_map(|engine| engine.roles());
+    // A name without an arrow stands at both ends.
+    ends.from != ends.to && roles.any(|role| role.is_source() && role.word() == ends.to)
+}
+
 /// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given. Fails if their numbers differ.
 fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let listens = args.listen.len();
@@ -166,11 +173,27 @@ fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let mut hops = Vec::new();
     for (index, (listen, upstream)) in args.listen.iter().zip(&args.upstream).enumerate() {
         let pair = Pair { listen: listen.clone(), upstream: upstream.clone() };
+        let ends = names[index].map(|name| Ends::from(name.as_str()));
         hops.push(TapHop {
-            ends: names[index].map(|name| Ends::from(name.as_str()).to_owned()),
+            ends: ends.map(|ends| ends.to_owned()),
             worker: worker_number(&names, index),
+            carries_requests: ends.is_some_and(leads_to_scheduler),
+            // A pair may have no name, or one for messages in the other direction.
+            finds_requests: true,
             ..TapHop::new(pair)
         });
     }
     Ok(hops)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_shows_whether_requests_cross_the_hop() {
+        let names = ["tokenizer->scheduler", "api-server->engine-core", "scheduler->tokenizer", "scheduler", "a->b"];
+        let carry_requests = names.map(|name| leads_to_scheduler(Ends::from(name)));
+        assert_eq!(carry_requests, [true, true, false, false, false]);
+    }
 }

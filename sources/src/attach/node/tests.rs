@@ -71,6 +71,21 @@ fn engines_with_equal_names_have_runs_of_different_names_from_the_start() {
     assert_eq!([node.name_of(first), node.name_of(second)], ["sglang:qwen_2", "sglang:qwen-2-2"], "one file name");
 }
 
+#[test]
+fn a_run_has_the_numbered_name_by_which_its_engine_was_selected() {
+    let mut node = node(EngineLimit::default());
+    let selected = |pid: u32| {
+        let mut engine = found_in(2, "sglang:30000", "qwen", pid);
+        engine.traits.unique_name = "sglang:30000-2".to_owned();
+        engine
+    };
+    let run = watch(&mut node, &selected(2));
+    assert_eq!((node.name_of(run), node.shared_name(run)), ("sglang:30000-2", Some("sglang:30000")));
+    end(&mut node, run);
+    node.discovery.found = vec![selected(3)];
+    assert_eq!((taken_pid(&mut node, run), node.name_of(run)), (Some(3), "sglang:30000-2"));
+}
+
 fn lost(count: u64) -> String {
     format!("{:?}", Observation::Lost { cause: Loss::RingFull, count })
 }

@@ -43,8 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
 
-    /// Watch the engine with this name only: its kind and port, as sglang:30000 or vllm:8000. Repeatable. The names are printed
-    /// when several engines are watched.
+    /// Watch the engine with this name only: its kind and port, as sglang:30000 or vllm:8000. A further engine of the same port, in
+    /// another network namespace, has a number: sglang:30000-2. Repeatable. The names are printed when several engines are watched.
     #[arg(long, value_name = "NAME", conflicts_with = "pid")]
     engine: Vec<String>,
 
