@@ -3,12 +3,9 @@
 use trace::words::{count, plural};
 
 use super::measure::{Judged, relative_change};
-use super::problem_outcome::{LEAST_DEPENDENT_COUNT, LEAST_FACTOR_WITHOUT_SLOTS};
+use super::problem_outcome::{LEAST_DEPENDENT_COUNT, LEAST_FACTOR_WITHOUT_SLOTS, LOST_OF_ALL};
 use super::{ChangeVerdict, ComparedMeasure, MeasureUnit};
 use crate::report::Report;
-
-/// Name of the measure.
-pub(super) const LOST_OF_ALL: &str = "tokens lost, of all sent";
 
 /// Smallest number of requests that lost tokens in the run with the larger share. Tokens of one request are lost together, so only requests
 /// show how often it happens. As for quantiles of requests, ten must be affected.

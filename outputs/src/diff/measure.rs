@@ -2,7 +2,6 @@
 
 use trace::words::count;
 
-use super::lost_share;
 use super::mann_whitney::{self, MannWhitney};
 use super::measure_list::{ExactTotals, GoodDirection, Measure, list_measures, live_requests, loaded_slots};
 use super::problem_outcome::{self, DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED};
@@ -77,10 +76,9 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
     let mut compared = judge_measures(measures, &tests, &criteria);
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
-    // Few slots decide little. The waits of all frames and the losses of all tokens may still decide.
+    // Few slots decide little. The waits of all frames may still decide.
     if are_short {
         replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
-        compared.extend(lost_share::compare_lost_shares(a, b));
     }
     let of_whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
     insert_behind_gaps(&mut compared, of_whole_runs);

@@ -256,7 +256,11 @@ impl ComparedMeasure {
 impl Diff {
     /// Compares run `a` with run `b`.
     pub fn of_runs(a: NamedRun<'_>, b: NamedRun<'_>, options: &DiffOptions) -> Self {
-        let measures = measure::compare_measures(a.report, b.report, options);
+        let mut measures = measure::compare_measures(a.report, b.report, options);
+        let short_runs = measure::describe_short_runs(a.report, b.report, options);
+        if short_runs.is_some() {
+            measures.extend(lost_share::compare_lost_shares(a.report, b.report));
+        }
         let outcomes = problem_outcome::judge_problems(a.report, b.report, &measures);
         let findings = finding_change::compare_findings(a.report, b.report);
         let wait = WaitShift::of_runs(a.report, b.report);
@@ -268,7 +272,7 @@ impl Diff {
             verdict: headline::summarise_changes(&ranked, &outcomes, &measures, &patterns),
             outcomes,
             findings,
-            short_runs: measure::describe_short_runs(a.report, b.report, options),
+            short_runs,
             method: problem_outcome::describe_method(options),
             options: *options,
             a: summary_a,

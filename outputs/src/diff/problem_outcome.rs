@@ -6,7 +6,6 @@ use trace::detect::thresholds::GAP_WARNING_NS;
 use trace::stats::Spread;
 use trace::words::{count, duration, names, percent, share};
 
-use super::lost_share::LOST_OF_ALL;
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
 use crate::report::{FaultKind, Gap, Report, TtftReport};
 
@@ -66,6 +65,8 @@ impl ProblemState {
 pub(super) const DROPPED_CONFIRMED: &str = "chunks dropped, confirmed";
 pub(super) const DROPPED_PREDICTED: &str = "chunks dropped, predicted";
 pub(super) const MERGED: &str = "chunks merged";
+/// Name of the measure of lost tokens that needs no slots.
+pub(super) const LOST_OF_ALL: &str = "tokens lost, of all sent";
 /// Measures of proven losses: of all tokens, which needs no slots, then of slots.
 const LOSS_MEASURES: [&str; 2] = [LOST_OF_ALL, DROPPED_CONFIRMED];
 /// Measures of the first-token gap: of all requests, which need no slots, then of slots.

@@ -7,7 +7,7 @@ use probe_user::discover::ProcessId;
 use probe_user::{Loss, Observation};
 use trace::MonoNs;
 
-use super::engine_search::EngineTraits;
+use super::found_engine::EngineTraits;
 use super::inbox::{Inbox, RunId};
 
 /// Time in which a run must have had observations to have a share of lost ones.

@@ -13,7 +13,8 @@ use probe_user::discover::{BlindSpot, DiscoverError, DiscoverOptions, Engine, Pr
 use probe_user::egress::ListeningSockets;
 use probe_user::library::LibraryReader;
 
-use super::engine_search::{EngineSearch, FoundEngine, Ports, find_ports};
+use super::engine_search::EngineSearch;
+use super::found_engine::{FoundEngine, Ports, find_ports};
 use super::inbox::RunId;
 use super::trial::with_remedy;
 

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use probe_user::discover::{Engine, ProcessId, Topology};
 
-use super::AttachOptions;
-use super::engine_search::{EngineSearch, EngineTraits, FoundEngine};
+use super::found_engine::{EngineTraits, FoundEngine};
 
 /// Names of the engines to watch; empty for all of them.
 #[derive(Clone, Debug, Default)]
@@ -23,20 +22,6 @@ pub struct SelectedEngines {
 }
 
 impl EngineNames {
-    /// A search for further engines with these names, which ignores those that were `found`. The `named` engines keep their names.
-    pub(super) fn into_search(
-        self,
-        options: &AttachOptions,
-        found: &[FoundEngine],
-        named: NamedEngines,
-    ) -> EngineSearch {
-        let mut search = EngineSearch::new(self.names, named, options.may_read_tokenizers());
-        for known in found {
-            search.mark_as_found(&known.engine);
-        }
-        search
-    }
-
     /// The engines with these names, or all if there are no names. Reads their command lines and ports. If one of the names is not running,
     /// the error lists those that are.
     pub fn select_engines(&self, engines: Vec<Engine>) -> anyhow::Result<SelectedEngines> {
@@ -173,6 +158,7 @@ fn as_in_file_name(name: &str) -> impl Iterator<Item = char> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::engine_search::EngineSearch;
     use super::super::engine_search::tests::titled;
     use super::*;
 

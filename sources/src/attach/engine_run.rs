@@ -9,7 +9,8 @@ use trace::event::{Event, Missed, MissedCause, What};
 use trace::{MonoNs, SamplingCost};
 
 use super::engine_names::{EngineNames, NamedEngines, SelectedEngines};
-use super::engine_search::FoundEngine;
+use super::engine_search::EngineSearch;
+use super::found_engine::FoundEngine;
 use super::hop_ids::HopIds;
 use super::inbox::RunId;
 use super::node::NodeHandle;
@@ -116,7 +117,7 @@ impl EngineRuns {
             named.set_unique_name(&mut engine);
             found.push(engine);
         }
-        let search = engine_search.map(|names| names.into_search(&options, &found, named));
+        let search = engine_search.map(|names| EngineSearch::for_others(names, &options, &found, named));
         let run_count = found.len().min(usize::from(options.max_engines.0));
         let beyond_limit = found.split_off(run_count);
         // The node is what all runs share. It keeps the engines that get no run, to report them.
@@ -160,7 +161,7 @@ impl EngineRuns {
     pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
         open_files::raise_limit(open_files::DISCOVERY);
         let none_found = [];
-        let search = names.into_search(&options, &none_found, NamedEngines::default());
+        let search = EngineSearch::for_others(names, &options, &none_found, NamedEngines::default());
         let no_watcher = None;
         let node = start_node(no_watcher, &none_found, Some(search), &options)?;
         // Loaded before there is an engine, to attach to it quickly. An error comes again when the engine is there, and is reported then.

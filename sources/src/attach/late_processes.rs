@@ -9,7 +9,7 @@ use trace::MonoNs;
 
 use super::discovery_thread::DiscoveryThread;
 use super::egress::Egress;
-use super::engine_search::Ports;
+use super::found_engine::Ports;
 use super::inbox::RunId;
 use super::lanes::{Lanes, Sink};
 use super::socket_reads::SocketReads;

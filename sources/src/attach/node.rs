@@ -11,7 +11,8 @@ use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of};
 use super::discovery_thread::DiscoveryThread;
 use super::engine_names::{are_same_name, number_name};
-use super::engine_search::{EngineLimit, EngineTraits, FoundEngine};
+use super::engine_search::EngineLimit;
+use super::found_engine::{EngineTraits, FoundEngine};
 use super::inbox::{Inbox, RunId};
 use super::python::PythonWatch;
 
