@@ -146,3 +146,23 @@ fn receives_messages_at(engine: &Engine, port: u16) -> bool {
     let suffix = format!(":{port}");
     engine.hops.iter().any(|hop| hop.endpoint.ends_with(&suffix))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine_search::tests::titled;
+    use super::*;
+
+    #[test]
+    fn an_engine_is_named_by_its_port_otherwise_by_its_process() {
+        let engine = titled(4_000_000, Vec::new());
+        let listening = |ports: &[u16]| {
+            let ports = ListeningPorts { ports: ports.to_vec(), ..ListeningPorts::default() };
+            BTreeMap::from([(4_000_000, Ok(ports))])
+        };
+        assert_eq!(lowest_client_port(&engine, &listening(&[30_007, 30_001])), Some(30_001));
+        assert_eq!(lowest_client_port(&engine, &listening(&[])), None);
+        assert_eq!(name_engine(&engine, Some(30_001), Some("model")), "engine:30001");
+        assert_eq!(name_engine(&engine, None, Some("model")), "engine:model");
+        assert_eq!(name_engine(&engine, None, None), "engine:pid-4000000");
+    }
+}
