@@ -180,6 +180,10 @@ def relayed(tokengap: Path, home: Path, log: Path, folder: Path, flags: list[str
     return unequal(counts)
 
 
+# Requests of a load that the engine may have finished when their client left.
+MAX_ENDED_BEFORE_ABORT = 2
+
+
 def differences(report: dict, truth: list[dict], load: list[str], required: list[set[str]]) -> list[str]:
     """Differences between the report and the clients' counts. The report must have one finding of each set in `required`."""
     rejected = Counter(str(r["status"]) for r in truth if r["status"] != 200)
@@ -193,7 +197,10 @@ def differences(report: dict, truth: list[dict], load: list[str], required: list
         if got != want:
             wrong.append(f"{what}: {got}, but the clients counted {want}")
 
-    equal("requests", [requests["seen"], requests["finished"], requests["aborted"]], [len(truth), len(complete), len(left)])
+    equal("requests", [requests["seen"], requests["aborted"]], [len(truth), len(left)])
+    # The engine may send the end of a request just before the abort of a client that left.
+    if not len(complete) <= requests["finished"] <= len(complete) + MAX_ENDED_BEFORE_ABORT:
+        equal("requests finished", requests["finished"], len(complete))
     equal("responses rejected, by status", report.get("rejected", {}), dict(rejected))
     equal("responses whose clients left", (report["answers"] or {}).get("client_left"), len(left))
     equal("requests joined late or live", [requests["joined_late"], requests["live"]], [0, 0])
