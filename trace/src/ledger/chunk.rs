@@ -165,6 +165,7 @@ impl Ledger {
         };
         let stream = &mut request.streams[stream_index];
         let evidence_before = stream.count.evidence;
+        let was_behind = stream.count.is_behind();
         let mut step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         let evidence = stream.count.evidence;
         let last_lane = std::mem::replace(&mut stream.lane, context.lane);
@@ -174,8 +175,9 @@ impl Ledger {
         if tokens_behind > 0 && chunk.listed.is_some_and(|listed| listed > 0) && is_judged {
             // Counts of a retracted request may restart lower (recomputed embeddings, retried prefills).
             let was_retracted = request.retractions > 0 || chunk.retractions.is_some_and(|retractions| retractions > 0);
-            // A connection keeps its order, so a lower count on it belongs to another request with the same rid.
-            let is_in_order = last_lane == context.lane && stream.count.highest == highest;
+            // A connection keeps its order, so a lower count on it belongs to another request with the same rid. Unless the chunk before
+            // was late itself: several may be.
+            let is_in_order = last_lane == context.lane && stream.count.highest == highest && !was_behind;
             if !was_retracted
                 && !is_in_order
                 && has_rid_alone

@@ -180,6 +180,11 @@ impl StreamCount {
         step
     }
 
+    /// Whether its last chunk had a lower count than one before it.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.last_count < self.highest
+    }
+
     /// Whether its last chunk listed all ids so far although its column has new ids only. It may then mix two requests.
     pub(crate) fn last_chunk_listed_all(&self) -> bool {
         self.contradicting_chunks > 0 && self.evidence != Evidence::Cumulative
