@@ -141,7 +141,7 @@ impl MergedLine {
     }
 }
 
-/// What the engine's log shows, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
+/// Contents of the engine's log, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
 pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();

@@ -35,7 +35,7 @@ pub(super) struct Pod {
     host: Option<String>,
     name: String,
     kind: String,
-    /// What the source has stated last about its run.
+    /// The latest statement of the source about its run.
     last_status: ReportInput,
     /// Both clocks of the source at the start of the run.
     anchor: Option<Anchor>,
@@ -104,7 +104,7 @@ impl Source for Pod {
                 screen.borrow_mut().set_pod(*run_index, self.summary_line(now, session.analysis()));
             }
         }
-        // What arrived with the end is processed first.
+        // Events that arrived with the end are processed first.
         let has_ended = flow == Flow::Idle && self.state == PodState::Ended;
         if has_ended { Flow::Ended } else { flow }
     }
@@ -324,7 +324,7 @@ impl Pod {
         self.problems = self.problems_at(now);
     }
 
-    /// Problems of the connection, and of what came over it.
+    /// Problems of the connection and of its contents.
     fn problems_at(&self, now: Instant) -> Vec<String> {
         let mut problems: Vec<String> = self.connection_problem(now).into_iter().collect();
         if self.reader.lost() > 0 {
@@ -352,7 +352,7 @@ impl Pod {
         problems
     }
 
-    /// What is wrong with the connection to the source in its current state; `None` if nothing is.
+    /// The problem of the connection to the source in its current state; `None` without one.
     fn connection_problem(&self, now: Instant) -> Option<String> {
         let state_age = format_duration((now - self.state_since).as_nanos() as u64);
         match self.state {
