@@ -81,7 +81,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         }
         // No run joins the others while they drain.
         if is_tick_due && drain_deadline.is_none() {
-            runs.extend(options.hooks.join.as_mut().and_then(|join| join()));
+            add_further_runs(runs, &mut options);
             compare_runs(runs, &mut options);
         }
         // After the polls, which may have taken long.
@@ -123,7 +123,11 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         // A screen keeps runs open after their end, until the user ends them.
         let have_all_ended = runs.iter().all(|run| run.flow == Flow::Ended);
         if have_all_ended && (drain_deadline.is_some() || !is_kept_open) {
-            return;
+            // A source whose runs have all ended may have named further ones since the last tick.
+            let must_go_on = drain_deadline.is_none() && add_further_runs(runs, &mut options);
+            if !must_go_on {
+                return;
+            }
         }
         if runs.iter().any(|run| run.flow == Flow::Busy) {
             idle_timer.end_idle_period();
@@ -138,6 +142,14 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             return;
         }
     }
+}
+
+/// Adds the runs that are ready to join the others. Returns whether there were any.
+fn add_further_runs<S>(runs: &mut Vec<Running<S>>, options: &mut RunOptions<'_, S>) -> bool {
+    let Some(join) = &mut options.hooks.join else { return false };
+    let run_count = runs.len();
+    runs.extend(std::iter::from_fn(join));
+    runs.len() > run_count
 }
 
 /// Compares the runs with each other, if the command has a comparison. A panic in the comparison disables it and ends no run.
@@ -380,6 +392,28 @@ mod tests {
         assert_eq!(comparisons, 1);
         assert!(alarms.borrow().len() == 1 && alarms.borrow()[0].contains("comparison"), "{alarms:?}");
         assert!(runs.iter().all(|run| run.source.stopped && !run.session.has_failed()));
+    }
+
+    /// A machine whose engines have all ended names them one after the other.
+    #[test]
+    fn runs_that_join_after_the_first_has_ended_are_not_left_out() {
+        let config = Config::default();
+        let session = || Session::new(&config, Box::new(NoObserver), Sink::none("watch", &config), 0);
+        let ended = || Running::new(Silent { stopped: true }, session());
+        let mut runs = vec![ended()];
+        let mut further_runs = vec![ended(), ended()];
+        let mut join = || further_runs.pop();
+        run_sessions(
+            &mut runs,
+            &Signals::none(),
+            RunOptions {
+                hooks: RunHooks { join: Some(&mut join), ..RunHooks::default() },
+                duration: None,
+                reload: None,
+                alarm: &|_| {},
+            },
+        );
+        assert_eq!(runs.len(), 3);
     }
 
     #[test]
