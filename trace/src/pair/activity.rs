@@ -7,6 +7,7 @@ use super::join::Pair;
 use super::moment::PairMoment;
 use super::request::ServerRequest;
 use crate::clock::MonoNs;
+use crate::detect::thresholds::GAP_WARNING_NS;
 
 use PairMoment::{
     Allocated, DecodeBatch, DecodeFrame, DecodeQueued, DecodeReceived, DecodeRequest, PrefillEnded, PrefillFrame,
@@ -146,9 +147,13 @@ impl PairActivity {
         }
     }
 
-    /// Whether the scheduler of this side did nothing for more than half of a span although it had something to do.
-    pub(super) fn has_stopped(&self, side: PairSide, prefill_server: usize, span: Interval) -> bool {
-        self.activity_of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.stops, span))
+    /// Whether a stop of this side's scheduler explains a wait: it took more than half of `wait`, and the rest is too short to matter.
+    /// The scheduler stopped while it did nothing although it had something to do.
+    pub(super) fn is_wait_explained_by_stop(&self, side: PairSide, prefill_server: usize, wait: Interval) -> bool {
+        let Some(activity) = self.activity_of_side(side, prefill_server) else { return true };
+        // A long prefill looks like a stop, and is only the first part of the wait of those who still wait for memory after it.
+        let rest_ns = wait.ns().saturating_sub(activity.stops.longest_within(wait));
+        takes_most(&activity.stops, wait) && rest_ns < GAP_WARNING_NS
     }
 
     /// Whether it did nothing for more than half of a span.

@@ -112,9 +112,9 @@ impl LegRule {
         on_leg
     }
 
-    /// Whether a scheduler stopped while this request was late. That is a finding of its own server.
+    /// Whether a stop of a scheduler explains why this request was late. That is a finding of its own server.
     fn is_explained_by_stop(&self, late: &LateRequest<'_>, activity: &PairActivity) -> bool {
-        self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span))
+        self.sides.iter().any(|side| activity.is_wait_explained_by_stop(*side, late.prefill_server, late.span))
     }
 
     /// Selects the requests that spent at least `min_ns` more on the rule's leg than the lengths of their prompts explain, in order of

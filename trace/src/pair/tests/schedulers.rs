@@ -129,6 +129,29 @@ fn a_scheduler_that_decodes_is_not_stopped_while_others_wait_for_memory() {
     assert_eq!(kinds(&requests.analyse()), [""; 0], "nothing shows that the scheduler went on");
 }
 
+/// The first prompt takes the prefill server 10 s, which looks like a stop. The others wait longer for memory, each for its own time.
+#[test]
+fn a_long_prefill_explains_no_longer_wait_for_memory() {
+    fn waits(room: u64) -> u64 {
+        if room == 1 { 0 } else { 10_000 + 150 * room }
+    }
+    let full_memory = burst(
+        |room, request| {
+            request.queued = request.queued.map(|at| at + waits(room));
+            prefill_later(waits(room), request);
+            if room == 1 {
+                request.ended = request.ended.map(|at| at + 9_500);
+                transfer_later(9_500, request);
+            }
+        },
+        |room, request| {
+            request.message = request.message.map(|(at, kind)| (at + waits(room), kind));
+            decode_later(if room == 1 { 9_500 } else { waits(room) }, request);
+        },
+    );
+    assert_eq!(kinds(&full_memory), ["decode-allocation"]);
+}
+
 /// A client sends forty requests at once and waits for all. Their transfers overlap, so one stop could explain those of a batch, but not five.
 #[test]
 fn slow_transfers_of_batches_are_found() {
