@@ -1,11 +1,12 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
-//! [`ResponseReader`] recognises the protocol of a connection. A parser of HTTP/1.x, HTTP/2 or a [`StreamProtocol`] finds the body of each
-//! response. `BodyParser` turns a body into [`ResponseElement`]s, and `OpenResponse` turns these into the [`trace::event`]s of the response. No I/O.
+//! [`ResponseReader`] recognises the protocol of a connection. Its `ConnectionParser`, which is one of HTTP/1.x, HTTP/2 or a
+//! [`StreamProtocol`], finds the [`ResponseElement`]s in the bytes. `OpenResponse` turns these into the [`trace::event`]s of a response. No I/O.
 
 mod body_parser;
 mod buffer;
 mod chunked;
+mod connection_parser;
 mod content;
 mod digest;
 mod event;

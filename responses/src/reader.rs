@@ -5,42 +5,24 @@ use std::collections::BTreeMap;
 use trace::MonoNs;
 use trace::event::{AnswerEnd, ArrivalTimes, Event, TraceParent, UnknownArrival};
 
+use super::connection_parser::{ConnectionParser, SINGLE_STREAM};
 use super::event::{EventSink, ResponseElement};
 use super::frontend::TimedResponse;
 use super::http::HttpParser;
 use super::http2::Http2Parser;
 use super::open_response::OpenResponse;
 use super::protocol::{Detected, detect_protocol, find_chunk_with_event};
-use super::{Limits, ParseStream, Server, StreamProtocol, Unreadable};
-
-/// Stream of a connection that carries one response at a time. Only HTTP/2 has others.
-const SINGLE_STREAM: u32 = 0;
+use super::{Limits, Server, StreamProtocol, Unreadable};
 
 /// Reader of the bytes that a server writes on one connection. It starts at any point of the connection.
 #[derive(Debug, Default)]
 pub struct ResponseReader {
     limits: Limits,
     protocols: &'static [StreamProtocol],
-    parser: Parser,
+    parser: ConnectionParser,
     /// Number of bytes since the last readable position.
     skipped_bytes: u64,
-    responses: ConnectionResponses,
-}
-
-#[derive(Debug)]
-enum Parser {
-    /// Searching for a readable position. Holds bytes that are too few to decide.
-    Seeking(Vec<u8>),
-    Http(Box<HttpParser>),
-    Http2(Box<Http2Parser>),
-    Stream(Box<dyn ParseStream>),
-    Unreadable,
-}
-
-/// Responses in progress on a connection.
-#[derive(Debug, Default)]
-struct ConnectionResponses {
-    /// By HTTP/2 stream. Other connections carry one at a time, as [`SINGLE_STREAM`].
+    /// Responses in progress, by HTTP/2 stream. Other connections carry one at a time, as [`SINGLE_STREAM`].
     open: BTreeMap<u32, OpenResponse>,
     /// Arrival of the request that the next response answers; `None` where arrivals are not observed.
     next_arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
@@ -48,12 +30,6 @@ struct ConnectionResponses {
     trace_parent: Option<TraceParent>,
     /// The current response of a frontend, whose responses are only timed.
     timed_response: Option<TimedResponse>,
-}
-
-impl Default for Parser {
-    fn default() -> Self {
-        Self::Seeking(Vec::new())
-    }
 }
 
 impl ResponseReader {
@@ -64,17 +40,16 @@ impl ResponseReader {
 
     /// Creates a reader of a frontend's connection. Its responses are no deliveries.
     pub fn of_frontend() -> Self {
-        let responses = ConnectionResponses { timed_response: Some(TimedResponse::default()), ..Default::default() };
-        Self { responses, ..Self::default() }
+        Self { timed_response: Some(TimedResponse::default()), ..Self::default() }
     }
 
     /// Starts again, for another connection of the same kind.
     pub fn restart(&mut self) {
         // Whether the connection is of a frontend, and whether arrivals are observed, stays.
-        let timed_response = self.responses.timed_response.as_ref().map(|_| TimedResponse::default());
-        let next_arrival = self.responses.next_arrival.map(|_| Err(UnknownArrival::Missed));
-        let responses = ConnectionResponses { next_arrival, timed_response, ..Default::default() };
-        *self = Self { limits: self.limits, protocols: self.protocols, responses, ..Self::default() };
+        let timed_response = self.timed_response.as_ref().map(|_| TimedResponse::default());
+        let next_arrival = self.next_arrival.map(|_| Err(UnknownArrival::Missed));
+        *self =
+            Self { limits: self.limits, protocols: self.protocols, next_arrival, timed_response, ..Self::default() };
     }
 
     /// Also reads these protocols.
@@ -86,61 +61,61 @@ impl ResponseReader {
     /// Also reports when requests reached the server. `unknown`: why that is unknown until [`Self::record_arrival`] is called.
     #[must_use]
     pub fn with_arrivals(mut self, unknown: UnknownArrival) -> Self {
-        self.responses.next_arrival = Some(Err(unknown));
+        self.next_arrival = Some(Err(unknown));
         self
     }
 
     /// Records when the request arrived that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
-        if let Some(response) = self.responses.open.get(&SINGLE_STREAM)
+        if let Some(response) = self.open.get(&SINGLE_STREAM)
             && response.has_begun
         {
             // The request came before the last response has ended (pipelining). Of this and all later requests of the connection, it is
             // unknown which arrived when.
-            if response.is_fully_observed && self.responses.next_arrival.is_some() {
-                self.responses.next_arrival = Some(Err(UnknownArrival::Pipelined));
+            if response.is_fully_observed && self.next_arrival.is_some() {
+                self.next_arrival = Some(Err(UnknownArrival::Pipelined));
             }
             return;
         }
         // `Missed` is the value until an arrival is recorded. A second arrival is ignored: it is of the same request, if the server has
         // written `100 Continue`.
-        if self.responses.next_arrival == Some(Err(UnknownArrival::Missed)) {
-            self.responses.next_arrival = Some(Ok(times));
-            self.responses.trace_parent = trace_parent;
+        if self.next_arrival == Some(Err(UnknownArrival::Missed)) {
+            self.next_arrival = Some(Ok(times));
+            self.trace_parent = trace_parent;
         }
     }
 
     /// Whether the connection is one of a frontend.
     pub fn is_of_frontend(&self) -> bool {
-        self.responses.timed_response.is_some()
+        self.timed_response.is_some()
     }
 
     /// Whether the first event of the worker's stream is still to come, and the engine's id of its request is not known. After that event,
     /// the stream can no longer be joined with its request.
     pub fn lacks_request_id(&self, server: &Server) -> bool {
-        let context = self.responses.open.get(&SINGLE_STREAM).and_then(OpenResponse::context_without_rid);
+        let context = self.open.get(&SINGLE_STREAM).and_then(OpenResponse::context_without_rid);
         context.is_some_and(|context| !server.knows_rid(context))
     }
 
     /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
-        matches!(self.parser, Parser::Unreadable)
+        matches!(self.parser, ConnectionParser::Unreadable)
     }
 
     /// Records that the client has cancelled. Tokens generated from now on are not written and do not count as lost.
     pub fn record_cancel(&mut self) {
-        self.responses.open.entry(SINGLE_STREAM).or_default().record_cancel();
+        self.open.entry(SINGLE_STREAM).or_default().record_cancel();
     }
 
     /// Records that the socket accepted none or only a part of a write.
     pub fn record_short_write(&mut self) {
         // A frontend's responses are only timed.
-        if let Some(response) = &mut self.responses.timed_response {
+        if let Some(response) = &mut self.timed_response {
             return response.writes.record_short_write();
         }
         // The write may be the beginning of the next response, so there must be one to count it for.
-        self.responses.open.entry(SINGLE_STREAM).or_default();
-        self.responses.open.values_mut().for_each(OpenResponse::record_short_write);
+        self.open.entry(SINGLE_STREAM).or_default();
+        self.open.values_mut().for_each(OpenResponse::record_short_write);
     }
 
     /// Records that bytes were not observed, so their content is unknown. The reader searches for the next readable position.
@@ -148,12 +123,14 @@ impl ResponseReader {
         // At least one byte, so that the next readable position is not taken for the start of the connection.
         self.skipped_bytes = self.skipped_bytes.max(1);
         self.parser = match &self.parser {
-            Parser::Unreadable => return,
+            ConnectionParser::Unreadable => return,
             // Such a connection carries one response, so nothing after a gap can be interpreted.
-            Parser::Stream(_) => Parser::Unreadable,
-            Parser::Http(_) | Parser::Http2(_) | Parser::Seeking(_) => Parser::default(),
+            ConnectionParser::Stream(_) => ConnectionParser::Unreadable,
+            ConnectionParser::Http(_) | ConnectionParser::Http2(_) | ConnectionParser::Seeking(_) => {
+                ConnectionParser::default()
+            }
         };
-        self.responses.mark_incomplete(&mut EventSink { at, events });
+        self.report_gap_in_responses(&mut EventSink { at, events });
     }
 
     /// Reads bytes of the server that the kernel has accepted, and passes the events of their responses to `events`. `is_start_of_write`:
@@ -168,7 +145,7 @@ impl ResponseReader {
     ) {
         let sink = &mut EventSink { at, events };
         // While the protocol is not known, bytes that are too few to show it are kept.
-        let Parser::Seeking(kept) = &mut self.parser else {
+        let ConnectionParser::Seeking(kept) = &mut self.parser else {
             return self.parse_bytes(bytes, server, sink);
         };
         let kept = std::mem::take(kept);
@@ -191,23 +168,21 @@ impl ResponseReader {
         server: &mut Server,
         events: &mut dyn FnMut(&Event<'_>),
     ) {
-        let Self { limits, parser, responses, .. } = self;
         let sink = &mut EventSink { at, events };
         // A frontend's responses are only timed.
-        if let Some(response) = &mut responses.timed_response {
+        if let Some(response) = &mut self.timed_response {
             return response.end_response(&mut server.frontends, sink);
         }
         // A body without a declared length is complete when the server closes its connection.
-        if let Parser::Http(parser) = parser
-            && end == AnswerEnd::ServerLeft
-        {
-            // HTTP/1 does not hide when requests arrive.
-            let other_protocol = None;
-            parser.end_connection(&mut |element| {
-                responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
+        if end == AnswerEnd::ServerLeft {
+            let mut parser = std::mem::take(&mut self.parser);
+            let why_arrivals_hidden = parser.why_arrivals_hidden();
+            parser.end_at_close_by_server(|stream, element| {
+                self.add_element(stream, element, why_arrivals_hidden, server, sink);
             });
+            self.parser = parser;
         }
-        for (stream, response) in std::mem::take(&mut responses.open) {
+        for (stream, response) in std::mem::take(&mut self.open) {
             response.end_response(end_of_stream(stream, end), unacknowledged, server, sink);
         }
     }
@@ -243,64 +218,48 @@ impl ResponseReader {
             Ok(parser) => self.parser = parser,
             Err(why) => return self.stop_reading(why, server, sink),
         }
-        if let Parser::Seeking(_) = self.parser {
+        if let ConnectionParser::Seeking(_) = self.parser {
             return;
         }
         // The skipped bytes may hold the beginning of a response.
         let skipped_bytes = std::mem::take(&mut self.skipped_bytes);
         if skipped_bytes > 0 {
-            self.responses.mark_incomplete(sink);
+            self.report_gap_in_responses(sink);
         }
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
     /// Parser of the connection from the position that `detected` describes. A parser that seeks further if `bytes` do not show a position.
     /// An error if the connection cannot be read.
-    fn parser_from(&self, detected: &Detected, bytes: &[u8]) -> Result<Parser, Unreadable> {
+    fn parser_from(&self, detected: &Detected, bytes: &[u8]) -> Result<ConnectionParser, Unreadable> {
         let limits = self.limits;
         let is_from_start = self.skipped_bytes == 0;
         Ok(match *detected {
             // Kept until further bytes show the protocol.
-            Detected::Short => Parser::Seeking(bytes.to_vec()),
+            Detected::Short => ConnectionParser::Seeking(bytes.to_vec()),
             // Too much was searched already.
             Detected::Unknown if self.skipped_bytes > limits.seek_bytes => return Err(Unreadable::Unknown),
-            Detected::Unknown => Parser::Seeking(Vec::new()),
+            Detected::Unknown => ConnectionParser::Seeking(Vec::new()),
             Detected::Unreadable(why) => return Err(why),
-            Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
+            Detected::Http => ConnectionParser::Http(Box::new(HttpParser::new(limits))),
             Detected::Http2 { is_first } => {
                 let from_start = is_first && is_from_start;
-                Parser::Http2(Box::new(Http2Parser::new(limits, from_start)))
+                ConnectionParser::Http2(Box::new(Http2Parser::new(limits, from_start)))
             }
-            Detected::Events => Parser::Http(Box::new(HttpParser::within_events(limits))),
-            Detected::Stream(protocol) => Parser::Stream((protocol.parser)(limits)),
+            Detected::Events => ConnectionParser::Http(Box::new(HttpParser::within_events(limits))),
+            Detected::Stream(protocol) => ConnectionParser::Stream((protocol.parser)(limits)),
         })
     }
 
-    /// Parses the next bytes of the connection, and records their elements in the responses of its streams.
+    /// Parses the next bytes of the connection, and adds each element in them to the response of its stream.
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
-        let Self { limits, parser, responses, .. } = self;
-        // `other_protocol`: why the arrivals of requests are unknown in protocols other than HTTP/1.
-        let parsed = match parser {
-            Parser::Http(parser) => {
-                let other_protocol = None;
-                parser.parse(bytes, &mut |element| {
-                    responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
-                })
-            }
-            Parser::Http2(parser) => {
-                let other_protocol = Some(UnknownArrival::Http2);
-                parser.parse(bytes, &mut |stream, element| {
-                    responses.add_element(stream, element, other_protocol, limits, server, sink);
-                })
-            }
-            Parser::Stream(parser) => {
-                let other_protocol = Some(UnknownArrival::Protocol);
-                parser.parse(bytes, &mut |element| {
-                    responses.add_element(SINGLE_STREAM, element, other_protocol, limits, server, sink);
-                })
-            }
-            Parser::Seeking(_) | Parser::Unreadable => Ok(()),
-        };
+        // Taken out of `self` for this call, because its elements change `self`.
+        let mut parser = std::mem::take(&mut self.parser);
+        let why_arrivals_hidden = parser.why_arrivals_hidden();
+        let parsed = parser.parse(bytes, |stream, element| {
+            self.add_element(stream, element, why_arrivals_hidden, server, sink);
+        });
+        self.parser = parser;
         match parsed {
             Ok(()) => {}
             // The server's framing was valid so far, so bytes must have been missed.
@@ -311,8 +270,8 @@ impl ResponseReader {
 
     /// Reads no further byte of the connection, because its bytes are not understood.
     fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
-        self.parser = Parser::Unreadable;
-        if let Some(response) = &mut self.responses.timed_response {
+        self.parser = ConnectionParser::Unreadable;
+        if let Some(response) = &mut self.timed_response {
             // A frontend's responses are only timed. The reason concerns the whole connection and no HTTP/2 stream of it.
             return response.time_element(
                 SINGLE_STREAM,
@@ -321,24 +280,21 @@ impl ResponseReader {
                 sink,
             );
         }
-        self.responses.open.values_mut().for_each(OpenResponse::mark_incomplete);
+        self.open.values_mut().for_each(OpenResponse::mark_incomplete);
         server.count_unreadable(why);
     }
-}
 
-impl ConnectionResponses {
     /// Adds an element, such as an event, to the response of its HTTP/2 stream, which it may begin or end. At the limit of streams, ends
-    /// the oldest response. `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
+    /// the oldest response. `why_arrivals_hidden`: why the connection's protocol hides which request arrived when; `None` for HTTP/1.
     fn add_element(
         &mut self,
         stream: u32,
         element: ResponseElement<'_>,
-        other_protocol: Option<UnknownArrival>,
-        limits: &Limits,
+        why_arrivals_hidden: Option<UnknownArrival>,
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        let Self { open, next_arrival, trace_parent, timed_response } = self;
+        let Self { limits, open, next_arrival, trace_parent, timed_response, .. } = self;
         // A frontend's responses are only timed.
         if let Some(response) = timed_response {
             return response.time_element(stream, &element, &mut server.frontends, sink);
@@ -360,14 +316,14 @@ impl ConnectionResponses {
         response.apply_element(element, limits, server, sink);
         if begins_response {
             // The request that arrived last is the one that this response answers.
-            let arrival = take_arrival(next_arrival, other_protocol);
+            let arrival = take_arrival(next_arrival, why_arrivals_hidden);
             let caller_span = trace_parent.take();
             set_request(response, arrival, caller_span);
         }
     }
 
-    /// Reports a gap, which every response in progress may have.
-    fn mark_incomplete(&mut self, sink: &mut EventSink<'_>) {
+    /// Marks every response in progress as incomplete, because bytes of it may have been missed, and reports a missed event.
+    fn report_gap_in_responses(&mut self, sink: &mut EventSink<'_>) {
         if let Some(response) = &mut self.timed_response {
             response.writes.are_all_observed = false;
             return;
@@ -407,11 +363,11 @@ fn set_request(
     response.trace_parent = if is_arrival_known { caller_span } else { None };
 }
 
-/// Arrival of the request whose response begins, or why it is unknown. `None` where arrivals are not observed. `other_protocol`: why the
-/// connection's protocol hides the arrival; `None` for HTTP/1, which does not.
+/// Takes the arrival of the request whose response begins, or why it is unknown. `None` where arrivals are not observed.
+/// `why_arrivals_hidden`: why the connection's protocol hides the arrival; `None` for HTTP/1, which does not.
 fn take_arrival(
     next_arrival: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
-    other_protocol: Option<UnknownArrival>,
+    why_arrivals_hidden: Option<UnknownArrival>,
 ) -> Option<Result<ArrivalTimes, UnknownArrival>> {
     let arrival = *next_arrival;
     // Each request has its own times, so the next response without new ones belongs to a request whose arrival was missed.
@@ -420,7 +376,7 @@ fn take_arrival(
     }
     let arrival = arrival?;
     // Several requests share the connection, and nothing shows whose times these are. Encryption is kept as the reason if it is one.
-    if let Some(why) = other_protocol
+    if let Some(why) = why_arrivals_hidden
         && arrival != Err(UnknownArrival::Tls)
     {
         return Some(Err(why));
