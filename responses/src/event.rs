@@ -174,7 +174,7 @@ impl<'a> ResponseJson<'a> {
         let completion = if let Some(meta) = self.meta_info {
             // Only the engine's own endpoint has `meta_info`. The name of its list depends on the release.
             let listed_ids = self.output_ids.or(self.token_ids);
-            generate_completion(meta, listed_ids.as_deref())?
+            completion_from_meta_info(meta, listed_ids.as_deref())?
         } else {
             // The other endpoints are those of `OpenAI`.
             let choices = self.choices?;
@@ -182,7 +182,7 @@ impl<'a> ResponseJson<'a> {
             let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
             // A server that lists ids also lists those of the prompt, in the first event of a response.
             let lists_ids = self.prompt_token_ids.is_some();
-            choices_completion(rid, choices, stated_tokens, lists_ids)
+            completion_from_choices(rid, choices, stated_tokens, lists_ids)
         };
         // Longer ids are not accepted from the engine either.
         if completion.rid.is_empty() || completion.rid.len() > LONGEST_RID {
@@ -193,7 +193,7 @@ impl<'a> ResponseJson<'a> {
 }
 
 /// Completion of an event of the engine's own endpoint, with the ids that it lists, if any. `None` if it names no request.
-fn generate_completion<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>) -> Option<Completion<'a>> {
+fn completion_from_meta_info<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>) -> Option<Completion<'a>> {
     let BorrowedText(rid) = meta.id?;
     Some(Completion {
         rid,
@@ -207,7 +207,7 @@ fn generate_completion<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>
 
 /// Completion of an event of an `OpenAI` endpoint, which has a list of choices. `stated_tokens`: token count of its usage, if it has one.
 /// `lists_ids`: the events of its response list the ids of their tokens.
-fn choices_completion<'a>(
+fn completion_from_choices<'a>(
     rid: Cow<'a, str>,
     choices: Choices<'a>,
     stated_tokens: Option<u32>,

@@ -10,7 +10,7 @@ use trace::MonoNs;
 use trace::event::{FrontendWait, What};
 
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
-use super::{Unreadable, add_to_count};
+use super::{Unreadable, add_to_count_of_reason};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
 const MAX_WAITING: usize = 16_384;
@@ -145,7 +145,7 @@ pub(super) struct TimedResponse {
 impl TimedResponse {
     /// Records the time of the connection's next element, such as an event of a response, on this HTTP/2 stream (0 for other protocols). At
     /// the end of the response, passes its times to `waits`.
-    pub(super) fn time_element(
+    pub(super) fn record_element_time(
         &mut self,
         stream: u32,
         element: &ResponseElement<'_>,
@@ -270,11 +270,11 @@ impl Frontends {
             Some(ResponseSide::Frontend(frontend)) => self.join_sides(rid, &writes, &frontend, sink),
             // With two streams of one id, it is unknown whose tokens the response has.
             Some(ResponseSide::Worker { .. } | ResponseSide::Workers) => {
-                self.keep_ended(sink.at, id, ResponseSide::Workers);
+                self.keep_ended_side(sink.at, id, ResponseSide::Workers);
             }
             None => {
                 let rid = rid.to_owned();
-                self.keep_ended(sink.at, id, ResponseSide::Worker { rid, writes });
+                self.keep_ended_side(sink.at, id, ResponseSide::Worker { rid, writes });
             }
         }
     }
@@ -286,12 +286,12 @@ impl Frontends {
             Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
             Some(ResponseSide::Workers) => self.count_unknown(UnknownWait::OtherWorker),
             // The latest of several responses with one id is kept.
-            Some(ResponseSide::Frontend(_)) | None => self.keep_ended(sink.at, id, ResponseSide::Frontend(writes)),
+            Some(ResponseSide::Frontend(_)) | None => self.keep_ended_side(sink.at, id, ResponseSide::Frontend(writes)),
         }
     }
 
     /// Keeps the side that ended first until the other one has ended. Beyond the limit, the oldest one is forgotten.
-    fn keep_ended(&mut self, ended_at: MonoNs, id: &str, side: ResponseSide) {
+    fn keep_ended_side(&mut self, ended_at: MonoNs, id: &str, side: ResponseSide) {
         if self.order.len() == MAX_WAITING {
             self.forget_oldest();
         }
@@ -333,7 +333,7 @@ impl Frontends {
 
     /// Counts a response whose wait is unknown.
     fn count_unknown(&mut self, why: UnknownWait) {
-        add_to_count(&mut self.unknown, why, 1);
+        add_to_count_of_reason(&mut self.unknown, why, 1);
     }
 
     /// Number of streams whose response by a frontend is overdue. A younger one may still be written.
@@ -349,11 +349,11 @@ impl Frontends {
     }
 
     /// Describes the waits that are not known, with counts.
-    pub fn degraded(&self) -> Vec<String> {
+    pub fn degraded_lines(&self) -> Vec<String> {
         let mut unknown = self.unknown.clone();
         let overdue = self.count_overdue_responses();
         if overdue > 0 {
-            add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
+            add_to_count_of_reason(&mut unknown, UnknownWait::NoResponse, overdue);
         }
         unknown
             .into_iter()

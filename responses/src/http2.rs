@@ -88,9 +88,9 @@ impl UnknownBody {
         Self { is_observed_from_start: false, start: Vec::new() }
     }
 
-    /// Adds a piece of a frame with `frame_length` bytes, and tries to recognise the content of the body. Uses the first bytes of the body,
-    /// or those of the frame if the body was not observed from its start.
-    fn add_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
+    /// Tries to recognise the content of the body with the next piece of a frame of `frame_length` bytes, which is kept for that. Uses the
+    /// first bytes of the body, or those of the frame if the body was not observed from its start.
+    fn recognise_with_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
         if self.is_observed_from_start {
             self.start.extend_from_slice(piece);
             // These bytes may be of several frames.
@@ -254,11 +254,11 @@ pub(super) fn begins_with_response(bytes: &[u8]) -> Recognition {
         return Recognition::No;
     }
     let payload = &bytes[HEAD_BYTES..];
-    if head.kind == DATA { is_response_data(head, payload) } else { are_response_fields(head, payload) }
+    if head.kind == DATA { recognise_response_data(head, payload) } else { recognise_response_fields(head, payload) }
 }
 
 /// Whether the payload of a frame `DATA` begins with an event, or is one gRPC message.
-fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
+fn recognise_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
     let has_other_flags = head.flags & !END_STREAM != 0;
     if has_other_flags || (head.length as usize) < EVENT_START.len() {
         return Recognition::No;
@@ -270,7 +270,7 @@ fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
 }
 
 /// Whether a frame `HEADERS` has all fields of a response, and another valid frame follows it.
-fn are_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
+fn recognise_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
     let has_all_fields = head.flags & !(END_STREAM | PRIORITY) == END_HEADERS;
     if !has_all_fields || head.length > LONGEST_RECOGNISED_FIELDS {
         return Recognition::No;
@@ -488,7 +488,7 @@ impl Http2Parser {
             }
             StreamBody::Unknown(unknown) => unknown,
         };
-        match unknown.add_piece(piece, head.length, is_start_of_frame) {
+        match unknown.recognise_with_piece(piece, head.length, is_start_of_frame) {
             BodyStart::TooShort => {}
             BodyStart::Recognised(mut parser) => {
                 parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));

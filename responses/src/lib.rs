@@ -1,7 +1,8 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
 //! [`ResponseReader`] recognises the protocol of a connection. Its `ConnectionParser`, which is one of HTTP/1.x, HTTP/2 or a
-//! [`StreamProtocol`], finds the [`ResponseElement`]s in the bytes. `OpenResponse` turns these into the [`trace::event`]s of a response. No I/O.
+//! [`StreamProtocol`], finds the [`ResponseElement`]s in the bytes. `OpenResponse` turns these into the [`trace::event`]s of a response. No
+//! I/O.
 
 mod body_parser;
 mod buffer;
@@ -133,10 +134,10 @@ impl Recognition {
 /// Start of the data of a server-sent event.
 const EVENT_START: &[u8] = b"data:";
 
-/// Adds `times` to the counter of `why` in a list, or adds the counter if the list has none.
-fn add_to_count<T: PartialEq>(counters: &mut Vec<(T, u64)>, why: T, times: u64) {
-    match counters.iter_mut().find(|(known, _)| *known == why) {
+/// Adds `times` to the counter of a reason, which the list gets if it has none.
+fn add_to_count_of_reason<T: PartialEq>(counters: &mut Vec<(T, u64)>, reason: T, times: u64) {
+    match counters.iter_mut().find(|(known, _)| *known == reason) {
         Some((_, count)) => *count += times,
-        None => counters.push((why, times)),
+        None => counters.push((reason, times)),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
         Recognition::TooShort => return Detected::Short,
         Recognition::No => {}
     }
-    if let Some(binary) = detect_binary(bytes, protocols) {
+    if let Some(binary) = detect_binary_protocol(bytes, protocols) {
         return binary;
     }
     // A record of TLS: its type, and its version.
@@ -73,7 +73,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
 
 /// Detects a protocol with binary frames: HTTP/2, or one of `protocols`. [`Detected::Short`] if more bytes are needed to tell. `None` for
 /// any other protocol.
-fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
+fn detect_binary_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
     let mut is_too_short = false;
     for protocol in protocols {
         match (protocol.begins)(bytes) {

@@ -58,10 +58,10 @@ impl ResponseReader {
         Self { protocols, ..self }
     }
 
-    /// Also reports when requests reached the server. `unknown`: why that is unknown until [`Self::record_arrival`] is called.
+    /// Also reports when requests reached the server. `reason_until_known`: why that is unknown until [`Self::record_arrival`] is called.
     #[must_use]
-    pub fn with_arrivals(mut self, unknown: UnknownArrival) -> Self {
-        self.next_arrival = Some(Err(unknown));
+    pub fn with_arrivals(mut self, reason_until_known: UnknownArrival) -> Self {
+        self.next_arrival = Some(Err(reason_until_known));
         self
     }
 
@@ -150,21 +150,21 @@ impl ResponseReader {
         };
         let kept = std::mem::take(kept);
         if kept.is_empty() {
-            self.seek_protocol(bytes, is_start_of_write, server, sink);
+            self.seek_protocol_and_parse(bytes, is_start_of_write, server, sink);
         } else {
             // Bytes are kept only from the start of a write or of the connection.
             let is_start_of_write = true;
-            self.seek_protocol(&[&kept[..], bytes].concat(), is_start_of_write, server, sink);
+            self.seek_protocol_and_parse(&[&kept[..], bytes].concat(), is_start_of_write, server, sink);
         }
     }
 
-    /// Ends the connection, and the responses in progress on it. `end`: how the connection ended. `unacknowledged`: number of bytes that
-    /// the kernel has accepted and the client has not acknowledged.
+    /// Ends the connection, and the responses in progress on it. `end`: how the connection ended. `unacknowledged_bytes`: number of bytes
+    /// that the kernel has accepted and the client has not acknowledged.
     pub fn end_connection(
         &mut self,
         at: MonoNs,
         end: AnswerEnd,
-        unacknowledged: Option<u64>,
+        unacknowledged_bytes: Option<u64>,
         server: &mut Server,
         events: &mut dyn FnMut(&Event<'_>),
     ) {
@@ -183,7 +183,7 @@ impl ResponseReader {
             self.parser = parser;
         }
         for (stream, response) in std::mem::take(&mut self.open) {
-            response.end_response(end_of_stream(stream, end), unacknowledged, server, sink);
+            response.end_response(end_of_stream(stream, end), unacknowledged_bytes, server, sink);
         }
     }
 
@@ -200,7 +200,13 @@ impl ResponseReader {
 
     /// Looks for a position in these bytes from which on the connection can be read, as it may be joined anywhere. Parses the bytes from
     /// there on, and skips those before. `is_start_of_write`: the bytes are the first of a write.
-    fn seek_protocol(&mut self, bytes: &[u8], is_start_of_write: bool, server: &mut Server, sink: &mut EventSink<'_>) {
+    fn seek_protocol_and_parse(
+        &mut self,
+        bytes: &[u8],
+        is_start_of_write: bool,
+        server: &mut Server,
+        sink: &mut EventSink<'_>,
+    ) {
         let mut detected = self.detect_at_start(bytes, is_start_of_write);
         let mut offset = 0;
         if let Detected::Unknown = detected {
@@ -273,7 +279,7 @@ impl ResponseReader {
         self.parser = ConnectionParser::Unreadable;
         if let Some(response) = &mut self.timed_response {
             // A frontend's responses are only timed. The reason concerns the whole connection and no HTTP/2 stream of it.
-            return response.time_element(
+            return response.record_element_time(
                 SINGLE_STREAM,
                 &ResponseElement::Unreadable(why),
                 &mut server.frontends,
@@ -297,13 +303,13 @@ impl ResponseReader {
         let Self { limits, open, next_arrival, trace_parent, timed_response, .. } = self;
         // A frontend's responses are only timed.
         if let Some(response) = timed_response {
-            return response.time_element(stream, &element, &mut server.frontends, sink);
+            return response.record_element_time(stream, &element, &mut server.frontends, sink);
         }
         if let ResponseElement::Ended = element {
             if let Some(response) = open.remove(&stream) {
                 // Known only when the connection ends.
-                let unacknowledged = None;
-                response.end_response(AnswerEnd::Whole, unacknowledged, server, sink);
+                let unacknowledged_bytes = None;
+                response.end_response(AnswerEnd::Whole, unacknowledged_bytes, server, sink);
             }
             return;
         }
@@ -318,7 +324,7 @@ impl ResponseReader {
             // The request that arrived last is the one that this response answers.
             let arrival = take_arrival(next_arrival, why_arrivals_hidden);
             let caller_span = trace_parent.take();
-            set_request(response, arrival, caller_span);
+            set_arrival_and_caller(response, arrival, caller_span);
         }
     }
 
@@ -344,16 +350,16 @@ fn end_of_stream(stream: u32, connection_end: AnswerEnd) -> AnswerEnd {
 #[inline]
 fn end_oldest(open: &mut BTreeMap<u32, OpenResponse>, server: &mut Server, sink: &mut EventSink<'_>) {
     // Known only when the connection ends.
-    let unacknowledged = None;
+    let unacknowledged_bytes = None;
     if let Some((_, oldest)) = open.pop_first() {
-        oldest.end_response(AnswerEnd::Unknown, unacknowledged, server, sink);
+        oldest.end_response(AnswerEnd::Unknown, unacknowledged_bytes, server, sink);
     }
 }
 
 /// Keeps the arrival of the response's request and the span of its caller. Both were read together, so without an arrival the span may be
 /// that of another request.
 #[inline]
-fn set_request(
+fn set_arrival_and_caller(
     response: &mut OpenResponse,
     arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     caller_span: Option<TraceParent>,

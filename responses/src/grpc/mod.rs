@@ -104,7 +104,7 @@ impl GrpcParser {
                 self.has_last_message = output.is_last;
                 output.is_whole_body = self.message_count == 1 && output.is_last;
                 // Whether the messages of this response have ids or text. Until that is decided, they are kept.
-                let is_decided = self.decide_first_field(&output, prefix, message, limit, emit);
+                let is_decided = self.decide_first_field_or_keep_message(&output, prefix, message, limit, emit);
                 if is_decided {
                     self.emit_output(output, emit);
                 }
@@ -125,7 +125,7 @@ impl GrpcParser {
     /// Decides whether the messages of the response have ids or text in their first field, which only their bytes can show. While that is
     /// unknown, keeps this message, with its prefix, and returns false. Once it is decided, emits the kept messages and returns true.
     /// `limit`: number of bytes that may be kept.
-    fn decide_first_field(
+    fn decide_first_field_or_keep_message(
         &mut self,
         output: &GrpcOutput<'_>,
         prefix: [u8; PREFIX],
@@ -138,7 +138,7 @@ impl GrpcParser {
         }
         // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
         let may_be_either = !output.must_be_ids() && output.count_ids().is_some();
-        let is_kept = may_be_either && self.keep_undecided(prefix, message, limit);
+        let is_kept = may_be_either && self.keep_undecided_message(prefix, message, limit);
         if is_kept {
             return false;
         }
@@ -150,7 +150,7 @@ impl GrpcParser {
 
     /// Keeps a message, with its prefix, until its first field is decided. Returns false if there is no room, so that it is decided now.
     #[inline]
-    fn keep_undecided(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize) -> bool {
+    fn keep_undecided_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize) -> bool {
         let exceeds_limit = self.undecided.len() + PREFIX + message.len() > limit;
         if self.undecided_count == MAX_UNDECIDED || exceeds_limit {
             return false;

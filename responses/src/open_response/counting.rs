@@ -188,6 +188,6 @@ fn end_comparison_by_event(completion: &Completion<'_>, texts: &mut Texts) {
     if completion.text.completion {
         texts.stop_comparison(&completion.rid);
     } else {
-        texts.defer_comparison(&completion.rid, &completion.text);
+        texts.defer_comparison_to_end(&completion.rid, &completion.text);
     }
 }

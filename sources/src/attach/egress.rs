@@ -350,7 +350,7 @@ impl Egress {
         if is_closed {
             self.connections.remove(&socket);
             self.requests.connections.remove(&socket);
-        } else if is_useless && !self.requests.is_relevant(socket) {
+        } else if is_useless && !self.requests.may_carry_requests(socket) {
             // The kernel side then stops copying its bytes.
             self.useless_connections.push(UselessConnection { socket, is_tls });
         }
@@ -361,7 +361,7 @@ impl Egress {
     fn read_request(&mut self, record: &Record<'_>) {
         let Some(plane) = self.request_plane else { return };
         if !plane.cancels(record.payload) {
-            self.requests.read_record(record, plane, &mut self.clients.server);
+            self.requests.announce_requests_in(record, plane, &mut self.clients.server);
         } else if let Some(connection) = self.connections.get_mut(&record.head.socket) {
             connection.reader.record_cancel();
         }
@@ -402,7 +402,7 @@ impl Egress {
 
     /// Lines for the report about traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.clients.server.degraded();
+        let mut degraded = self.clients.server.degraded_lines();
         degraded.extend(self.frontends.degraded(&self.clients.server.frontends));
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
