@@ -1,13 +1,12 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
-//! [`ResponseReader`] recognises the protocol of a connection. Its `ConnectionParser`, which is one of HTTP/1.x, HTTP/2 or a
-//! [`StreamProtocol`], finds the [`ResponseElement`]s in the bytes. `OpenResponse` turns these into the [`trace::event`]s of a response. No
-//! I/O.
+//! [`ResponseReader`] recognises the protocol of a connection. A parser of that protocol ([`ParseResponses`]), which is HTTP/1.x, HTTP/2 or
+//! a [`StreamProtocol`], finds the [`ResponseElement`]s in the bytes. `OpenResponse` turns these into the [`trace::event`]s of a response.
+//! No I/O.
 
 mod body_parser;
 mod buffer;
 mod chunked;
-mod connection_parser;
 mod content;
 mod digest;
 mod event;
@@ -29,11 +28,11 @@ mod text;
 
 pub use content::ContentMatcher;
 pub use digest::Digest;
-pub use event::{Completion, Emit, ResponseElement, ResponseForm};
+pub use event::{Completion, ElementSink, ParseResponses, ResponseElement, ResponseForm};
 pub use fields::BorrowedText;
 pub use framed::{Framed, NextMessage, take_bytes};
 pub use frontend::{Frontends, UnknownWait};
-pub use protocol::{ParseStream, StreamProtocol};
+pub use protocol::StreamProtocol;
 pub use reader::ResponseReader;
 pub use server::{Server, Tls};
 pub use text::{ChoiceText, Detokenize, Texts, TokenStream};

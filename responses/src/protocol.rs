@@ -1,11 +1,9 @@
 //! Protocols of connections: their recognition, and those by which a worker sends responses to a frontend, which the crate `engines` has.
 
-use std::fmt;
-
 use memchr::memmem;
 
 use super::chunked::parse_hex;
-use super::event::Emit;
+use super::event::ParseResponses;
 use super::http2;
 use super::{EVENT_START, Limits, Recognition, Unreadable};
 
@@ -18,13 +16,7 @@ pub struct StreamProtocol {
     /// Whether a connection with these first bytes speaks it.
     pub begins: fn(&[u8]) -> Recognition,
     /// Creates a parser of one connection, from its first byte on.
-    pub parser: fn(Limits) -> Box<dyn ParseStream>,
-}
-
-/// Parser of one connection.
-pub trait ParseStream: fmt::Debug + Send {
-    /// Parses the next bytes of the connection. After an error, no further byte can be read.
-    fn parse(&mut self, bytes: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable>;
+    pub parser: fn(Limits) -> Box<dyn ParseResponses>,
 }
 
 /// A readable position, or why there is none.

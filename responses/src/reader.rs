@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use trace::MonoNs;
 use trace::event::{AnswerEnd, ArrivalTimes, Event, TraceParent, UnknownArrival};
 
-use super::connection_parser::{ConnectionParser, SINGLE_STREAM};
-use super::event::{EventSink, ResponseElement};
+use super::event::{ElementSink, EventSink, ParseResponses, ResponseElement, SINGLE_STREAM};
 use super::frontend::TimedResponse;
 use super::http::HttpParser;
 use super::http2::Http2Parser;
@@ -19,7 +18,7 @@ use super::{Limits, Server, StreamProtocol, Unreadable};
 pub struct ResponseReader {
     limits: Limits,
     protocols: &'static [StreamProtocol],
-    parser: ConnectionParser,
+    state: ReaderState,
     /// Number of bytes since the last readable position.
     skipped_bytes: u64,
     /// Responses in progress, by HTTP/2 stream. Other connections carry one at a time, as [`SINGLE_STREAM`].
@@ -30,6 +29,20 @@ pub struct ResponseReader {
     trace_parent: Option<TraceParent>,
     /// The current response of a frontend, whose responses are only timed.
     timed_response: Option<TimedResponse>,
+}
+
+#[derive(Debug)]
+enum ReaderState {
+    /// Searching for a readable position. Holds bytes that are too few to decide.
+    Seeking(Vec<u8>),
+    Parsing(Box<dyn ParseResponses>),
+    Unreadable,
+}
+
+impl Default for ReaderState {
+    fn default() -> Self {
+        Self::Seeking(Vec::new())
+    }
 }
 
 impl ResponseReader {
@@ -99,7 +112,7 @@ impl ResponseReader {
 
     /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
-        matches!(self.parser, ConnectionParser::Unreadable)
+        matches!(self.state, ReaderState::Unreadable)
     }
 
     /// Records that the client has cancelled. Tokens generated from now on are not written and do not count as lost.
@@ -122,13 +135,11 @@ impl ResponseReader {
     pub fn record_gap(&mut self, at: MonoNs, events: &mut dyn FnMut(&Event<'_>)) {
         // At least one byte, so that the next readable position is not taken for the start of the connection.
         self.skipped_bytes = self.skipped_bytes.max(1);
-        self.parser = match &self.parser {
-            ConnectionParser::Unreadable => return,
+        self.state = match &self.state {
+            ReaderState::Unreadable => return,
             // Such a connection carries one response, so nothing after a gap can be interpreted.
-            ConnectionParser::Stream(_) => ConnectionParser::Unreadable,
-            ConnectionParser::Http(_) | ConnectionParser::Http2(_) | ConnectionParser::Seeking(_) => {
-                ConnectionParser::default()
-            }
+            ReaderState::Parsing(parser) if !parser.resumes_after_gap() => ReaderState::Unreadable,
+            ReaderState::Parsing(_) | ReaderState::Seeking(_) => ReaderState::default(),
         };
         self.report_gap_in_responses(&mut EventSink { at, events });
     }
@@ -145,7 +156,7 @@ impl ResponseReader {
     ) {
         let sink = &mut EventSink { at, events };
         // While the protocol is not known, bytes that are too few to show it are kept.
-        let ConnectionParser::Seeking(kept) = &mut self.parser else {
+        let ReaderState::Seeking(kept) = &mut self.state else {
             return self.parse_bytes(bytes, server, sink);
         };
         let kept = std::mem::take(kept);
@@ -174,13 +185,15 @@ impl ResponseReader {
             return response.end_response(&mut server.frontends, sink);
         }
         // A body without a declared length is complete when the server closes its connection.
-        if end == AnswerEnd::ServerLeft {
-            let mut parser = std::mem::take(&mut self.parser);
+        if end == AnswerEnd::ServerLeft
+            && let Some(mut parser) = self.take_parser()
+        {
             let why_arrivals_hidden = parser.why_arrivals_hidden();
-            parser.end_at_close_by_server(|stream, element| {
+            let mut add_element = |stream: u32, element: ResponseElement<'_>| {
                 self.add_element(stream, element, why_arrivals_hidden, server, sink);
-            });
-            self.parser = parser;
+            };
+            parser.end_at_close_by_server(&mut ElementSink::of_connection(&mut add_element));
+            self.state = ReaderState::Parsing(parser);
         }
         for (stream, response) in std::mem::take(&mut self.open) {
             response.end_response(end_of_stream(stream, end), unacknowledged_bytes, server, sink);
@@ -220,11 +233,11 @@ impl ResponseReader {
             }
         }
         self.skipped_bytes += offset as u64;
-        match self.parser_from(&detected, bytes) {
-            Ok(parser) => self.parser = parser,
+        match self.state_after(&detected, bytes) {
+            Ok(state) => self.state = state,
             Err(why) => return self.stop_reading(why, server, sink),
         }
-        if let ConnectionParser::Seeking(_) = self.parser {
+        if let ReaderState::Seeking(_) = self.state {
             return;
         }
         // The skipped bytes may hold the beginning of a response.
@@ -235,37 +248,37 @@ impl ResponseReader {
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
-    /// Parser of the connection from the position that `detected` describes. A parser that seeks further if `bytes` do not show a position.
-    /// An error if the connection cannot be read.
-    fn parser_from(&self, detected: &Detected, bytes: &[u8]) -> Result<ConnectionParser, Unreadable> {
+    /// State of the reader once `detected` is known: parsing from the position that it describes, or seeking further if `bytes` do not show
+    /// a position. An error if the connection cannot be read.
+    fn state_after(&self, detected: &Detected, bytes: &[u8]) -> Result<ReaderState, Unreadable> {
         let limits = self.limits;
         let is_from_start = self.skipped_bytes == 0;
         Ok(match *detected {
             // Kept until further bytes show the protocol.
-            Detected::Short => ConnectionParser::Seeking(bytes.to_vec()),
+            Detected::Short => ReaderState::Seeking(bytes.to_vec()),
             // Too much was searched already.
             Detected::Unknown if self.skipped_bytes > limits.seek_bytes => return Err(Unreadable::Unknown),
-            Detected::Unknown => ConnectionParser::Seeking(Vec::new()),
+            Detected::Unknown => ReaderState::Seeking(Vec::new()),
             Detected::Unreadable(why) => return Err(why),
-            Detected::Http => ConnectionParser::Http(Box::new(HttpParser::new(limits))),
+            Detected::Http => ReaderState::Parsing(Box::new(HttpParser::new(limits))),
             Detected::Http2 { is_first } => {
                 let from_start = is_first && is_from_start;
-                ConnectionParser::Http2(Box::new(Http2Parser::new(limits, from_start)))
+                ReaderState::Parsing(Box::new(Http2Parser::new(limits, from_start)))
             }
-            Detected::Events => ConnectionParser::Http(Box::new(HttpParser::within_events(limits))),
-            Detected::Stream(protocol) => ConnectionParser::Stream((protocol.parser)(limits)),
+            Detected::Events => ReaderState::Parsing(Box::new(HttpParser::within_events(limits))),
+            Detected::Stream(protocol) => ReaderState::Parsing((protocol.parser)(limits)),
         })
     }
 
     /// Parses the next bytes of the connection, and adds each element in them to the response of its stream.
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
-        // Taken out of `self` for this call, because its elements change `self`.
-        let mut parser = std::mem::take(&mut self.parser);
+        let Some(mut parser) = self.take_parser() else { return };
         let why_arrivals_hidden = parser.why_arrivals_hidden();
-        let parsed = parser.parse(bytes, |stream, element| {
+        let mut add_element = |stream: u32, element: ResponseElement<'_>| {
             self.add_element(stream, element, why_arrivals_hidden, server, sink);
-        });
-        self.parser = parser;
+        };
+        let parsed = parser.parse(bytes, &mut ElementSink::of_connection(&mut add_element));
+        self.state = ReaderState::Parsing(parser);
         match parsed {
             Ok(()) => {}
             // The server's framing was valid so far, so bytes must have been missed.
@@ -274,9 +287,22 @@ impl ResponseReader {
         }
     }
 
+    /// Takes the parser out of `self` while it parses, because each element that it finds changes `self`. The caller puts it back. `None`
+    /// if the protocol is not known, or the connection cannot be read.
+    #[inline]
+    fn take_parser(&mut self) -> Option<Box<dyn ParseResponses>> {
+        match std::mem::take(&mut self.state) {
+            ReaderState::Parsing(parser) => Some(parser),
+            other_state => {
+                self.state = other_state;
+                None
+            }
+        }
+    }
+
     /// Reads no further byte of the connection, because its bytes are not understood.
     fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
-        self.parser = ConnectionParser::Unreadable;
+        self.state = ReaderState::Unreadable;
         if let Some(response) = &mut self.timed_response {
             // A frontend's responses are only timed. The reason concerns the whole connection and no HTTP/2 stream of it.
             return response.record_element_time(
