@@ -255,15 +255,21 @@ enum ResponseSide {
 
 impl Frontends {
     /// Records the end of a worker's stream of tokens to a frontend. Joins it with the frontend's response to the client if that has ended
-    /// before, or else keeps it. `id` is the frontend's id of the request, `rid` the engine's.
-    pub(super) fn record_worker_end(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
+    /// before, or else keeps it. `frontend_id` is the frontend's id of the request, `rid` the engine's.
+    pub(super) fn record_worker_end(
+        &mut self,
+        frontend_id: Option<&str>,
+        rid: &str,
+        writes: Writes,
+        sink: &mut EventSink<'_>,
+    ) {
         self.streams += 1;
         self.last_stream_end = self.last_stream_end.max(sink.at);
         // Without an observed frontend, there are no responses to join the streams with.
         if !self.observed {
             return;
         }
-        let Some(id) = id.filter(|id| id.len() <= LONGEST_ID) else {
+        let Some(id) = frontend_id.filter(|id| id.len() <= LONGEST_ID) else {
             return self.count_unknown(UnknownWait::Unnamed);
         };
         match self.waiting.remove(id).map(|ended| ended.side) {
@@ -280,13 +286,15 @@ impl Frontends {
     }
 
     /// Records the end of a frontend's response. Joins it with the worker's stream of the same request if that has ended before, or else
-    /// keeps it. `id` is the frontend's id of the request.
-    fn record_frontend_end(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
-        match self.waiting.remove(id).map(|ended| ended.side) {
+    /// keeps it. `frontend_id` is the frontend's id of the request.
+    fn record_frontend_end(&mut self, frontend_id: &str, writes: Writes, sink: &mut EventSink<'_>) {
+        match self.waiting.remove(frontend_id).map(|ended| ended.side) {
             Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
             Some(ResponseSide::Workers) => self.count_unknown(UnknownWait::OtherWorker),
             // The latest of several responses with one id is kept.
-            Some(ResponseSide::Frontend(_)) | None => self.keep_ended_side(sink.at, id, ResponseSide::Frontend(writes)),
+            Some(ResponseSide::Frontend(_)) | None => {
+                self.keep_ended_side(sink.at, frontend_id, ResponseSide::Frontend(writes));
+            }
         }
     }
 

@@ -52,7 +52,7 @@ impl HttpParser {
 
 impl ParseResponses for HttpParser {
     fn end_at_close_by_server(&mut self, elements: &mut ElementSink<'_>) {
-        let is_inside_event = matches!(&self.body, BodyParser::Events(events) if events.is_inside());
+        let is_inside_event = matches!(&self.body, BodyParser::Events(events) if events.is_inside_event());
         // Without a length, a body ends with its connection. Inside an event, it was cut.
         if matches!(self.state, HttpState::UntilClosed) && !is_inside_event {
             self.end_body(elements);

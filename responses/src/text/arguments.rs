@@ -276,8 +276,11 @@ fn parse_escape(text: &str) -> Option<Escape> {
 }
 
 /// Number of equal characters at the begin of both texts.
-fn count_equal_at_start<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Item = &'a CharSpan>) -> usize {
-    a.zip(b).take_while(|(a, b)| a == b).count()
+fn count_equal_at_start<'a>(
+    written: impl Iterator<Item = &'a CharSpan>,
+    sent: impl Iterator<Item = &'a CharSpan>,
+) -> usize {
+    written.zip(sent).take_while(|(written_char, sent_char)| written_char == sent_char).count()
 }
 
 /// Whether the characters may be a part of a number.

@@ -346,15 +346,16 @@ impl ResponseCall {
 
 impl SearchedText<'_> {
     /// Whether the part of the object may begin and end where chunks end.
-    fn is_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
+    fn may_be_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
         // Characters that are not compared may lie between the part and its neighbours, and a chunk may end among them.
-        let begins_with_chunk = self.has_chunk_end(object.start + part.previous_end, object.start + part.bytes.start);
-        let ends_with_chunk = self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start);
+        let begins_with_chunk =
+            self.has_chunk_end_between(object.start + part.previous_end, object.start + part.bytes.start);
+        let ends_with_chunk = self.has_chunk_end_between(object.start + part.bytes.end, object.start + part.next_start);
         begins_with_chunk && ends_with_chunk
     }
 
     /// Whether a chunk ends between these bytes, or the text begins there.
-    fn has_chunk_end(&self, from: usize, to: usize) -> bool {
+    fn has_chunk_end_between(&self, from: usize, to: usize) -> bool {
         if from == 0 {
             return true;
         }
@@ -373,7 +374,7 @@ impl SearchedText<'_> {
     ) -> Option<ArgumentsPart> {
         let part = parts.iter().min_by_key(|part| {
             // False is less than true, and the first of equal parts is taken.
-            [!call.has_each_event_end(part), !self.is_whole_chunks(object, part)]
+            [!call.has_each_event_end(part), !self.may_be_whole_chunks(object, part)]
         })?;
         let from = object.start + part.bytes.start;
         let to = object.start + part.bytes.end;
@@ -381,7 +382,7 @@ impl SearchedText<'_> {
             at: self.count_chars(object.start..from) + 1,
             chars: self.count_chars(from..to),
             tokens: self.token_range(from..to),
-            whole_chunks: self.is_whole_chunks(object, part),
+            whole_chunks: self.may_be_whole_chunks(object, part),
             events: call.events_at_both_ends(part),
             whole_events: call.has_each_event_end(part),
         })

@@ -115,8 +115,8 @@ fn find_or_add_connection<'c>(
     connection
 }
 
-/// Passes the arrival of a request, and the span of its caller, to the reader of the response that will answer it. Does nothing if the
-/// record has no times.
+/// Passes the arrival of a request, and the span of its caller, to the reader of the connection, on which the response will follow. Does
+/// nothing if the record has no times.
 #[inline]
 fn pass_arrival_to_reader(record: &Record<'_>, reader: &mut ResponseReader, unknown_spans: &mut UnknownSpans) {
     if let Some(times) = parse_arrival(record.payload) {
@@ -154,7 +154,7 @@ impl Egress {
     }
 
     /// Notes that text cannot be compared with token ids, because those stay inside the process.
-    pub(super) fn record_ids_unread(&mut self) {
+    pub(super) fn record_that_ids_stay_in_process(&mut self) {
         self.no_tokenizer = Some("the ids passed to a server inside the process are not read".to_owned());
     }
 
@@ -251,7 +251,7 @@ impl Egress {
     }
 
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
-    pub(super) fn read_logs(&mut self) {
+    pub(super) fn record_newly_logged_ids(&mut self) {
         let Self { logs, clients, requests, .. } = self;
         logs.read_new_ids(|ids| record_logged_ids(&ids, &mut clients.server, requests));
     }
