@@ -137,12 +137,12 @@ impl FieldBlock {
         };
     }
 
-    /// Adds a piece of a frame's content, up to `limit` bytes of fields and one more, which shows that the block exceeds the limit.
-    fn add_piece(&mut self, piece: &[u8], limit: usize) {
+    /// Adds a piece of a frame's content, up to `max_field_bytes` and one more, which shows that the block exceeds the limit.
+    fn add_piece(&mut self, piece: &[u8], max_field_bytes: usize) {
         let skipped = self.bytes_to_skip.min(piece.len());
         self.bytes_to_skip -= skipped;
         let fields = &piece[skipped..];
-        let space = (limit + 1).saturating_sub(self.bytes.len());
+        let space = (max_field_bytes + 1).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&fields[..fields.len().min(space)]);
     }
 }
@@ -403,7 +403,7 @@ impl Http2Parser {
         }
         match head.kind {
             DATA if head.has_flag(END_STREAM) => self.end_stream(head.stream, elements),
-            HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.end_block(elements),
+            HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.end_header_block(elements),
             RST_STREAM => self.reset_stream(head.stream, elements),
             _ => {}
         }
@@ -419,7 +419,7 @@ impl Http2Parser {
     }
 
     /// Processes a complete block of header fields: the head of a response, or its trailers, which are fields behind the body.
-    fn end_block(&mut self, elements: &mut ElementSink<'_>) {
+    fn end_header_block(&mut self, elements: &mut ElementSink<'_>) {
         self.block.is_open = false;
         // Decoded in any case, because later blocks may refer to these fields.
         let response = self.decode_block();

@@ -212,7 +212,7 @@ impl OpenResponse {
             completion.tokens = self.count_under_hop_id(&completion, shown_id, limits, server, sink);
         }
         let is_joined_by_name = announced.is_some_and(|announced| announced.rid.is_some());
-        let tokens_by_text = self.count_by_text(&completion, server);
+        let tokens_by_text = self.count_tokens_by_text(&completion, server);
         completion.tokens = tokens_by_text.or(completion.tokens);
         let part = self.find_part(&completion.rid);
         let is_counted_by_text = tokens_by_text.is_some();
@@ -363,7 +363,7 @@ impl OpenResponse {
                 _ = server.texts.forget_request_and_compare_calls(&part.rid, is_whole);
                 continue;
             }
-            let matched_rid = self.match_by_content(part, server);
+            let matched_rid = self.find_rid_by_tokens(part, server);
             if !part.shown_id.is_empty() {
                 server.response_ids.forget_response(&part.shown_id);
             }
@@ -426,7 +426,7 @@ impl OpenResponse {
     /// Id of the engine's request whose tokens a worker's stream to a frontend carried, found by comparing tokens. `None` for other
     /// responses, if the stream's request is known by its id, and if no single request has these tokens. Counts whether the request is
     /// known.
-    fn match_by_content(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
+    fn find_rid_by_tokens(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
         if !self.is_worker_stream {
             return None;
         }

@@ -341,7 +341,7 @@ impl ResponseReader {
         }
         let is_new_stream = !open.contains_key(&stream);
         if is_new_stream && open.len() >= limits.streams {
-            end_oldest(open, server, sink);
+            end_oldest_response(open, server, sink);
         }
         let begins_response = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
         let response = open.entry(stream).or_default();
@@ -374,7 +374,7 @@ fn end_of_stream(stream: u32, connection_end: AnswerEnd) -> AnswerEnd {
 
 /// Ends the oldest open response, that of the stream with the lowest number, because a new one needs its place.
 #[inline]
-fn end_oldest(open: &mut BTreeMap<u32, OpenResponse>, server: &mut Server, sink: &mut EventSink<'_>) {
+fn end_oldest_response(open: &mut BTreeMap<u32, OpenResponse>, server: &mut Server, sink: &mut EventSink<'_>) {
     // Known only when the connection ends.
     let unacknowledged_bytes = None;
     if let Some((_, oldest)) = open.pop_first() {
