@@ -1,7 +1,7 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
 use super::buffer::BoundedBuffer;
-use super::event::{Emit, ResponseElement, parse_body, parse_event};
+use super::event::{ElementSink, ResponseElement, parse_body, parse_event};
 use super::grpc::GrpcParser;
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
@@ -60,10 +60,10 @@ impl ContentParser {
 
 impl BodyParser {
     /// Parses the next piece of the body, and emits the elements that it completes. JSON is only collected until the body ends.
-    pub(super) fn parse(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
+    pub(super) fn parse(&mut self, piece: &[u8], limits: &Limits, elements: &mut ElementSink<'_>) {
         match self {
             Self::Events(events) => {
-                events.parse(piece, limits.event_bytes, |data| emit_event(data, emit));
+                events.parse(piece, limits.event_bytes, |data| emit_event(data, elements));
             }
             Self::Json(json) => {
                 let is_kept = keep_json(json, piece, limits.event_bytes);
@@ -72,31 +72,31 @@ impl BodyParser {
                     *self = Self::UnkeptJson;
                 }
             }
-            Self::Grpc(messages) => messages.parse(piece, limits.event_bytes, emit),
+            Self::Grpc(messages) => messages.parse(piece, limits.event_bytes, elements),
             Self::UnkeptJson | Self::Other => {}
         }
     }
 
     /// Ends the body. Parses collected JSON, and emits the last elements. A body that could not be kept is emitted as undecoded.
-    pub(super) fn end_body(self, limits: &Limits, emit: &mut Emit<'_>) {
+    pub(super) fn end_body(self, limits: &Limits, elements: &mut ElementSink<'_>) {
         match self {
-            Self::UnkeptJson => emit(ResponseElement::Undecoded),
-            Self::Json(json) if json.len() > limits.event_bytes => emit(ResponseElement::Undecoded),
-            Self::Json(json) => parse_body(&json, emit),
-            Self::Grpc(messages) => messages.end_body(emit),
+            Self::UnkeptJson => elements.push(ResponseElement::Undecoded),
+            Self::Json(json) if json.len() > limits.event_bytes => elements.push(ResponseElement::Undecoded),
+            Self::Json(json) => parse_body(&json, elements),
+            Self::Grpc(messages) => messages.end_body(elements),
             Self::Events(_) | Self::Other => {}
         }
-        emit(ResponseElement::Ended);
+        elements.push(ResponseElement::Ended);
     }
 }
 
 /// Emits the element of a server-sent event. Without `data`, the event was too long to be kept.
 #[inline]
-fn emit_event(data: Option<&[u8]>, emit: &mut Emit<'_>) {
-    let Some(data) = data else { return emit(ResponseElement::Undecoded) };
+fn emit_event(data: Option<&[u8]>, elements: &mut ElementSink<'_>) {
+    let Some(data) = data else { return elements.push(ResponseElement::Undecoded) };
     // Events of other applications have no element.
     if let Some(element) = parse_event(data) {
-        emit(element);
+        elements.push(element);
     }
 }
 

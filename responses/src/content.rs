@@ -73,12 +73,11 @@ impl SentTokens {
         Some(&ids[first_new..])
     }
 
-    /// Keeps no token of the request from here on, because it cannot be matched without all of its tokens. Returns the number of freed
-    /// marks.
-    fn give_up(&mut self) -> usize {
+    /// Discards the marks of the request, and keeps none from here on: it cannot be matched without all of its tokens.
+    fn stop_keeping_marks(&mut self) {
         self.is_incomplete = true;
         // Replaced, because an emptied list would keep the memory.
-        std::mem::take(&mut self.marks).len()
+        self.marks = Vec::new();
     }
 }
 
@@ -112,7 +111,8 @@ impl ContentMatcher {
         }
         let Some(sent) = self.sent.values.get_mut(rid) else { return };
         let Some(new_ids) = sent.new_ids(ids, tokens_so_far as usize) else {
-            self.kept_marks -= sent.give_up();
+            self.kept_marks -= sent.marks.len();
+            sent.stop_keeping_marks();
             return;
         };
         sent.marks.extend(new_ids.iter().map(|&id| token_mark(key, id as u32)));
@@ -152,7 +152,7 @@ impl ContentMatcher {
 
     /// Matches a finished stream, whose response states `token_count` tokens, to a request of the engine by the tokens of both. Returns the
     /// id of the request if exactly one has these tokens. It is then forgotten. Counts the result.
-    pub(super) fn match_stream(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
+    pub(super) fn match_stream_to_request(&mut self, stream: &StreamTokens, token_count: u32) -> Option<String> {
         if !self.is_enabled() || !stream.can_identify_request() {
             return None;
         }
@@ -184,7 +184,7 @@ impl ContentMatcher {
     }
 
     /// Keeps the frontend's id of a request, `context`, and the engine's, for reporting. Beyond the limit, the oldest pair is forgotten.
-    pub(super) fn remember_pair(&mut self, context: &str, rid: &str) {
+    pub(super) fn remember_matched_ids(&mut self, context: &str, rid: &str) {
         if self.pairs.len() == MAX_PAIRS {
             self.pairs.pop_front();
         }
@@ -266,9 +266,9 @@ mod tests {
     fn a_stream_is_matched_to_its_request_even_with_lost_tokens() {
         let mut content = compared(&[("a", &[&[1], &[2], &[3], &[4]]), ("b", &[&[1], &[3], &[2], &[4]])]);
         let whole = received(&content, &[&[1], &[3], &[2], &[4]]);
-        assert_eq!(content.match_stream(&whole, 4).as_deref(), Some("b"));
+        assert_eq!(content.match_stream_to_request(&whole, 4).as_deref(), Some("b"));
         let lossy = received(&content, &[&[2], &[4]]);
-        assert_eq!(content.match_stream(&lossy, 4).as_deref(), Some("a"));
+        assert_eq!(content.match_stream_to_request(&lossy, 4).as_deref(), Some("a"));
         assert_eq!((content.joined, content.kept_marks, content.sent.values.len()), (2, 0, 0));
     }
 
@@ -276,15 +276,15 @@ mod tests {
     fn merged_and_speculative_chunks_match_across_boundaries() {
         let mut content = compared(&[("a", &[&[1, 2], &[3], &[4, 5]]), ("b", &[&[1, 9], &[3], &[4, 5]])]);
         let merged = received(&content, &[&[1], &[2, 3, 4], &[5]]);
-        assert_eq!(content.match_stream(&merged, 5).as_deref(), Some("a"));
+        assert_eq!(content.match_stream_to_request(&merged, 5).as_deref(), Some("a"));
     }
 
     #[test]
     fn an_ambiguous_stream_is_assigned_to_no_request() {
         let mut content = compared(&[("a", &[&[1], &[2]]), ("b", &[&[1], &[2]]), ("c", &[&[7]])]);
         let either = received(&content, &[&[1], &[2]]);
-        assert_eq!(content.match_stream(&either, 2), None);
-        assert_eq!(content.match_stream(&either, 3), None, "no request has that token count");
+        assert_eq!(content.match_stream_to_request(&either, 2), None);
+        assert_eq!(content.match_stream_to_request(&either, 3), None, "no request has that token count");
         assert_eq!((content.ambiguous, content.unknown), (1, 1));
     }
 
@@ -296,8 +296,8 @@ mod tests {
         content.record_chunk(&sent("torn", &[1], 1));
         content.record_chunk(&sent("torn", &[3], 3));
         let stream = received(&content, &[&[1], &[2], &[3]]);
-        assert_eq!(content.match_stream(&stream, 3).as_deref(), Some("a"));
-        assert_eq!(content.match_stream(&received(&content, &[&[1], &[3]]), 3), None);
+        assert_eq!(content.match_stream_to_request(&stream, 3).as_deref(), Some("a"));
+        assert_eq!(content.match_stream_to_request(&received(&content, &[&[1], &[3]]), 3), None);
     }
 
     #[test]

@@ -1,14 +1,15 @@
-//! Elements of a connection's bytes, and the fields that one event of an HTTP response contains about its request
-//! (docs/reference/report.md, "Deliveries").
+//! Elements of a connection's bytes, the trait of the parsers that find them, and the fields that one event of an HTTP response contains
+//! about its request (docs/reference/report.md, "Deliveries").
 //!
 //! An event whose strings need no unescaping is parsed without allocation. Token ids are counted, not kept.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use trace::MonoNs;
-use trace::event::{AnswerFinish, Event, Missed, MissedCause, What};
+use trace::event::{AnswerFinish, Event, Missed, MissedCause, UnknownArrival, What};
 
 use super::Unreadable;
 use super::fields::{BorrowedText, Choices, FinishReason, count_items};
@@ -64,8 +65,62 @@ pub enum ResponseElement<'a> {
     Unreadable(Unreadable),
 }
 
-/// Receiver of the elements.
-pub type Emit<'e> = dyn FnMut(ResponseElement<'_>) + 'e;
+/// Stream of a connection that carries one response at a time. Only HTTP/2 has others.
+pub(super) const SINGLE_STREAM: u32 = 0;
+
+/// Receiver of the elements that a parser finds, each with its stream.
+pub struct ElementSink<'e> {
+    /// Stream of the elements that [`Self::push`] passes on.
+    stream: u32,
+    receive: &'e mut dyn FnMut(u32, ResponseElement<'_>),
+}
+
+impl<'e> ElementSink<'e> {
+    /// Sink of a connection, which passes each element on to `receive`, with its stream.
+    pub(super) fn of_connection(receive: &'e mut dyn FnMut(u32, ResponseElement<'_>)) -> Self {
+        Self { stream: SINGLE_STREAM, receive }
+    }
+
+    /// Sink of one HTTP/2 stream of the connection.
+    #[inline]
+    pub(super) fn of_stream(&mut self, stream: u32) -> ElementSink<'_> {
+        ElementSink { stream, receive: &mut *self.receive }
+    }
+
+    /// Passes on the next element.
+    #[inline]
+    pub fn push(&mut self, element: ResponseElement<'_>) {
+        (self.receive)(self.stream, element);
+    }
+
+    /// Passes on the next element of an HTTP/2 stream.
+    #[inline]
+    pub(super) fn push_of_stream(&mut self, stream: u32, element: ResponseElement<'_>) {
+        (self.receive)(stream, element);
+    }
+}
+
+/// Parser of the bytes that a server writes on one connection.
+pub trait ParseResponses: fmt::Debug + Send {
+    /// Parses the next bytes of the connection, and passes the elements of responses in them to `elements`. After an error, no further byte
+    /// can be read.
+    fn parse(&mut self, bytes: &[u8], elements: &mut ElementSink<'_>) -> Result<(), Unreadable>;
+
+    /// Ends a connection that the server has closed, and passes the elements that end with it to `elements`. Does nothing by default,
+    /// because bodies state their ends.
+    fn end_at_close_by_server(&mut self, _elements: &mut ElementSink<'_>) {}
+
+    /// Whether a later position can be read after bytes were missed. Not by default, because a connection that carries one response has no
+    /// such position.
+    fn resumes_after_gap(&self) -> bool {
+        false
+    }
+
+    /// Why the protocol hides which request arrived when. `None` for HTTP/1, which does not.
+    fn why_arrivals_hidden(&self) -> Option<UnknownArrival> {
+        Some(UnknownArrival::Protocol)
+    }
+}
 
 /// Destination of the events that occur at one time.
 pub(super) struct EventSink<'s> {
@@ -174,7 +229,7 @@ impl<'a> ResponseJson<'a> {
         let completion = if let Some(meta) = self.meta_info {
             // Only the engine's own endpoint has `meta_info`. The name of its list depends on the release.
             let listed_ids = self.output_ids.or(self.token_ids);
-            generate_completion(meta, listed_ids.as_deref())?
+            completion_from_meta_info(meta, listed_ids.as_deref())?
         } else {
             // The other endpoints are those of `OpenAI`.
             let choices = self.choices?;
@@ -182,7 +237,7 @@ impl<'a> ResponseJson<'a> {
             let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
             // A server that lists ids also lists those of the prompt, in the first event of a response.
             let lists_ids = self.prompt_token_ids.is_some();
-            choices_completion(rid, choices, stated_tokens, lists_ids)
+            completion_from_choices(rid, choices, stated_tokens, lists_ids)
         };
         // Longer ids are not accepted from the engine either.
         if completion.rid.is_empty() || completion.rid.len() > LONGEST_RID {
@@ -193,7 +248,7 @@ impl<'a> ResponseJson<'a> {
 }
 
 /// Completion of an event of the engine's own endpoint, with the ids that it lists, if any. `None` if it names no request.
-fn generate_completion<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>) -> Option<Completion<'a>> {
+fn completion_from_meta_info<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>) -> Option<Completion<'a>> {
     let BorrowedText(rid) = meta.id?;
     Some(Completion {
         rid,
@@ -207,7 +262,7 @@ fn generate_completion<'a>(meta: MetaInfo<'a>, listed_ids: Option<&[IgnoredAny]>
 
 /// Completion of an event of an `OpenAI` endpoint, which has a list of choices. `stated_tokens`: token count of its usage, if it has one.
 /// `lists_ids`: the events of its response list the ids of their tokens.
-fn choices_completion<'a>(
+fn completion_from_choices<'a>(
     rid: Cow<'a, str>,
     choices: Choices<'a>,
     stated_tokens: Option<u32>,
@@ -272,7 +327,7 @@ pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
 
 /// Parses the body of a response that does not stream: one object, or a list of objects for a batch. JSON responses are of many kinds, so
 /// other objects and invalid ones are ignored.
-pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
+pub(super) fn parse_body(json: &[u8], elements: &mut ElementSink<'_>) {
     let bodies: serde_json::Result<Vec<ResponseJson<'_>>> = match json.trim_ascii_start().first() {
         Some(b'[') => serde_json::from_slice(json),
         // A single object is treated as a batch of one.
@@ -281,7 +336,7 @@ pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
     };
     let Ok(bodies) = bodies else { return };
     for completion in bodies.into_iter().filter_map(ResponseJson::into_completion) {
-        emit(ResponseElement::Completion(Completion { is_whole_body: true, ..completion }));
+        elements.push(ResponseElement::Completion(Completion { is_whole_body: true, ..completion }));
     }
 }
 
@@ -343,10 +398,11 @@ mod tests {
     fn a_batch_response_is_a_list() {
         let json = br#"[{"output_ids":[1],"meta_info":{"id":"a","completion_tokens":1}},{"output_ids":[1,2],"meta_info":{"id":"b","completion_tokens":2}}]"#;
         let mut seen = Vec::new();
-        parse_body(json, &mut |element| match element {
+        let mut receive = |_stream: u32, element: ResponseElement<'_>| match element {
             ResponseElement::Completion(completion) => seen.push((completion.rid.into_owned(), completion.tokens)),
             element => panic!("{element:?}"),
-        });
+        };
+        parse_body(json, &mut ElementSink::of_connection(&mut receive));
         assert_eq!(seen, [("a".to_owned(), Some(1)), ("b".to_owned(), Some(2))]);
     }
 }

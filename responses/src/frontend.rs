@@ -10,7 +10,7 @@ use trace::MonoNs;
 use trace::event::{FrontendWait, What};
 
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
-use super::{Unreadable, add_to_count};
+use super::{Unreadable, add_to_count_of_reason};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
 const MAX_WAITING: usize = 16_384;
@@ -145,7 +145,7 @@ pub(super) struct TimedResponse {
 impl TimedResponse {
     /// Records the time of the connection's next element, such as an event of a response, on this HTTP/2 stream (0 for other protocols). At
     /// the end of the response, passes its times to `waits`.
-    pub(super) fn time_element(
+    pub(super) fn record_element_time(
         &mut self,
         stream: u32,
         element: &ResponseElement<'_>,
@@ -255,43 +255,51 @@ enum ResponseSide {
 
 impl Frontends {
     /// Records the end of a worker's stream of tokens to a frontend. Joins it with the frontend's response to the client if that has ended
-    /// before, or else keeps it. `id` is the frontend's id of the request, `rid` the engine's.
-    pub(super) fn record_worker_end(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
+    /// before, or else keeps it. `frontend_id` is the frontend's id of the request, `rid` the engine's.
+    pub(super) fn record_worker_end(
+        &mut self,
+        frontend_id: Option<&str>,
+        rid: &str,
+        writes: Writes,
+        sink: &mut EventSink<'_>,
+    ) {
         self.streams += 1;
         self.last_stream_end = self.last_stream_end.max(sink.at);
         // Without an observed frontend, there are no responses to join the streams with.
         if !self.observed {
             return;
         }
-        let Some(id) = id.filter(|id| id.len() <= LONGEST_ID) else {
+        let Some(id) = frontend_id.filter(|id| id.len() <= LONGEST_ID) else {
             return self.count_unknown(UnknownWait::Unnamed);
         };
         match self.waiting.remove(id).map(|ended| ended.side) {
             Some(ResponseSide::Frontend(frontend)) => self.join_sides(rid, &writes, &frontend, sink),
             // With two streams of one id, it is unknown whose tokens the response has.
             Some(ResponseSide::Worker { .. } | ResponseSide::Workers) => {
-                self.keep_ended(sink.at, id, ResponseSide::Workers);
+                self.keep_ended_side(sink.at, id, ResponseSide::Workers);
             }
             None => {
                 let rid = rid.to_owned();
-                self.keep_ended(sink.at, id, ResponseSide::Worker { rid, writes });
+                self.keep_ended_side(sink.at, id, ResponseSide::Worker { rid, writes });
             }
         }
     }
 
     /// Records the end of a frontend's response. Joins it with the worker's stream of the same request if that has ended before, or else
-    /// keeps it. `id` is the frontend's id of the request.
-    fn record_frontend_end(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
-        match self.waiting.remove(id).map(|ended| ended.side) {
+    /// keeps it. `frontend_id` is the frontend's id of the request.
+    fn record_frontend_end(&mut self, frontend_id: &str, writes: Writes, sink: &mut EventSink<'_>) {
+        match self.waiting.remove(frontend_id).map(|ended| ended.side) {
             Some(ResponseSide::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
             Some(ResponseSide::Workers) => self.count_unknown(UnknownWait::OtherWorker),
             // The latest of several responses with one id is kept.
-            Some(ResponseSide::Frontend(_)) | None => self.keep_ended(sink.at, id, ResponseSide::Frontend(writes)),
+            Some(ResponseSide::Frontend(_)) | None => {
+                self.keep_ended_side(sink.at, frontend_id, ResponseSide::Frontend(writes));
+            }
         }
     }
 
     /// Keeps the side that ended first until the other one has ended. Beyond the limit, the oldest one is forgotten.
-    fn keep_ended(&mut self, ended_at: MonoNs, id: &str, side: ResponseSide) {
+    fn keep_ended_side(&mut self, ended_at: MonoNs, id: &str, side: ResponseSide) {
         if self.order.len() == MAX_WAITING {
             self.forget_oldest();
         }
@@ -333,7 +341,7 @@ impl Frontends {
 
     /// Counts a response whose wait is unknown.
     fn count_unknown(&mut self, why: UnknownWait) {
-        add_to_count(&mut self.unknown, why, 1);
+        add_to_count_of_reason(&mut self.unknown, why, 1);
     }
 
     /// Number of streams whose response by a frontend is overdue. A younger one may still be written.
@@ -349,11 +357,11 @@ impl Frontends {
     }
 
     /// Describes the waits that are not known, with counts.
-    pub fn degraded(&self) -> Vec<String> {
+    pub fn degraded_lines(&self) -> Vec<String> {
         let mut unknown = self.unknown.clone();
         let overdue = self.count_overdue_responses();
         if overdue > 0 {
-            add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
+            add_to_count_of_reason(&mut unknown, UnknownWait::NoResponse, overdue);
         }
         unknown
             .into_iter()

@@ -2,9 +2,11 @@
 
 use std::str::FromStr;
 
+use trace::event::UnknownArrival;
+
 use super::body_parser::{BodyParser, ContentParser};
 use super::chunked::ChunkedDecoder;
-use super::event::{Emit, ResponseElement, is_rejection};
+use super::event::{ElementSink, ParseResponses, ResponseElement, is_rejection};
 use super::framed::take_bytes;
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
@@ -46,28 +48,30 @@ impl HttpParser {
         let body = BodyParser::Events(EventParser::default());
         Self { state: HttpState::Chunked(ChunkedDecoder::default()), body, ..Self::new(limits) }
     }
+}
 
-    /// Processes the end of the connection, which ends a body without a declared length.
-    pub(super) fn end_connection(&mut self, emit: &mut Emit<'_>) {
-        let is_inside_event = matches!(&self.body, BodyParser::Events(events) if events.is_inside());
+impl ParseResponses for HttpParser {
+    fn end_at_close_by_server(&mut self, elements: &mut ElementSink<'_>) {
+        let is_inside_event = matches!(&self.body, BodyParser::Events(events) if events.is_inside_event());
         // Without a length, a body ends with its connection. Inside an event, it was cut.
         if matches!(self.state, HttpState::UntilClosed) && !is_inside_event {
-            self.end_body(emit);
+            self.end_body(elements);
         }
     }
 
-    /// Parses the next bytes of the connection: heads of responses, and bodies whose length their heads declare. After an error, no further
-    /// byte can be read.
-    pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+    /// Parses heads of responses, and bodies whose length their heads declare.
+    fn parse(&mut self, mut input: &[u8], elements: &mut ElementSink<'_>) -> Result<(), Unreadable> {
         while !input.is_empty() {
             let Self { limits, state, body, .. } = self;
             // Each arm removes its bytes from `input`.
             let is_body_complete = match state {
                 HttpState::Head => {
-                    self.parse_head(&mut input, emit)?;
+                    self.parse_head(&mut input, elements)?;
                     false
                 }
-                HttpState::Chunked(chunked) => chunked.parse(&mut input, |piece| body.parse(piece, limits, emit))?,
+                HttpState::Chunked(chunked) => {
+                    chunked.parse(&mut input, |piece| body.parse(piece, limits, elements))?
+                }
                 // A response to HEAD announces a body that never follows. The next head shows that.
                 HttpState::Length { has_begun: false, .. } if input.starts_with(b"HTTP/1.") => {
                     *body = BodyParser::Other;
@@ -75,31 +79,41 @@ impl HttpParser {
                 }
                 HttpState::Length { left, has_begun } => {
                     *has_begun = true;
-                    body.parse(take_bytes(&mut input, left), limits, emit);
+                    body.parse(take_bytes(&mut input, left), limits, elements);
                     *left == 0
                 }
                 HttpState::UntilClosed => {
                     // All bytes up to the end of the connection belong to the body.
-                    body.parse(std::mem::take(&mut input), limits, emit);
+                    body.parse(std::mem::take(&mut input), limits, elements);
                     false
                 }
             };
             if is_body_complete {
-                self.end_body(emit);
+                self.end_body(elements);
             }
         }
         Ok(())
     }
 
+    fn resumes_after_gap(&self) -> bool {
+        true
+    }
+
+    fn why_arrivals_hidden(&self) -> Option<UnknownArrival> {
+        None
+    }
+}
+
+impl HttpParser {
     /// Ends the body; the head of the next response follows.
-    fn end_body(&mut self, emit: &mut Emit<'_>) {
+    fn end_body(&mut self, elements: &mut ElementSink<'_>) {
         self.state = HttpState::Head;
-        std::mem::take(&mut self.body).end_body(&self.limits, emit);
+        std::mem::take(&mut self.body).end_body(&self.limits, elements);
     }
 
     /// Parses the next bytes of a response's head: status and headers. Begins the response once the head is complete, and leaves the bytes
     /// behind the head in `input`. Keeps an incomplete head for the next call.
-    fn parse_head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+    fn parse_head(&mut self, input: &mut &[u8], elements: &mut ElementSink<'_>) -> Result<(), Unreadable> {
         let earlier_bytes = self.partial_head.len();
         let space = self.limits.head_bytes.saturating_sub(earlier_bytes);
         self.partial_head.extend_from_slice(&input[..input.len().min(space)]);
@@ -124,29 +138,29 @@ impl HttpParser {
         self.partial_head.clear();
         // The response itself follows its interim ones, which have no body.
         if let Some(body) = body {
-            self.begin_response(status, body, emit);
+            self.begin_response(status, body, elements);
         }
         Ok(())
     }
 
     /// Begins a response whose head is complete, and emits what the head shows. Ends it at once if no body follows.
-    fn begin_response(&mut self, status: Option<u16>, body: DeclaredBody, emit: &mut Emit<'_>) {
+    fn begin_response(&mut self, status: Option<u16>, body: DeclaredBody, elements: &mut ElementSink<'_>) {
         let DeclaredBody { state, content } = body;
         let body_bytes = if let HttpState::Length { left, .. } = state { Some(left) } else { None };
         self.state = state;
         self.body = content.parser;
-        emit(ResponseElement::Began);
+        elements.push(ResponseElement::Began);
         if let Some(status) = status
             && is_rejection(status, body_bytes)
         {
-            emit(ResponseElement::Rejected(status));
+            elements.push(ResponseElement::Rejected(status));
         }
         if let Some(why) = content.unreadable {
-            emit(ResponseElement::Unreadable(why));
+            elements.push(ResponseElement::Unreadable(why));
         }
         // No byte follows that would end it.
         if body_bytes == Some(0) {
-            self.end_body(emit);
+            self.end_body(elements);
         }
     }
 }

@@ -1,16 +1,16 @@
 //! Parser for HTTP/2 responses in the bytes that a server writes: the bodies of several streams, interleaved.
 
-use std::borrow::Cow;
+mod field_decoder;
+
 use std::collections::BTreeMap;
-use std::fmt;
 
-use loona_hpack::Decoder;
+use trace::event::UnknownArrival;
 
-use super::body_parser::{BodyParser, ContentParser};
+use self::field_decoder::{FieldDecoder, ResponseFields, ResponseHead};
+use super::body_parser::BodyParser;
 use super::buffer::BoundedBuffer;
-use super::event::{ResponseElement, is_rejection};
+use super::event::{ElementSink, ParseResponses, ResponseElement, is_rejection};
 use super::grpc::{self, GrpcParser};
-use super::http::parse_decimal;
 use super::sse::EventParser;
 use super::{EVENT_START, Limits, Recognition, Unreadable};
 
@@ -35,9 +35,6 @@ const PRIORITY_BYTES: usize = 5;
 
 /// Longest fields in bytes by which a connection is recognised after its start. Those of a response are much shorter.
 const LONGEST_RECOGNISED_FIELDS: u32 = 1 << 10;
-
-/// Receiver of the elements of a connection's streams.
-type EmitOnStream<'e> = dyn FnMut(u32, ResponseElement<'_>) + 'e;
 
 /// Parser of one connection.
 #[derive(Debug, Default)]
@@ -88,9 +85,9 @@ impl UnknownBody {
         Self { is_observed_from_start: false, start: Vec::new() }
     }
 
-    /// Adds a piece of a frame with `frame_length` bytes, and tries to recognise the content of the body. Uses the first bytes of the body,
-    /// or those of the frame if the body was not observed from its start.
-    fn add_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
+    /// Tries to recognise the content of the body with the next piece of a frame of `frame_length` bytes, which is kept for that. Uses the
+    /// first bytes of the body, or those of the frame if the body was not observed from its start.
+    fn recognise_with_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
         if self.is_observed_from_start {
             self.start.extend_from_slice(piece);
             // These bytes may be of several frames.
@@ -140,12 +137,12 @@ impl FieldBlock {
         };
     }
 
-    /// Adds a piece of a frame's content, up to `limit` bytes of fields and one more, which shows that the block exceeds the limit.
-    fn add_piece(&mut self, piece: &[u8], limit: usize) {
+    /// Adds a piece of a frame's content, up to `max_field_bytes` and one more, which shows that the block exceeds the limit.
+    fn add_piece(&mut self, piece: &[u8], max_field_bytes: usize) {
         let skipped = self.bytes_to_skip.min(piece.len());
         self.bytes_to_skip -= skipped;
         let fields = &piece[skipped..];
-        let space = (limit + 1).saturating_sub(self.bytes.len());
+        let space = (max_field_bytes + 1).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&fields[..fields.len().min(space)]);
     }
 }
@@ -254,11 +251,11 @@ pub(super) fn begins_with_response(bytes: &[u8]) -> Recognition {
         return Recognition::No;
     }
     let payload = &bytes[HEAD_BYTES..];
-    if head.kind == DATA { is_response_data(head, payload) } else { are_response_fields(head, payload) }
+    if head.kind == DATA { recognise_response_data(head, payload) } else { recognise_response_fields(head, payload) }
 }
 
 /// Whether the payload of a frame `DATA` begins with an event, or is one gRPC message.
-fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
+fn recognise_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
     let has_other_flags = head.flags & !END_STREAM != 0;
     if has_other_flags || (head.length as usize) < EVENT_START.len() {
         return Recognition::No;
@@ -270,7 +267,7 @@ fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
 }
 
 /// Whether a frame `HEADERS` has all fields of a response, and another valid frame follows it.
-fn are_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
+fn recognise_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
     let has_all_fields = head.flags & !(END_STREAM | PRIORITY) == END_HEADERS;
     if !has_all_fields || head.length > LONGEST_RECOGNISED_FIELDS {
         return Recognition::No;
@@ -291,9 +288,10 @@ impl Http2Parser {
         let fields = if from_start { FieldDecoder::for_whole_connection() } else { FieldDecoder::default() };
         Self { limits, fields, ..Self::default() }
     }
+}
 
-    /// Parses the next bytes of the connection. Emits each element with its stream. After an error, no further byte can be read.
-    pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
+impl ParseResponses for Http2Parser {
+    fn parse(&mut self, mut input: &[u8], elements: &mut ElementSink<'_>) -> Result<(), Unreadable> {
         loop {
             let Some(head) = self.take_frame_head(&mut input)? else { return Ok(()) };
             if self.payload_left > 0 {
@@ -303,14 +301,24 @@ impl Http2Parser {
                 }
                 let (piece, rest) = input.split_at(input.len().min(self.payload_left as usize));
                 input = rest;
-                self.parse_payload(head, piece, emit)?;
+                self.parse_payload(head, piece, elements)?;
             }
             if self.payload_left == 0 {
-                self.end_frame(head, emit)?;
+                self.end_frame(head, elements)?;
             }
         }
     }
 
+    fn resumes_after_gap(&self) -> bool {
+        true
+    }
+
+    fn why_arrivals_hidden(&self) -> Option<UnknownArrival> {
+        Some(UnknownArrival::Http2)
+    }
+}
+
+impl Http2Parser {
     /// Returns the head of the current frame. If the previous frame has ended, takes the next head from `input`, and begins its frame.
     /// `None` while the head is incomplete.
     fn take_frame_head(&mut self, input: &mut &[u8]) -> Result<Option<FrameHead>, Unreadable> {
@@ -354,7 +362,7 @@ impl Http2Parser {
         &mut self,
         head: FrameHead,
         mut piece: &[u8],
-        emit: &mut EmitOnStream<'_>,
+        elements: &mut ElementSink<'_>,
     ) -> Result<(), Unreadable> {
         let padding = match self.padding {
             Some(padding) => padding,
@@ -365,7 +373,7 @@ impl Http2Parser {
         self.payload_left -= piece.len() as u32;
         let content = &piece[..piece.len().min(content_bytes as usize)];
         match head.kind {
-            DATA => self.parse_data(head, content, emit),
+            DATA => self.parse_data(head, content, elements),
             HEADERS | PUSH_PROMISE | CONTINUATION => self.block.add_piece(content, self.limits.head_bytes),
             _ => {}
         }
@@ -386,7 +394,7 @@ impl Http2Parser {
     }
 
     /// Processes the end of a frame.
-    fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
+    fn end_frame(&mut self, head: FrameHead, elements: &mut ElementSink<'_>) -> Result<(), Unreadable> {
         self.frame = None;
         // The frame is padded, but its payload is empty, so it does not even have the length of the padding.
         let lacks_padding_length = self.padding.is_none();
@@ -394,24 +402,24 @@ impl Http2Parser {
             return Err(Unreadable::Frames);
         }
         match head.kind {
-            DATA if head.has_flag(END_STREAM) => self.end_stream(head.stream, emit),
-            HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.end_block(emit),
-            RST_STREAM => self.reset_stream(head.stream, emit),
+            DATA if head.has_flag(END_STREAM) => self.end_stream(head.stream, elements),
+            HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.end_header_block(elements),
+            RST_STREAM => self.reset_stream(head.stream, elements),
             _ => {}
         }
         Ok(())
     }
 
     /// Ends the response of a stream that the server resets, if it is in progress.
-    fn reset_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
+    fn reset_stream(&mut self, stream: u32, elements: &mut ElementSink<'_>) {
         if self.streams.remove(&stream).is_some() {
-            emit(stream, ResponseElement::CutShort);
-            emit(stream, ResponseElement::Ended);
+            elements.push_of_stream(stream, ResponseElement::CutShort);
+            elements.push_of_stream(stream, ResponseElement::Ended);
         }
     }
 
     /// Processes a complete block of header fields: the head of a response, or its trailers, which are fields behind the body.
-    fn end_block(&mut self, emit: &mut EmitOnStream<'_>) {
+    fn end_header_block(&mut self, elements: &mut ElementSink<'_>) {
         self.block.is_open = false;
         // Decoded in any case, because later blocks may refer to these fields.
         let response = self.decode_block();
@@ -425,17 +433,17 @@ impl Http2Parser {
         match response {
             // The response itself follows.
             ResponseHead::Informational => return,
-            ResponseHead::Final(fields) if !are_trailers => self.begin_response(stream, fields, ends_stream, emit),
+            ResponseHead::Final(fields) if !are_trailers => self.begin_response(stream, fields, ends_stream, elements),
             // Unknown fields that end a stream of which nothing was observed may be trailers.
             ResponseHead::Unknown if !are_trailers && !ends_stream => {
-                emit(stream, ResponseElement::Began);
+                elements.push_of_stream(stream, ResponseElement::Began);
                 self.open_stream(stream, StreamBody::Unknown(UnknownBody::from_start()));
             }
             // Trailers, of which only the end of the stream is of interest.
             ResponseHead::Final(_) | ResponseHead::Unknown => {}
         }
         if ends_stream {
-            self.end_stream(stream, emit);
+            self.end_stream(stream, elements);
         }
     }
 
@@ -450,16 +458,22 @@ impl Http2Parser {
     }
 
     /// Begins the response of a stream with the fields of its head. `ends_stream`: the response has no body.
-    fn begin_response(&mut self, stream: u32, fields: ResponseFields, ends_stream: bool, emit: &mut EmitOnStream<'_>) {
-        emit(stream, ResponseElement::Began);
+    fn begin_response(
+        &mut self,
+        stream: u32,
+        fields: ResponseFields,
+        ends_stream: bool,
+        elements: &mut ElementSink<'_>,
+    ) {
+        elements.push_of_stream(stream, ResponseElement::Began);
         let body_bytes = if ends_stream { Some(0) } else { fields.body_bytes };
         if let Some(status) = fields.status
             && is_rejection(status, body_bytes)
         {
-            emit(stream, ResponseElement::Rejected(status));
+            elements.push_of_stream(stream, ResponseElement::Rejected(status));
         }
         if let Some(why) = fields.content.unreadable {
-            emit(stream, ResponseElement::Unreadable(why));
+            elements.push_of_stream(stream, ResponseElement::Unreadable(why));
         }
         self.open_stream(stream, StreamBody::Known(fields.content.parser));
     }
@@ -473,7 +487,7 @@ impl Http2Parser {
     }
 
     /// Passes a piece of a stream's data to the parser of its content, which is recognised by its first bytes if no head was read.
-    fn parse_data(&mut self, head: FrameHead, piece: &[u8], emit: &mut EmitOnStream<'_>) {
+    fn parse_data(&mut self, head: FrameHead, piece: &[u8], elements: &mut ElementSink<'_>) {
         let stream = head.stream;
         let is_start_of_frame = std::mem::take(&mut self.is_at_payload_start);
         if !self.streams.contains_key(&stream) {
@@ -484,18 +498,18 @@ impl Http2Parser {
         let Some(body) = self.streams.get_mut(&stream) else { return };
         let unknown = match body {
             StreamBody::Known(parser) => {
-                return parser.parse(piece, &self.limits, &mut |element| emit(stream, element));
+                return parser.parse(piece, &self.limits, &mut elements.of_stream(stream));
             }
             StreamBody::Unknown(unknown) => unknown,
         };
-        match unknown.add_piece(piece, head.length, is_start_of_frame) {
+        match unknown.recognise_with_piece(piece, head.length, is_start_of_frame) {
             BodyStart::TooShort => {}
             BodyStart::Recognised(mut parser) => {
-                parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
+                parser.parse(&unknown.start, &self.limits, &mut elements.of_stream(stream));
                 *body = StreamBody::Known(parser);
             }
             BodyStart::Other if unknown.is_observed_from_start => {
-                emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
+                elements.push_of_stream(stream, ResponseElement::Unreadable(Unreadable::Fields));
                 *body = StreamBody::Known(BodyParser::Other);
             }
             // A later frame may be recognised.
@@ -504,97 +518,10 @@ impl Http2Parser {
     }
 
     /// Ends the response of a stream, even if no byte of it was observed.
-    fn end_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
+    fn end_stream(&mut self, stream: u32, elements: &mut ElementSink<'_>) {
         match self.streams.remove(&stream) {
-            Some(StreamBody::Known(body)) => body.end_body(&self.limits, &mut |element| emit(stream, element)),
-            Some(StreamBody::Unknown(_)) | None => emit(stream, ResponseElement::Ended),
+            Some(StreamBody::Known(body)) => body.end_body(&self.limits, &mut elements.of_stream(stream)),
+            Some(StreamBody::Unknown(_)) | None => elements.push_of_stream(stream, ResponseElement::Ended),
         }
-    }
-}
-
-/// Largest table of earlier fields in bytes. Clients usually permit 4 KiB.
-const MAX_TABLE: usize = 64 << 10;
-
-/// Fields of a response that decide how its body is read.
-enum ResponseHead {
-    /// Another response of the same stream follows.
-    Informational,
-    /// Start of the response.
-    Final(ResponseFields),
-    /// The fields cannot be decompressed.
-    Unknown,
-}
-
-/// Facts about a response and its body.
-struct ResponseFields {
-    content: ContentParser,
-    status: Option<u16>,
-    body_bytes: Option<u64>,
-}
-
-/// Values of the fields of interest in one block.
-#[derive(Default)]
-struct FieldValues {
-    status: Option<u16>,
-    body_bytes: Option<u64>,
-    content_type: Option<Vec<u8>>,
-    is_compressed: bool,
-}
-
-impl FieldValues {
-    /// Keeps the value of a field that decides how the body is read.
-    fn record_field(&mut self, name: &[u8], value: Cow<'_, [u8]>) {
-        match name {
-            b":status" => self.status = parse_decimal(&value),
-            b"content-length" => self.body_bytes = parse_decimal(&value),
-            b"content-type" => self.content_type = Some(value.into_owned()),
-            b"content-encoding" => self.is_compressed = !value.eq_ignore_ascii_case(b"identity"),
-            _ => {}
-        }
-    }
-}
-
-/// Decoder of one connection's header fields. Their compression refers to earlier ones, so it needs all of them.
-#[derive(Default)]
-struct FieldDecoder {
-    /// `None` once a field has been missed.
-    decoder: Option<Decoder<'static>>,
-}
-
-impl fmt::Debug for FieldDecoder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FieldDecoder").field(&self.decoder.is_some()).finish()
-    }
-}
-
-impl FieldDecoder {
-    /// Decoder of a connection whose fields will all be observed.
-    fn for_whole_connection() -> Self {
-        let mut decoder = Decoder::new();
-        decoder.set_max_allowed_table_size(MAX_TABLE);
-        Self { decoder: Some(decoder) }
-    }
-
-    /// Records that a field block was not decoded. All later blocks may refer to its fields.
-    fn forget_table(&mut self) {
-        self.decoder = None;
-    }
-
-    /// Decompresses a block of fields. [`ResponseHead::Unknown`] if the block is invalid, or fields before it were missed.
-    fn decode_block(&mut self, block: &[u8]) -> ResponseHead {
-        let Some(decoder) = &mut self.decoder else { return ResponseHead::Unknown };
-        let mut values = FieldValues::default();
-        let decoded = decoder.decode_with_cb(block, |name, value| values.record_field(&name, value));
-        // The sender's table of fields has changed with this block, so later blocks cannot be read either.
-        if decoded.is_err() {
-            self.forget_table();
-            return ResponseHead::Unknown;
-        }
-        let FieldValues { status, body_bytes, content_type, is_compressed } = values;
-        if status.is_some_and(|status| (100..200).contains(&status)) {
-            return ResponseHead::Informational;
-        }
-        let content = ContentParser::for_content(content_type.as_deref(), is_compressed);
-        ResponseHead::Final(ResponseFields { content, status, body_bytes })
     }
 }

@@ -1,7 +1,8 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
-//! [`ResponseReader`] recognises the protocol of a connection. A parser of HTTP/1.x, HTTP/2 or a [`StreamProtocol`] finds the body of each
-//! response. `BodyParser` turns a body into [`ResponseElement`]s, and `OpenResponse` turns these into the [`trace::event`]s of the response. No I/O.
+//! [`ResponseReader`] recognises the protocol of a connection. A parser of that protocol ([`ParseResponses`]), which is HTTP/1.x, HTTP/2 or
+//! a [`StreamProtocol`], finds the [`ResponseElement`]s in the bytes. `OpenResponse` turns these into the [`trace::event`]s of a response.
+//! No I/O.
 
 mod body_parser;
 mod buffer;
@@ -27,11 +28,11 @@ mod text;
 
 pub use content::ContentMatcher;
 pub use digest::Digest;
-pub use event::{Completion, Emit, ResponseElement, ResponseForm};
+pub use event::{Completion, ElementSink, ParseResponses, ResponseElement, ResponseForm};
 pub use fields::BorrowedText;
 pub use framed::{Framed, NextMessage, take_bytes};
 pub use frontend::{Frontends, UnknownWait};
-pub use protocol::{ParseStream, StreamProtocol};
+pub use protocol::StreamProtocol;
 pub use reader::ResponseReader;
 pub use server::{Server, Tls};
 pub use text::{ChoiceText, Detokenize, Texts, TokenStream};
@@ -132,10 +133,10 @@ impl Recognition {
 /// Start of the data of a server-sent event.
 const EVENT_START: &[u8] = b"data:";
 
-/// Adds `times` to the counter of `why` in a list, or adds the counter if the list has none.
-fn add_to_count<T: PartialEq>(counters: &mut Vec<(T, u64)>, why: T, times: u64) {
-    match counters.iter_mut().find(|(known, _)| *known == why) {
+/// Adds `times` to the counter of a reason, which the list gets if it has none.
+fn add_to_count_of_reason<T: PartialEq>(counters: &mut Vec<(T, u64)>, reason: T, times: u64) {
+    match counters.iter_mut().find(|(known, _)| *known == reason) {
         Some((_, count)) => *count += times,
-        None => counters.push((why, times)),
+        None => counters.push((reason, times)),
     }
 }

@@ -50,20 +50,20 @@ struct ChoiceRequest {
 }
 
 impl ResponseIds {
-    /// Records the requests of a frame. `response_id` reads the id of the response and the index of the choice from a request's id.
-    pub(super) fn record_requests(&mut self, response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
+    /// Records the requests of a frame. `read_response_id` reads the id of the response and the index of the choice from a request's id.
+    pub(super) fn record_requests(&mut self, read_response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
-            if let Some((id, index)) = response_id(chunk.rid) {
+            if let Some((id, index)) = read_response_id(chunk.rid) {
                 self.record_choice(id, index, chunk.rid);
             }
         }
     }
 
-    /// Records that the choice `index` of the response with the id `id` carries the output of request `rid`. A client may ask for several
-    /// choices, each of which is a request of the engine.
-    fn record_choice(&mut self, id: &str, index: u32, rid: &str) {
-        let Some(choices) = self.choices.values.get_mut(id) else {
-            self.choices.insert(id, vec![ChoiceRequest { index, rid: Some(rid.to_owned()) }], MAX_WAITING);
+    /// Records that a choice of a response carries the output of request `rid`. A client may ask for several choices, each of which is a
+    /// request of the engine.
+    fn record_choice(&mut self, response_id: &str, index: u32, rid: &str) {
+        let Some(choices) = self.choices.values.get_mut(response_id) else {
+            self.choices.insert(response_id, vec![ChoiceRequest { index, rid: Some(rid.to_owned()) }], MAX_WAITING);
             return;
         };
         let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) else {
@@ -77,16 +77,16 @@ impl ResponseIds {
         }
     }
 
-    /// Id of the request whose output the choice `index` of response `id` carries; `None` if it is unknown.
-    pub(super) fn find_request(&self, id: &str, index: u32) -> Option<&str> {
-        let choices = self.choices.values.get(id)?;
-        let choice = choices.iter().find(|choice| choice.index == index)?;
+    /// Id of the request whose output a choice of a response carries; `None` if it is unknown.
+    pub(super) fn find_request(&self, response_id: &str, choice_index: u32) -> Option<&str> {
+        let choices = self.choices.values.get(response_id)?;
+        let choice = choices.iter().find(|choice| choice.index == choice_index)?;
         choice.rid.as_deref()
     }
 
     /// Forgets a response that has ended. Later requests may have its id again.
-    pub(super) fn forget_response(&mut self, id: &str) {
-        self.choices.remove(id);
+    pub(super) fn forget_response(&mut self, response_id: &str) {
+        self.choices.remove(response_id);
     }
 }
 

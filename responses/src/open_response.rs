@@ -212,11 +212,11 @@ impl OpenResponse {
             completion.tokens = self.count_under_hop_id(&completion, shown_id, limits, server, sink);
         }
         let is_joined_by_name = announced.is_some_and(|announced| announced.rid.is_some());
-        let tokens_by_text = self.count_by_text(&completion, server);
+        let tokens_by_text = self.count_tokens_by_text(&completion, server);
         completion.tokens = tokens_by_text.or(completion.tokens);
         let part = self.find_part(&completion.rid);
         let is_counted_by_text = tokens_by_text.is_some();
-        let delivery = delivery_of_event(&completion, part, is_counted_by_text, is_joined_by_name, server);
+        let delivery = count_delivery_of_event(&completion, part, is_counted_by_text, is_joined_by_name, server);
         let is_new_request = part.is_none() && self.parts.len() < limits.requests;
         if is_new_request {
             self.report_arrival(&completion.rid, sink);
@@ -317,15 +317,15 @@ impl OpenResponse {
     }
 
     /// How the response ended. `end` is how its connection or its body ended. An event of the response, or a cancel by the client, may have
-    /// said more before. `unacknowledged`: number of bytes that the client has not acknowledged, if known.
-    fn settle_end(&self, end: AnswerEnd, unacknowledged: Option<u64>) -> AnswerEnd {
+    /// said more before. `unacknowledged_bytes`: number of bytes that the client has not acknowledged, if known.
+    fn settle_end(&self, end: AnswerEnd, unacknowledged_bytes: Option<u64>) -> AnswerEnd {
         if let Some(earlier) = self.end {
             // The client cancelled a response that was complete.
             let was_cancelled_late = earlier == AnswerEnd::ClientLeft && end == AnswerEnd::Whole;
             // Otherwise the earlier sign counts: a failed generator may still send its final marker.
             return if was_cancelled_late { end } else { earlier };
         }
-        let has_reached_client = unacknowledged.unwrap_or(0) == 0;
+        let has_reached_client = unacknowledged_bytes.unwrap_or(0) == 0;
         // Routers close at the final marker, before the end of the body.
         let has_left_at_marker = end == AnswerEnd::ClientLeft && self.is_done && has_reached_client;
         if has_left_at_marker { AnswerEnd::Whole } else { end }
@@ -340,16 +340,16 @@ impl OpenResponse {
         }
     }
 
-    /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests. `unacknowledged`:
+    /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests. `unacknowledged_bytes`:
     /// number of bytes that the client has not acknowledged, if its connection has ended.
     pub(super) fn end_response(
         self,
         end: AnswerEnd,
-        unacknowledged: Option<u64>,
+        unacknowledged_bytes: Option<u64>,
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        let end = self.settle_end(end, unacknowledged);
+        let end = self.settle_end(end, unacknowledged_bytes);
         if end == AnswerEnd::Failed && self.is_refused_stream() {
             sink.emit(What::Rejected(Rejection { status: STATUS_OF_STREAM }));
         }
@@ -360,17 +360,17 @@ impl OpenResponse {
             if self.is_under_shown_id(part) {
                 // Only frees the text kept under this id, so nothing is compared.
                 let is_whole = false;
-                _ = server.texts.forget_request(&part.rid, is_whole);
+                _ = server.texts.forget_request_and_compare_calls(&part.rid, is_whole);
                 continue;
             }
-            let matched_rid = self.match_by_content(part, server);
+            let matched_rid = self.find_rid_by_tokens(part, server);
             if !part.shown_id.is_empty() {
                 server.response_ids.forget_response(&part.shown_id);
             }
             let ended = self.end_part(part, end, server, sink);
             if let Some(rid) = &matched_rid {
                 // A matched stream is still remembered under its own name, so that both ids are reported together.
-                server.content.remember_pair(&part.rid, rid);
+                server.content.remember_matched_ids(&part.rid, rid);
             } else if self.has_announced_rid() {
                 // Its id is known, so no stream needs to be matched to this request by its tokens.
                 server.content.forget_request(&part.rid);
@@ -382,7 +382,7 @@ impl OpenResponse {
                 completion_tokens: part.stated_tokens,
                 end,
                 short_writes: self.short_writes,
-                unacknowledged,
+                unacknowledged: unacknowledged_bytes,
                 content: self.content_of_answer(part, end),
                 tool_calls: ended.tool_calls,
             }));
@@ -426,7 +426,7 @@ impl OpenResponse {
     /// Id of the engine's request whose tokens a worker's stream to a frontend carried, found by comparing tokens. `None` for other
     /// responses, if the stream's request is known by its id, and if no single request has these tokens. Counts whether the request is
     /// known.
-    fn match_by_content(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
+    fn find_rid_by_tokens(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
         if !self.is_worker_stream {
             return None;
         }
@@ -439,7 +439,7 @@ impl OpenResponse {
         if self.is_fully_observed
             && let Some(token_count) = part.stated_tokens
         {
-            matched_rid = server.content.match_stream(&part.stream_tokens, token_count);
+            matched_rid = server.content.match_stream_to_request(&part.stream_tokens, token_count);
         }
         match matched_rid {
             Some(_) => server.named += 1,
@@ -457,7 +457,7 @@ impl OpenResponse {
         let is_whole_body = false;
         server.report_deliveries_by_text(&part.rid, finished, is_whole_body, sink);
         let is_whole = self.is_fully_observed && is_complete;
-        let compared = server.texts.forget_request(&part.rid, is_whole);
+        let compared = server.texts.forget_request_and_compare_calls(&part.rid, is_whole);
         let tool_calls = match compared.tool_calls {
             Ok(calls) => calls,
             Err(reason) => part.calls.as_unjudged(self.why_calls_unjudged(end, reason)),
@@ -506,10 +506,10 @@ fn replace_shown_id<'c>(
     Some(std::mem::replace(&mut completion.rid, rid))
 }
 
-/// Delivery of an event, which is counted. `None` if the event has no tokens, or if its deliveries are counted by their text: these are
-/// reported apart. `part` has the earlier events of the request.
+/// Makes the delivery of an event, and counts it in `server`. `None` if the event has no tokens, or if its deliveries are counted by their
+/// text: these are reported apart. `part` has the earlier events of the request.
 #[inline]
-fn delivery_of_event<'c>(
+fn count_delivery_of_event<'c>(
     completion: &'c Completion<'_>,
     part: Option<&RequestPart>,
     is_counted_by_text: bool,
@@ -518,7 +518,7 @@ fn delivery_of_event<'c>(
 ) -> Option<Delivery<'c>> {
     if matches!(completion.form, ResponseForm::Generate | ResponseForm::WorkerStream) {
         let stated_before = part.and_then(|part| part.stated_tokens);
-        return server.delivery_of_ids(completion, stated_before, is_joined_by_name);
+        return server.count_delivery_of_ids(completion, stated_before, is_joined_by_name);
     }
     let Some(tokens) = completion.tokens else {
         // Tokens that no event counts are reported once, by the first such event.

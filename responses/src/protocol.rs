@@ -1,11 +1,9 @@
 //! Protocols of connections: their recognition, and those by which a worker sends responses to a frontend, which the crate `engines` has.
 
-use std::fmt;
-
 use memchr::memmem;
 
 use super::chunked::parse_hex;
-use super::event::Emit;
+use super::event::ParseResponses;
 use super::http2;
 use super::{EVENT_START, Limits, Recognition, Unreadable};
 
@@ -18,13 +16,7 @@ pub struct StreamProtocol {
     /// Whether a connection with these first bytes speaks it.
     pub begins: fn(&[u8]) -> Recognition,
     /// Creates a parser of one connection, from its first byte on.
-    pub parser: fn(Limits) -> Box<dyn ParseStream>,
-}
-
-/// Parser of one connection.
-pub trait ParseStream: fmt::Debug + Send {
-    /// Parses the next bytes of the connection. After an error, no further byte can be read.
-    fn parse(&mut self, bytes: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable>;
+    pub parser: fn(Limits) -> Box<dyn ParseResponses>,
 }
 
 /// A readable position, or why there is none.
@@ -53,7 +45,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
         Recognition::TooShort => return Detected::Short,
         Recognition::No => {}
     }
-    if let Some(binary) = detect_binary(bytes, protocols) {
+    if let Some(binary) = detect_binary_protocol(bytes, protocols) {
         return binary;
     }
     // A record of TLS: its type, and its version.
@@ -73,7 +65,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
 
 /// Detects a protocol with binary frames: HTTP/2, or one of `protocols`. [`Detected::Short`] if more bytes are needed to tell. `None` for
 /// any other protocol.
-fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
+fn detect_binary_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
     let mut is_too_short = false;
     for protocol in protocols {
         match (protocol.begins)(bytes) {

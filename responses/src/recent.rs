@@ -34,7 +34,8 @@ impl<V> Recent<V> {
         self.values.remove(&oldest)
     }
 
-    /// Removes and returns a value. `None` if there is none of this id. Most leave in about the order of their insertion, so the search is short.
+    /// Removes and returns a value. `None` if there is none of this id. Most leave in about the order of their insertion, so the search is
+    /// short.
     pub(super) fn remove(&mut self, id: &str) -> Option<V> {
         let value = self.values.remove(id)?;
         if let Some(index) = self.order.iter().position(|known| known == id) {

@@ -10,7 +10,7 @@ use super::frontend::Frontends;
 use super::names::{AnnouncedStream, MAX_WAITING, ResponseIds};
 use super::recent::Recent;
 use super::text::Texts;
-use super::{Unreadable, add_to_count};
+use super::{Unreadable, add_to_count_of_reason};
 
 /// Index of the first choice of a response.
 const FIRST_CHOICE: u32 = 0;
@@ -75,8 +75,8 @@ impl Server {
         Self { mode, ..Self::default() }
     }
 
-    /// Records a frame before its tokens are delivered. `response_id`: for an engine whose responses show other ids than its frames.
-    pub fn record_frame(&mut self, frame: &Frame<'_>, response_id: Option<ReadResponseId>) {
+    /// Records a frame before its tokens are delivered. `read_response_id`: for an engine whose responses show other ids than its frames.
+    pub fn record_frame(&mut self, frame: &Frame<'_>, read_response_id: Option<ReadResponseId>) {
         // Response streams that are matched by their tokens list ids, so no text is compared.
         if !self.content.is_enabled() {
             self.texts.record_frame(frame);
@@ -85,8 +85,8 @@ impl Server {
         if frame.kind != Kind::TokenIds {
             return;
         }
-        if let Some(response_id) = response_id {
-            self.response_ids.record_requests(response_id, frame.chunks);
+        if let Some(read_response_id) = read_response_id {
+            self.response_ids.record_requests(read_response_id, frame.chunks);
         }
         if self.content.is_enabled() {
             frame.chunks.iter().for_each(|chunk| self.content.record_chunk(chunk));
@@ -99,7 +99,7 @@ impl Server {
             tls.encrypted += 1;
             return;
         }
-        add_to_count(&mut self.unreadable, why, 1);
+        add_to_count_of_reason(&mut self.unreadable, why, 1);
     }
 
     /// Records a request that a frontend has announced to a worker. `subject`: name of the stream that will answer it. `context`: the
@@ -130,7 +130,7 @@ impl Server {
     /// Makes a delivery of an event with token ids: the number of tokens that it delivers to the client. Counts it. `stated_before`: token
     /// count in the previous event of the response. `is_joined_by_name`: the name of a worker's stream leads to its request. `None` if the
     /// event has no token ids or no count, or if its request is not known.
-    pub(super) fn delivery_of_ids<'a>(
+    pub(super) fn count_delivery_of_ids<'a>(
         &mut self,
         completion: &'a Completion<'_>,
         stated_before: Option<u32>,
@@ -201,7 +201,7 @@ impl Server {
     }
 
     /// Describes the traffic that was not observable, with counts: one line for each cause.
-    pub fn degraded(&self) -> Vec<String> {
+    pub fn degraded_lines(&self) -> Vec<String> {
         let mut degraded = Vec::new();
         for (why, times) in self.unreadable.iter().filter(|(why, _)| why.hides_responses()) {
             let hint = match why {
@@ -223,7 +223,7 @@ impl Server {
                 self.text_only
             ));
         }
-        degraded.extend(self.texts.differences.degraded());
+        degraded.extend(self.texts.differences.degraded_lines());
         if self.texts.evicted > 0 {
             degraded.push(format!(
                 "egress: the text of {} requests was evicted to free memory; their responses are not judged",

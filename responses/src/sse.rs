@@ -49,7 +49,7 @@ impl EventParser {
     }
 
     /// Whether an event is incomplete.
-    pub(super) fn is_inside(&self) -> bool {
+    pub(super) fn is_inside_event(&self) -> bool {
         self.is_skipping || !self.buffer.trim_ascii().is_empty()
     }
 

@@ -107,7 +107,7 @@ impl Differences {
     }
 
     /// Describes the responses whose text differs, with counts.
-    pub(super) fn degraded(&self) -> Vec<String> {
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
         let [missing, repeated, changed, elsewhere] = self.counts;
         let mut degraded = Vec::new();
         if let Some(FirstDifference { rid, tokens_before }) = &self.first {
@@ -323,7 +323,7 @@ impl Texts {
             Err(difference) => {
                 request.differs = true;
                 self.differences.count_difference(difference, rid, completion_tokens);
-                self.defer_comparison(rid, text);
+                self.defer_comparison_to_end(rid, text);
                 return None;
             }
         };
@@ -357,7 +357,7 @@ impl Texts {
 
     /// Stops comparing the response for a request event by event. From this event on, its tool calls are collected, and compared with the
     /// rest of the sent text when the response ends.
-    pub(super) fn defer_comparison(&mut self, rid: &str, text: &ChoiceText<'_>) {
+    pub(super) fn defer_comparison_to_end(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
         // Held deliveries follow missing text. It remains unknown whether that was lost, so they are never reported.
         request.held.clear();
@@ -386,7 +386,7 @@ impl Texts {
 
     /// Forgets a request whose response has ended, and compares the tool calls of the response with the text that the engine sent.
     /// `is_whole`: each event of the response was observed.
-    pub(super) fn forget_request(&mut self, rid: &str, is_whole: bool) -> ComparisonResult {
+    pub(super) fn forget_request_and_compare_calls(&mut self, rid: &str, is_whole: bool) -> ComparisonResult {
         let why_unknown = if self.has_text { UnjudgedReason::Missed } else { UnjudgedReason::NoText };
         let Some(request) = self.requests.remove(rid) else {
             return ComparisonResult { differs: false, tool_calls: Err(why_unknown) };

@@ -355,13 +355,13 @@ impl Served {
 
     /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end. Deliveries of
     /// tokens to the client are emitted.
-    fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
-        if let Observed::Closed { at, first: ended_by, .. } = what {
+    fn read_observed(&mut self, lane: u32, observed: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
+        if let Observed::Closed { at, first: ended_by, .. } = observed {
             return self.end_connection(lane, *at, *ended_by, sink);
         }
         let server = &mut self.clients.server;
         let reader = self.connections.entry(lane).or_default();
-        match what {
+        match observed {
             Observed::Passed { at, bytes } => {
                 // The relay does not know where the server's writes begin.
                 let is_start_of_write = false;

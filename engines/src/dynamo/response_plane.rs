@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use responses::{
-    BorrowedText, Completion, Emit, Framed, Limits, NextMessage, ParseStream, Recognition, ResponseElement,
+    BorrowedText, Completion, ElementSink, Framed, Limits, NextMessage, ParseResponses, Recognition, ResponseElement,
     ResponseForm, StreamProtocol, Unreadable,
 };
 use serde::Deserialize;
@@ -96,17 +96,17 @@ fn frame_length(prefix: &[u8; PREFIX_BYTES]) -> Result<u64, Unreadable> {
     if is_valid { Ok(header + body) } else { Err(Unreadable::Frames) }
 }
 
-impl ParseStream for ResponseFrames {
-    /// Passes the elements of all frames that end in `input` to `emit`. Ignores everything after the worker's final marker.
-    fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+impl ParseResponses for ResponseFrames {
+    /// Passes the elements of all frames that end in `input` to `elements`. Ignores everything after the worker's final marker.
+    fn parse(&mut self, mut input: &[u8], elements: &mut ElementSink<'_>) -> Result<(), Unreadable> {
         // Taken out of `self`, which `parse_frame` needs while a frame borrows from `framed`.
         let mut framed = std::mem::take(&mut self.framed);
         while !self.has_ended {
             // After an error nothing more is parsed, so `framed` is not put back.
             match framed.next_message(&mut input, self.limits.event_bytes, frame_length)? {
                 NextMessage::Incomplete => break,
-                NextMessage::Complete { prefix, message } => self.parse_frame(prefix, message, emit),
-                NextMessage::Skipped => emit(ResponseElement::Undecoded),
+                NextMessage::Complete { prefix, message } => self.parse_frame(prefix, message, elements),
+                NextMessage::Skipped => elements.push(ResponseElement::Undecoded),
             }
         }
         self.framed = framed;
@@ -119,39 +119,39 @@ impl ResponseFrames {
         Self { limits, framed: Framed::default(), subject: String::new(), has_ended: false }
     }
 
-    /// Parses a frame, which is a header and a chunk of the response, and passes what it holds to `emit`. The header of the first frame
+    /// Parses a frame, which is a header and a chunk of the response, and passes what it holds to `elements`. The header of the first frame
     /// names the stream.
-    fn parse_frame(&mut self, prefix: &[u8; PREFIX_BYTES], frame: &[u8], emit: &mut Emit<'_>) {
+    fn parse_frame(&mut self, prefix: &[u8; PREFIX_BYTES], frame: &[u8], elements: &mut ElementSink<'_>) {
         let header_bytes = FrameLengths::parse(prefix).header;
         let (header, body) = frame.split_at(header_bytes as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
             self.subject = subject.0.into_owned();
-            emit(ResponseElement::StreamNamed(&self.subject));
+            elements.push(ResponseElement::StreamNamed(&self.subject));
         }
         if !body.is_empty() {
-            self.parse_chunk(body, emit);
+            self.parse_chunk(body, elements);
         }
     }
 
-    /// Parses a chunk of a response, and passes it to `emit`: output, an error, or the end. A comment is ignored.
-    fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
-        let Some(outer) = Outer::decode(body) else { return emit(ResponseElement::Undecoded) };
+    /// Parses a chunk of a response, and passes it to `elements`: output, an error, or the end. A comment is ignored.
+    fn parse_chunk(&mut self, body: &[u8], elements: &mut ElementSink<'_>) {
+        let Some(outer) = Outer::decode(body) else { return elements.push(ResponseElement::Undecoded) };
         let is_final_marker = outer.complete_final;
         if is_final_marker {
             self.has_ended = true;
-            return emit(ResponseElement::Ended);
+            return elements.push(ResponseElement::Ended);
         }
         match outer.data {
             Some(Annotated { data: Some(output), .. }) => {
-                emit(ResponseElement::Completion(output.to_completion(&self.subject)));
+                elements.push(ResponseElement::Completion(output.to_completion(&self.subject)));
             }
             Some(Annotated { event: Some(event), .. }) => {
                 // Other events are comments between chunks. None has tokens.
                 if event.0 == "error" {
-                    emit(ResponseElement::Failed);
+                    elements.push(ResponseElement::Failed);
                 }
             }
-            _ => emit(ResponseElement::Undecoded),
+            _ => elements.push(ResponseElement::Undecoded),
         }
     }
 }

@@ -67,7 +67,7 @@ impl Pair {
 
     /// Reason in the only line about waits.
     fn reason(&self) -> String {
-        let degraded = self.server.frontends.degraded();
+        let degraded = self.server.frontends.degraded_lines();
         let [line] = &degraded[..] else { panic!("{degraded:?}") };
         line.rsplit_once(": ").expect("a reason").1.to_owned()
     }
@@ -144,7 +144,7 @@ const TIMES: [u64; 6] = [2_002, 2_003, 2_004, 2_005, 2_106, 2_107];
 fn the_waits_of_first_and_last_token_are_measured() {
     let pair = pair(Pair::announced(), &TIMES);
     assert_eq!(pair.waits, [(CONTEXT.to_owned(), Some(2_000_000_000), Some(2_100_000_000))]);
-    assert_eq!(pair.server.frontends.degraded(), [""; 0]);
+    assert_eq!(pair.server.frontends.degraded_lines(), [""; 0]);
 }
 
 #[test]
@@ -238,19 +238,19 @@ fn without_an_observed_frontend_only_streams_are_counted() {
     let mut alone = Pair::announced();
     alone.server.frontends.observed = false;
     let alone = pair(alone, &[]);
-    assert_eq!((alone.server.frontends.streams, alone.server.frontends.degraded().len()), (1, 0));
+    assert_eq!((alone.server.frontends.streams, alone.server.frontends.degraded_lines().len()), (1, 0));
 }
 
 #[test]
 fn a_missing_end_is_reported_after_ten_seconds() {
     let mut open = pair(Pair::announced(), &TIMES[..2]);
-    assert_eq!(open.server.frontends.degraded(), [""; 0]);
+    assert_eq!(open.server.frontends.degraded_lines(), [""; 0]);
     // Another stream, without a request, ends later.
     open.worker = worker();
     for frame in frames() {
         open.worker(20_000_000_000, &frame);
     }
-    let degraded = open.server.frontends.degraded();
+    let degraded = open.server.frontends.degraded_lines();
     assert!(
         degraded.iter().any(|line| line.ends_with("no observed frontend wrote a response with this id")),
         "{degraded:?}"

@@ -5,7 +5,7 @@ mod message;
 use memchr::memmem;
 
 use super::buffer::BoundedBuffer;
-use super::event::{Emit, ResponseElement, parse_body, parse_event};
+use super::event::{ElementSink, ResponseElement, parse_body, parse_event};
 use super::framed::{Framed, NextMessage};
 use super::{Recognition, Unreadable};
 use message::{GrpcMessage, GrpcOutput};
@@ -71,7 +71,7 @@ pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Re
 
 impl GrpcParser {
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
-    pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
+    pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, elements: &mut ElementSink<'_>) {
         // Taken out of `self`, because the messages borrow from it while `self` changes.
         let mut framed = std::mem::take(&mut self.framed);
         // Any length is valid, so this never fails.
@@ -80,11 +80,11 @@ impl GrpcParser {
                 NextMessage::Incomplete => break,
                 NextMessage::Complete { prefix, message } => {
                     self.message_count += 1;
-                    self.parse_message(*prefix, message, limit, emit);
+                    self.parse_message(*prefix, message, limit, elements);
                 }
                 NextMessage::Skipped => {
                     self.message_count += 1;
-                    emit(ResponseElement::Undecoded);
+                    elements.push(ResponseElement::Undecoded);
                 }
             }
         }
@@ -93,7 +93,7 @@ impl GrpcParser {
 
     /// Parses a complete gRPC message of the response, and emits its elements. `prefix`: the bytes before it, which are a flag for
     /// compression and its length. `limit`: number of bytes of messages that may be kept.
-    fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
+    fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, elements: &mut ElementSink<'_>) {
         let [compression_flag, ..] = prefix;
         let is_compressed = compression_flag != 0;
         // Compressed messages are not read.
@@ -104,9 +104,9 @@ impl GrpcParser {
                 self.has_last_message = output.is_last;
                 output.is_whole_body = self.message_count == 1 && output.is_last;
                 // Whether the messages of this response have ids or text. Until that is decided, they are kept.
-                let is_decided = self.decide_first_field(&output, prefix, message, limit, emit);
+                let is_decided = self.decide_first_field_or_keep_message(&output, prefix, message, limit, elements);
                 if is_decided {
-                    self.emit_output(output, emit);
+                    self.emit_output(output, elements);
                 }
             }
             GrpcMessage::Json { json, is_whole_body } => {
@@ -115,7 +115,7 @@ impl GrpcParser {
                     self.has_output = true;
                     self.has_last_message = is_whole_body;
                 }
-                emit_json(json, is_whole_body, emit);
+                emit_json(json, is_whole_body, elements);
             }
             GrpcMessage::Empty { is_last } => self.has_last_message |= is_last,
             GrpcMessage::Other => self.unread_messages += 1,
@@ -125,32 +125,32 @@ impl GrpcParser {
     /// Decides whether the messages of the response have ids or text in their first field, which only their bytes can show. While that is
     /// unknown, keeps this message, with its prefix, and returns false. Once it is decided, emits the kept messages and returns true.
     /// `limit`: number of bytes that may be kept.
-    fn decide_first_field(
+    fn decide_first_field_or_keep_message(
         &mut self,
         output: &GrpcOutput<'_>,
         prefix: [u8; PREFIX],
         message: &[u8],
         limit: usize,
-        emit: &mut Emit<'_>,
+        elements: &mut ElementSink<'_>,
     ) -> bool {
         if self.first_field != FirstField::Unknown {
             return true;
         }
         // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
         let may_be_either = !output.must_be_ids() && output.count_ids().is_some();
-        let is_kept = may_be_either && self.keep_undecided(prefix, message, limit);
+        let is_kept = may_be_either && self.keep_undecided_message(prefix, message, limit);
         if is_kept {
             return false;
         }
         // If either is possible and no room is left, text is more likely: most ids are not valid text.
         self.first_field = if output.must_be_ids() { FirstField::Ids } else { FirstField::Text };
-        self.emit_undecided(emit);
+        self.emit_undecided(elements);
         true
     }
 
     /// Keeps a message, with its prefix, until its first field is decided. Returns false if there is no room, so that it is decided now.
     #[inline]
-    fn keep_undecided(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize) -> bool {
+    fn keep_undecided_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize) -> bool {
         let exceeds_limit = self.undecided.len() + PREFIX + message.len() > limit;
         if self.undecided_count == MAX_UNDECIDED || exceeds_limit {
             return false;
@@ -163,20 +163,20 @@ impl GrpcParser {
     }
 
     /// Ends the response: emits the messages that are still undecided, and reports unread messages and a missing end.
-    pub(super) fn end_body(mut self, emit: &mut Emit<'_>) {
+    pub(super) fn end_body(mut self, elements: &mut ElementSink<'_>) {
         if self.undecided_count > 0 {
             // Text with as many bytes as tokens would be taken for ids, but then the reported counts are the same.
             self.first_field = if self.undecided_match_stated_counts() { FirstField::Ids } else { FirstField::Text };
-            self.emit_undecided(emit);
+            self.emit_undecided(elements);
         }
         // A single unknown message is the result of another call, so nothing of interest was missed.
         if self.unread_messages > 0 && (self.has_output || self.message_count > 1) {
-            emit(ResponseElement::Unreadable(Unreadable::Grpc));
-            emit(ResponseElement::Unread(self.unread_messages));
+            elements.push(ResponseElement::Unreadable(Unreadable::Grpc));
+            elements.push(ResponseElement::Unread(self.unread_messages));
         }
         // The server ended the response before its last message.
         if self.has_output && !self.has_last_message {
-            emit(ResponseElement::CutShort);
+            elements.push(ResponseElement::CutShort);
         }
     }
 
@@ -218,33 +218,33 @@ impl GrpcParser {
     }
 
     /// Emits the waiting messages, once their first field is decided.
-    fn emit_undecided(&mut self, emit: &mut Emit<'_>) {
+    fn emit_undecided(&mut self, elements: &mut ElementSink<'_>) {
         let is_only_message = self.undecided_count == 1 && self.message_count == 1;
         for mut output in self.undecided_outputs() {
             output.is_whole_body = is_only_message && output.is_last;
-            self.emit_output(output, emit);
+            self.emit_output(output, elements);
         }
         self.undecided = BoundedBuffer::default();
         self.undecided_count = 0;
     }
 
     /// Emits a message as a completion.
-    fn emit_output(&self, output: GrpcOutput<'_>, emit: &mut Emit<'_>) {
+    fn emit_output(&self, output: GrpcOutput<'_>, elements: &mut ElementSink<'_>) {
         let has_text = self.first_field != FirstField::Ids;
         match output.as_completion(has_text) {
-            Some(completion) => emit(ResponseElement::Completion(completion)),
-            None => emit(ResponseElement::Undecoded),
+            Some(completion) => elements.push(ResponseElement::Completion(completion)),
+            None => elements.push(ResponseElement::Undecoded),
         }
     }
 }
 
 /// Emits the elements of JSON that is a whole body, or else one event.
 #[inline]
-fn emit_json(json: &[u8], is_whole_body: bool, emit: &mut Emit<'_>) {
+fn emit_json(json: &[u8], is_whole_body: bool, elements: &mut ElementSink<'_>) {
     if is_whole_body {
-        parse_body(json, emit);
+        parse_body(json, elements);
     } else if let Some(element) = parse_event(json) {
-        emit(element);
+        elements.push(element);
     }
 }
 

@@ -138,7 +138,7 @@ impl OpenResponse {
 
     /// Counts the tokens of an event that shows no count, by comparing its text with the text that the engine sent for its request. `None`
     /// if they are unknown, or if the event needs no comparison. Once an event with output shows a count, later ones are not compared.
-    pub(super) fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
+    pub(super) fn count_tokens_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         match completion.form {
             ResponseForm::OpenAi => {}
@@ -188,6 +188,6 @@ fn end_comparison_by_event(completion: &Completion<'_>, texts: &mut Texts) {
     if completion.text.completion {
         texts.stop_comparison(&completion.rid);
     } else {
-        texts.defer_comparison(&completion.rid, &completion.text);
+        texts.defer_comparison_to_end(&completion.rid, &completion.text);
     }
 }

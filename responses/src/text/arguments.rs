@@ -160,7 +160,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let written = plain_characters(written);
     let sent = plain_characters(sent);
     // Number of equal characters at the begin.
-    let equal_start = common_length(written.iter(), sent.iter());
+    let equal_start = count_equal_at_start(written.iter(), sent.iter());
     // A parser that completes the JSON adds only such characters.
     let is_completion = written[equal_start..].iter().all(|span| matches!(span.char, '"' | ']' | '}'));
     if !is_completion {
@@ -169,7 +169,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let mut comparison = Comparison::new(ToolCallOutcome::Unfinished);
     // The part of the sent text that was not written.
     if let (Some(first), Some(last)) = (sent.get(equal_start), sent.last()) {
-        let event_ends = one_event_end_before(&written, equal_start);
+        let event_ends = three_equal_event_ends_before(&written, equal_start);
         comparison.parts.push(differing_part(&sent, first.from..last.to, event_ends));
     }
     comparison
@@ -275,9 +275,12 @@ fn parse_escape(text: &str) -> Option<Escape> {
     }
 }
 
-/// Number of characters at the begin that both have.
-fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Item = &'a CharSpan>) -> usize {
-    a.zip(b).take_while(|(a, b)| a == b).count()
+/// Number of equal characters at the begin of both texts.
+fn count_equal_at_start<'a>(
+    written: impl Iterator<Item = &'a CharSpan>,
+    sent: impl Iterator<Item = &'a CharSpan>,
+) -> usize {
+    written.zip(sent).take_while(|(written_char, sent_char)| written_char == sent_char).count()
 }
 
 /// Whether the characters may be a part of a number.
@@ -303,8 +306,8 @@ fn possible_starts(equal_start: usize, equal_end: usize, shorter_length: usize) 
 /// Finds one missing, repeated, or exchanged part that explains the whole difference. `None` if there is none, or above the budget.
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
     // Numbers of equal characters at the begin and at the end.
-    let equal_start = common_length(written.iter(), sent.iter());
-    let equal_end = common_length(written.iter().rev(), sent.iter().rev());
+    let equal_start = count_equal_at_start(written.iter(), sent.iter());
+    let equal_end = count_equal_at_start(written.iter().rev(), sent.iter().rev());
     let shorter_length = written.len().min(sent.len());
     let longer_length = written.len().max(sent.len());
     let part_length = longer_length - shorter_length;
@@ -345,7 +348,7 @@ fn missing_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: u
     let first = sent.get(start)?;
     let last = sent.get(start + length - 1)?;
     // If whole events are missing, an event ends before the missing part.
-    let event_ends = one_event_end_before(written, start);
+    let event_ends = three_equal_event_ends_before(written, start);
     Some(differing_part(sent, first.from..last.to, event_ends))
 }
 
@@ -405,7 +408,7 @@ fn length_of_replacement_run(written: &[CharSpan]) -> usize {
 /// The part from the first to the last replaced character of the sent text.
 fn garbled_part(written: &[CharSpan], sent: &[CharSpan], replaced: Range<usize>) -> DifferingPart {
     let bytes = sent[replaced.start].from..sent[replaced.end - 1].to;
-    differing_part(sent, bytes, one_event_end_before(written, replaced.start))
+    differing_part(sent, bytes, three_equal_event_ends_before(written, replaced.start))
 }
 
 /// End of the characters from `start` on for which a run of U+FFFD stands. They reach to the next character that both texts have, or to an
@@ -468,7 +471,7 @@ fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudge
     }
     for boundary in 1..sent.len() {
         let (earlier, later) = sent.split_at(boundary);
-        let equal_length = common_length(written.iter(), later.iter());
+        let equal_length = count_equal_at_start(written.iter(), later.iter());
         if !budget.take_steps(equal_length + 1) {
             return None;
         }
@@ -481,7 +484,7 @@ fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudge
 
 /// The place before the character `index` of the written arguments, as the only one where an event must end if whole events explain the
 /// difference. It stands for all three event ends of a part.
-fn one_event_end_before(written: &[CharSpan], index: usize) -> [EventEnd; 3] {
+fn three_equal_event_ends_before(written: &[CharSpan], index: usize) -> [EventEnd; 3] {
     [event_end_before(written, index); 3]
 }
 

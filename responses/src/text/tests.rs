@@ -183,7 +183,7 @@ fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
             let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
             texts.exact = exact;
             assert_eq!(events(&mut texts, observed).last(), Some(&None), "{observed:?}");
-            _ = texts.forget_request("a", true);
+            _ = texts.forget_request_and_compare_calls("a", true);
             assert_eq!(texts.bytes, 0, "{observed:?}");
         }
     }
@@ -228,7 +228,7 @@ fn memory_is_bounded_and_a_forgotten_request_leaves_nothing() {
     }
     assert_eq!((texts.evicted, texts.requests.values.len()), (1, MAX_REQUESTS));
     for n in 1..=MAX_REQUESTS {
-        _ = texts.forget_request(&n.to_string(), true);
+        _ = texts.forget_request_and_compare_calls(&n.to_string(), true);
     }
     assert_eq!((texts.requests.values.len(), texts.bytes), (0, 0));
 }

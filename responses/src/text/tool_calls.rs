@@ -139,9 +139,9 @@ impl ResponseCalls {
             return Err(UnjudgedReason::Missed);
         }
         let mut budget = StepBudget::default();
-        let objects = self.find_objects(sent.text, &mut budget);
-        let present = self.compare_with_objects(sent, &objects, &mut budget);
-        let absent = self.find_absent(sent, &objects, &mut budget);
+        let objects = self.locate_arguments_of_calls(sent.text, &mut budget);
+        let present = self.describe_worst_call(sent, &objects, &mut budget);
+        let absent = self.describe_first_absent_call(sent, &objects, &mut budget);
         let absent_count = absent.map_or(0, |calls| calls.absent);
         // `max_by_key` returns the last of equal outcomes, which is the one of absent calls.
         let worst = [present, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
@@ -172,7 +172,7 @@ impl ResponseCalls {
 
     /// Compares the calls of the response with their objects in the text. Describes the call with the worst outcome. `None` if the response
     /// has no calls.
-    fn compare_with_objects(
+    fn describe_worst_call(
         &self,
         sent: &SearchedText<'_>,
         objects: &[Option<Range<usize>>],
@@ -195,7 +195,7 @@ impl ResponseCalls {
 
     /// Where in the engine's text the arguments of each call of the response are: a JSON object behind the call's name. `None` for a call
     /// if that is not certain, or if its arguments have another form.
-    fn find_objects(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
+    fn locate_arguments_of_calls(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
         let mut objects = vec![None; self.calls.len()];
         let mut search_end = text.len();
         // Backwards, because the last occurrence of a name is the one that counts.
@@ -249,7 +249,7 @@ impl ResponseCall {
     }
 
     /// Number of the event with the byte before this place; 0 if there is none.
-    fn event_before(&self, place: EventEnd) -> u32 {
+    fn event_number_before(&self, place: EventEnd) -> u32 {
         let index = self.event_ends.partition_point(|end| (*end as usize) < place.previous_end);
         if place.previous_end == 0 { 0 } else { index as u32 + 1 }
     }
@@ -265,7 +265,7 @@ impl ResponseCall {
     }
 
     /// Number of the event with the byte behind this place; 0 if there is none.
-    fn event_behind(&self, place: EventEnd) -> u32 {
+    fn event_number_behind(&self, place: EventEnd) -> u32 {
         let index = self.event_ends.partition_point(|end| *end as usize <= place.next_start);
         if index == self.event_ends.len() { 0 } else { index as u32 + 1 }
     }
@@ -280,9 +280,9 @@ impl ResponseCall {
         let [first, _middle, last] = part.event_ends;
         // All three are one place if the written arguments lack the part. Then the events are those on both sides of it.
         if first == last {
-            return [self.event_before(first), self.event_behind(first)];
+            return [self.event_number_before(first), self.event_number_behind(first)];
         }
-        [self.event_behind(first), self.event_before(last)]
+        [self.event_number_behind(first), self.event_number_before(last)]
     }
 
     /// Compares the arguments of the call with those that the engine sent: the `object` in its text, if it is known. `is_cut`: the text may
@@ -346,15 +346,16 @@ impl ResponseCall {
 
 impl SearchedText<'_> {
     /// Whether the part of the object may begin and end where chunks end.
-    fn is_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
+    fn may_be_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
         // Characters that are not compared may lie between the part and its neighbours, and a chunk may end among them.
-        let begins_with_chunk = self.has_chunk_end(object.start + part.previous_end, object.start + part.bytes.start);
-        let ends_with_chunk = self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start);
+        let begins_with_chunk =
+            self.has_chunk_end_between(object.start + part.previous_end, object.start + part.bytes.start);
+        let ends_with_chunk = self.has_chunk_end_between(object.start + part.bytes.end, object.start + part.next_start);
         begins_with_chunk && ends_with_chunk
     }
 
     /// Whether a chunk ends between these bytes, or the text begins there.
-    fn has_chunk_end(&self, from: usize, to: usize) -> bool {
+    fn has_chunk_end_between(&self, from: usize, to: usize) -> bool {
         if from == 0 {
             return true;
         }
@@ -373,7 +374,7 @@ impl SearchedText<'_> {
     ) -> Option<ArgumentsPart> {
         let part = parts.iter().min_by_key(|part| {
             // False is less than true, and the first of equal parts is taken.
-            [!call.has_each_event_end(part), !self.is_whole_chunks(object, part)]
+            [!call.has_each_event_end(part), !self.may_be_whole_chunks(object, part)]
         })?;
         let from = object.start + part.bytes.start;
         let to = object.start + part.bytes.end;
@@ -381,7 +382,7 @@ impl SearchedText<'_> {
             at: self.count_chars(object.start..from) + 1,
             chars: self.count_chars(from..to),
             tokens: self.token_range(from..to),
-            whole_chunks: self.is_whole_chunks(object, part),
+            whole_chunks: self.may_be_whole_chunks(object, part),
             events: call.events_at_both_ends(part),
             whole_events: call.has_each_event_end(part),
         })

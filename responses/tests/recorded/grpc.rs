@@ -65,7 +65,7 @@ fn responses_of_the_real_service_are_counted_exactly() {
         ];
         assert_eq!(found, expected, "{lengths:?}");
         let words = "4 responses carried text without token ids; their number of delivered tokens is not observable";
-        assert_eq!(connection.server.degraded(), [format!("egress: {words}")]);
+        assert_eq!(connection.server.degraded_lines(), [format!("egress: {words}")]);
     }
 }
 

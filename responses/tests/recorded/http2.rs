@@ -89,7 +89,7 @@ fn grpc_messages_are_counted_and_not_judged() {
     assert!(connection.events.is_empty() && !connection.server.shows_deliveries());
     // Half of its messages have neither text nor bytes.
     let words = "cannot read the deliveries of 3 connections or responses: its messages are gRPC (30 messages)";
-    assert_eq!(connection.server.degraded(), [format!("egress: {words}")]);
+    assert_eq!(connection.server.degraded_lines(), [format!("egress: {words}")]);
 }
 
 #[test]

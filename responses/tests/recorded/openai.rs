@@ -257,7 +257,7 @@ fn text_is_counted_by_the_text_that_was_sent() {
         answered(CHAT, Some(10), Some(10)),
     ];
     assert_eq!(connection.events, expected);
-    assert_eq!(connection.server.degraded(), Vec::<String>::new());
+    assert_eq!(connection.server.degraded_lines(), Vec::<String>::new());
 }
 
 /// SGLang 0.5.9 names the last choice in the events that finish the others.
@@ -270,7 +270,7 @@ fn a_response_without_a_finishing_event_ends_with_its_last_tokens() {
     let unknown = Observed::Delivered(CHAT.to_owned(), 0, None, false, Mode::Cumulative);
     let expected = [counted(2, 2, false), unknown, answered(CHAT, None, None)];
     assert_eq!(connection.events, expected);
-    assert!(connection.server.degraded()[0].contains("missing in 1"));
+    assert!(connection.server.degraded_lines()[0].contains("missing in 1"));
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn other_text_leaves_the_rest_unjudged_with_the_reason() {
         let connection = observed(sent(&["a", "b", "c"]), &events);
         let expected = [counted(2, 2, false), unknown.clone(), answered(CHAT, None, None)];
         assert_eq!(connection.events, expected, "{reason}");
-        let degraded = connection.server.degraded();
+        let degraded = connection.server.degraded_lines();
         assert!(degraded.len() == 1 && degraded[0].contains(reason), "{degraded:?}");
     }
 }

@@ -88,32 +88,6 @@ impl ClientConnection {
         }
         Self { tracker: ConnectionTracker::default(), reader }
     }
-
-    /// Reads the responses in a record of the connection. Returns whether the connection has been closed.
-    #[inline]
-    fn read_responses(&mut self, record: &Record<'_>, server: &mut Server, sink: Sink<'_>) -> bool {
-        let Self { tracker, reader } = self;
-        let at = MonoNs(record.head.at_ns);
-        let mut is_closed = false;
-        for step in tracker.interpret_record(record) {
-            match step {
-                // The new connection has the kernel address of an earlier one.
-                ConnectionStep::Opened => reader.restart(),
-                ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
-                    reader.read_bytes(at, bytes, is_start_of_write, server, sink);
-                }
-                // Bytes before the next ones were not observed.
-                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
-                // The full socket has accepted none or only a part of a write.
-                ConnectionStep::HeldUp => reader.record_short_write(),
-                ConnectionStep::Closed { end, unacknowledged } => {
-                    reader.end_connection(at, end, unacknowledged, server, sink);
-                    is_closed = true;
-                }
-            }
-        }
-        is_closed
-    }
 }
 
 /// The state of a record's connection, which its first record adds. Also counts a new TLS connection in `tls_counts`. A connection that is
@@ -139,6 +113,15 @@ fn find_or_add_connection<'c>(
         *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
     }
     connection
+}
+
+/// Passes the arrival of a request, and the span of its caller, to the reader of the connection, on which the response will follow. Does
+/// nothing if the record has no times.
+#[inline]
+fn pass_arrival_to_reader(record: &Record<'_>, reader: &mut ResponseReader, unknown_spans: &mut UnknownSpans) {
+    if let Some(times) = parse_arrival(record.payload) {
+        reader.record_arrival(times, unknown_spans.parse_caller(record.payload));
+    }
 }
 
 /// Whether a record is of the plain bytes of a TLS connection.
@@ -171,7 +154,7 @@ impl Egress {
     }
 
     /// Notes that text cannot be compared with token ids, because those stay inside the process.
-    pub(super) fn record_ids_unread(&mut self) {
+    pub(super) fn record_that_ids_stay_in_process(&mut self) {
         self.no_tokenizer = Some("the ids passed to a server inside the process are not read".to_owned());
     }
 
@@ -268,7 +251,7 @@ impl Egress {
     }
 
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
-    pub(super) fn read_logs(&mut self) {
+    pub(super) fn record_newly_logged_ids(&mut self) {
         let Self { logs, clients, requests, .. } = self;
         logs.read_new_ids(|ids| record_logged_ids(&ids, &mut clients.server, requests));
     }
@@ -299,47 +282,75 @@ impl Egress {
     }
 
     /// Processes a record of the kernel side about a connection of process `pid`: a request that the process has read, or bytes of a
-    /// response that it has written. Deliveries of tokens in them are emitted.
+    /// response that it has written, which the reader of the connection gets. Deliveries of tokens in them are emitted.
     pub(super) fn read_record(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
         if record.kind == Kind::Read {
             return self.read_request(record);
         }
-        let socket = record.head.socket;
-        let is_tls = is_tls_record(record);
-        let is_full = self.connections.len() >= MAX_CONNECTIONS;
-        if is_full && !self.connections.contains_key(&socket) {
-            self.writes_beyond_limit += 1;
-            // The kernel side then stops copying its bytes.
-            self.useless_connections.push(UselessConnection { socket, is_tls });
-            return;
+        if self.is_beyond_limit(record.head.socket) {
+            return self.skip_write_beyond_limit(record);
         }
         let is_of_frontend = self.frontends.observed.contains(&pid);
-        let unknown_arrival = self.reason_of_unknown_arrivals(is_tls);
-        let server = &mut self.clients.server;
+        let unknown_arrival = self.reason_of_unknown_arrivals(is_tls_record(record));
+        let Self { clients, connections, requests, logs, unknown_spans, .. } = self;
+        let server = &mut clients.server;
         let tls_counts = server.tls.as_mut();
-        let connection =
-            find_or_add_connection(&mut self.connections, record, is_of_frontend, unknown_arrival, tls_counts);
-        let reader = &mut connection.reader;
+        let connection = find_or_add_connection(connections, record, is_of_frontend, unknown_arrival, tls_counts);
+        let ClientConnection { tracker, reader } = connection;
+        if record.kind == Kind::Request {
+            return pass_arrival_to_reader(record, reader, unknown_spans);
+        }
         // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
         if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
-            self.logs.read_now(|ids| record_logged_ids(&ids, server, &mut self.requests));
+            logs.read_now(|ids| record_logged_ids(&ids, server, requests));
         }
-        if record.kind == Kind::Request {
-            if let Some(times) = parse_arrival(record.payload) {
-                reader.record_arrival(times, self.unknown_spans.parse_caller(record.payload));
+        let at = MonoNs(record.head.at_ns);
+        let mut is_closed = false;
+        for step in tracker.interpret_record(record) {
+            match step {
+                // The new connection has the kernel address of an earlier one.
+                ConnectionStep::Opened => reader.restart(),
+                ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
+                    reader.read_bytes(at, bytes, is_start_of_write, server, sink);
+                }
+                // Bytes before the next ones were not observed.
+                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+                // The full socket has accepted none or only a part of a write.
+                ConnectionStep::HeldUp => reader.record_short_write(),
+                ConnectionStep::Closed { end, unacknowledged } => {
+                    reader.end_connection(at, end, unacknowledged, server, sink);
+                    is_closed = true;
+                }
             }
-            return;
         }
-        let is_closed = connection.read_responses(record, server, sink);
-        // Its bytes turned out to be no responses.
-        let is_useless = connection.reader.is_unreadable();
+        let is_useless = reader.is_unreadable();
+        self.forget_ended_or_useless_connection(record, is_closed, is_useless);
+    }
+
+    /// Whether a connection is not parsed, because too many others are.
+    #[inline]
+    fn is_beyond_limit(&self, socket: u64) -> bool {
+        self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket)
+    }
+
+    /// Counts a write on a connection that is not parsed. The kernel side then stops copying the connection's bytes.
+    fn skip_write_beyond_limit(&mut self, record: &Record<'_>) {
+        self.writes_beyond_limit += 1;
+        self.useless_connections.push(UselessConnection { socket: record.head.socket, is_tls: is_tls_record(record) });
+    }
+
+    /// Forgets the connection of a record if it has closed (`is_closed`), or if its bytes turned out to be no responses (`is_useless`).
+    #[inline]
+    fn forget_ended_or_useless_connection(&mut self, record: &Record<'_>, is_closed: bool, is_useless: bool) {
+        let socket = record.head.socket;
+        let is_tls = is_tls_record(record);
         if is_useless {
             self.forget_useless_connection(socket, is_tls);
         }
         if is_closed {
             self.connections.remove(&socket);
             self.requests.connections.remove(&socket);
-        } else if is_useless && !self.requests.is_relevant(socket) {
+        } else if is_useless && !self.requests.may_carry_requests(socket) {
             // The kernel side then stops copying its bytes.
             self.useless_connections.push(UselessConnection { socket, is_tls });
         }
@@ -350,7 +361,7 @@ impl Egress {
     fn read_request(&mut self, record: &Record<'_>) {
         let Some(plane) = self.request_plane else { return };
         if !plane.cancels(record.payload) {
-            self.requests.read_record(record, plane, &mut self.clients.server);
+            self.requests.announce_requests_in(record, plane, &mut self.clients.server);
         } else if let Some(connection) = self.connections.get_mut(&record.head.socket) {
             connection.reader.record_cancel();
         }
@@ -391,7 +402,7 @@ impl Egress {
 
     /// Lines for the report about traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.clients.server.degraded();
+        let mut degraded = self.clients.server.degraded_lines();
         degraded.extend(self.frontends.degraded(&self.clients.server.frontends));
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
@@ -410,183 +421,4 @@ impl Egress {
 }
 
 #[cfg(test)]
-mod tests {
-    use probe_user::egress::{CallerSpan, Head, UnknownSpan};
-    use trace::event::{Arrival, ArrivalTimes, ConnectionTimes, Event, Traced, What};
-
-    use super::*;
-
-    /// A response with one event.
-    fn response() -> Vec<u8> {
-        let event =
-            "data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\n";
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-        format!("{head}{:x}\r\n{event}\r\n0\r\n\r\n", event.len()).into_bytes()
-    }
-
-    fn record(kind: Kind, written: u32, payload: &[u8]) -> Record<'_> {
-        let mut head = Head { socket: 5, written, ..Head::default() };
-        (head.accepted, head.captured) = (payload.len() as i64, payload.len() as u32);
-        Record { kind, head, payload }
-    }
-
-    /// Number of responses in the writes of process `pid`, whose connection has the kernel address of an earlier one of process 1.
-    fn responses(pid: u32) -> usize {
-        let (worker, frontend, mut answers) = (1, 2, 0);
-        let mut egress = Egress::new(Clients::default());
-        egress.frontends.observed.insert(frontend);
-        let mut count = |event: &Event<'_>| answers += usize::from(matches!(event.what, What::Answered(_)));
-        // A write that is reported after the end of its connection registers the address again.
-        egress.read_record(worker, &record(Kind::Wrote, 1, b"}"), &mut count);
-        let mut opened = record(Kind::State, 0, b"");
-        (opened.head.before, opened.head.state) = (3, 1);
-        egress.read_record(worker, &opened, &mut count);
-        let response = response();
-        egress.read_record(pid, &record(Kind::Wrote, response.len() as u32, &response), &mut count);
-        answers
-    }
-
-    /// What a connection shows, record by record.
-    #[derive(Default)]
-    struct Connection {
-        egress: Egress,
-        written: u32,
-        tls: bool,
-        arrivals: Vec<Result<ArrivalTimes, UnknownArrival>>,
-        traces: Vec<String>,
-    }
-
-    impl Connection {
-        fn observed() -> Self {
-            let mut connection = Self { egress: Egress::new(Clients::default()), ..Self::default() };
-            connection.egress.observes_arrivals = true;
-            connection
-        }
-
-        /// The server writes.
-        fn write(mut self, bytes: &[u8]) -> Self {
-            self.written += bytes.len() as u32;
-            let kind = if self.tls { Kind::Tls } else { Kind::Wrote };
-            let Self { egress, arrivals, traces, written, .. } = &mut self;
-            egress.read_record(1, &record(kind, *written, bytes), &mut |event| {
-                if let What::Arrived(Arrival { rid: "cmpl-1", times }) = event.what {
-                    arrivals.push(times);
-                }
-                if let What::Traced(Traced { rid: "cmpl-1", parent }) = event.what {
-                    traces.push(parent.trace_id());
-                }
-            });
-            self
-        }
-
-        /// The server begins to answer a request that arrived at `arrived_ns`, 10 ns after its connection was opened.
-        fn answer(self, arrived_ns: u64) -> Self {
-            self.answer_caller(arrived_ns, CallerSpan::ABSENT)
-        }
-
-        fn answer_caller(mut self, arrived_ns: u64, caller: CallerSpan) -> Self {
-            let CallerSpan { trace_id: [high, low], span_id, flags, unknown } = caller;
-            let last = u64::from(flags) | (u64::from(unknown) << 32);
-            let words = [arrived_ns - 10, 0, arrived_ns, arrived_ns + 5, high, low, span_id, last];
-            let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            self.egress.read_record(1, &record(Kind::Request, self.written, &payload), &mut |_| {});
-            self
-        }
-
-        /// The connection is closed, and another one gets its kernel address.
-        fn reopen(mut self) -> Self {
-            for (before, state) in [(1, 7), (3, 1)] {
-                let mut change = record(Kind::State, 0, b"");
-                (change.head.before, change.head.state) = (before, state);
-                self.egress.read_record(1, &change, &mut |_| {});
-            }
-            self.written = 0;
-            self
-        }
-
-        /// When each request arrived.
-        fn arrived_ns(self) -> Vec<Result<u64, UnknownArrival>> {
-            self.arrivals.into_iter().map(|times| times.map(|times| times.arrived.0)).collect()
-        }
-    }
-
-    #[test]
-    fn each_response_has_the_arrival_of_its_own_request() {
-        let response = response();
-        let (head, body) = response.split_at(40);
-        let connection = Connection::observed().write(&response).answer(100).write(head).write(body);
-        let connection = connection.answer(200).write(&response).write(&response).answer(300).write(&response);
-        let connection = connection.reopen().answer(400).write(&response);
-        let times = connection.arrivals[1].unwrap();
-        assert_eq!((times.arrived.0, times.read.0), (100, 105));
-        assert_eq!(times.connection, Some(ConnectionTimes { opened: MonoNs(90), accepted: None }));
-        let missed = Err(UnknownArrival::Missed);
-        assert_eq!(connection.arrived_ns(), [missed, Ok(100), Ok(200), missed, Ok(300), Ok(400)]);
-        assert_eq!(Connection::default().answer(100).write(&response).arrived_ns(), []);
-    }
-
-    #[test]
-    fn responses_without_a_body_take_their_requests_arrival_and_interim_ones_do_not() {
-        let connection = Connection::observed().answer(100).write(b"HTTP/1.1 204 No Content\r\n\r\n");
-        let connection = connection.answer(200).write(b"HTTP/1.1 100 Continue\r\n\r\n").answer(300);
-        assert_eq!(connection.write(&response()).arrived_ns(), [Ok(200)]);
-    }
-
-    #[test]
-    fn arrivals_are_unknown_once_a_client_sends_before_the_response_has_ended() {
-        let response = response();
-        let (begin, rest) = response.split_at(response.len() - 5);
-        let connection = Connection::observed().answer(100).write(begin).answer(200).write(rest).write(&response);
-        let pipelined = Err(UnknownArrival::Pipelined);
-        let connection = connection.answer(300).write(&response);
-        assert_eq!(connection.arrived_ns(), [Ok(100), pipelined, pipelined]);
-    }
-
-    #[test]
-    fn arrivals_on_encrypted_connections_are_unknown() {
-        let connection = Connection { tls: true, ..Connection::observed() };
-        assert_eq!(connection.write(&response()).arrived_ns(), [Err(UnknownArrival::Tls)]);
-    }
-
-    /// Span of a caller in trace `trace_id`.
-    fn caller(trace_id: u64) -> CallerSpan {
-        CallerSpan { trace_id: [0, trace_id], span_id: 7, flags: 1, unknown: 0 }
-    }
-
-    #[test]
-    fn each_response_has_the_trace_of_its_own_request() {
-        let response = response();
-        let connection = Connection::observed().answer_caller(100, caller(1)).write(&response);
-        // The second names no span, and the record of the third is missed.
-        let connection = connection.answer(200).write(&response).write(&response);
-        let malformed = CallerSpan { unknown: UnknownSpan::Malformed as u32, ..CallerSpan::ABSENT };
-        let connection = connection.answer_caller(400, malformed).write(&response);
-        let connection = connection.answer_caller(500, CallerSpan::INCOMPLETE).write(&response);
-        let connection = connection.answer_caller(600, caller(0xab)).write(&response);
-        assert_eq!(connection.traces, [format!("{:032x}", 1), format!("{:032x}", 0xab)]);
-        assert_eq!(connection.arrivals.len(), 6);
-        let reasons = connection.egress.degraded();
-        assert!(reasons.iter().any(|line| line.contains("1 malformed")), "{reasons:?}");
-        assert!(reasons.iter().any(|line| line.contains("1 request heads were not in one read")), "{reasons:?}");
-    }
-
-    #[test]
-    fn traces_are_unknown_where_arrivals_are() {
-        let response = response();
-        let (begin, rest) = response.split_at(response.len() - 5);
-        let connection = Connection::observed().answer_caller(100, caller(1)).write(begin);
-        let connection = connection.answer_caller(200, caller(2)).write(rest).write(&response);
-        assert_eq!(connection.traces, [format!("{:032x}", 1)]);
-        // The body that follows `100 Continue` may begin as a request does.
-        let connection = Connection::observed().answer_caller(100, caller(1)).write(b"HTTP/1.1 100 Continue\r\n\r\n");
-        let connection = connection.answer_caller(200, caller(2)).write(&response);
-        assert_eq!(connection.traces, [format!("{:032x}", 1)]);
-        let connection = Connection::observed().answer_caller(100, caller(1)).reopen().write(&response);
-        assert_eq!(connection.traces, [""; 0]);
-    }
-
-    #[test]
-    fn responses_of_a_frontend_are_no_answers_at_a_reused_address() {
-        assert_eq!((responses(1), responses(2)), (1, 0));
-    }
-}
+mod tests;

@@ -79,7 +79,7 @@ impl FrontendWatch {
 
     /// Lines for the report about responses whose wait in a frontend is not known, with the reasons.
     pub(super) fn degraded(&self, frontends: &Frontends) -> Vec<String> {
-        let mut degraded = frontends.degraded();
+        let mut degraded = frontends.degraded_lines();
         if !frontends.observed && frontends.streams > 0 {
             let why = self
                 .refused

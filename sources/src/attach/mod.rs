@@ -427,7 +427,7 @@ impl Attach {
 
     /// Completes what the interpretation of the next observations depends on: ids from logs, the tokenizer, the compared text, TLS.
     fn prepare_interpretation(&mut self) {
-        self.interpreter.egress.read_logs();
+        self.interpreter.egress.record_newly_logged_ids();
         self.interpreter.egress.use_tokenizer_once_read();
         self.interpreter.prepare_comparison();
         if let Some(probe) = self.node.lock().probe() {

@@ -31,12 +31,12 @@ pub(super) struct RequestPlane {
 fn find_or_add_connection(
     connections: &mut HashMap<u64, FrontendConnection>,
     socket: u64,
-    worker: EngineKind,
+    worker_kind: EngineKind,
 ) -> Option<&mut FrontendConnection> {
     match connections.entry(socket) {
         Entry::Occupied(entry) => Some(entry.into_mut()),
         Entry::Vacant(entry) => {
-            let parser = worker.request_parser()?;
+            let parser = worker_kind.request_parser()?;
             Some(entry.insert(FrontendConnection { tracker: ConnectionTracker::default(), parser }))
         }
     }
@@ -57,13 +57,13 @@ fn announce_request(request: RequestIds<'_>, server: &mut Server) {
 impl RequestPlane {
     /// Processes data that a worker of this kind has read from a frontend. Passes the ids of the requests in it to `server`, which joins
     /// them with responses.
-    pub(super) fn read_record(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
+    pub(super) fn announce_requests_in(&mut self, record: &Record<'_>, worker_kind: EngineKind, server: &mut Server) {
         let socket = record.head.socket;
         // Requests on further connections are not read.
         if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket) {
             return;
         }
-        let connection = find_or_add_connection(&mut self.connections, socket, worker);
+        let connection = find_or_add_connection(&mut self.connections, socket, worker_kind);
         let Some(FrontendConnection { tracker, parser }) = connection else { return };
         for step in tracker.interpret_record(record) {
             match step {
@@ -81,8 +81,8 @@ impl RequestPlane {
         }
     }
 
-    /// Returns whether the connection carries requests, or may.
-    pub(super) fn is_relevant(&self, socket: u64) -> bool {
+    /// Whether the connection with this socket carries requests, or may do so: its bytes do not show another protocol.
+    pub(super) fn may_carry_requests(&self, socket: u64) -> bool {
         self.connections.get(&socket).is_some_and(|connection| !connection.parser.is_other())
     }
 }
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn a_connection_that_may_carry_requests_is_relevant() {
         let (mut plane, mut server) = (RequestPlane::default(), Server::default());
-        plane.read_record(&read(2, 4, b"GET "), dynamo(), &mut server);
-        assert!(!plane.has_named_rids && plane.is_relevant(2) && !plane.is_relevant(1));
+        plane.announce_requests_in(&read(2, 4, b"GET "), dynamo(), &mut server);
+        assert!(!plane.has_named_rids && plane.may_carry_requests(2) && !plane.may_carry_requests(1));
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
             message.extend((24 + control.len() as u32).to_be_bytes());
             message.extend([&length(control.as_bytes())[..], &[0; 16], control.as_bytes()].concat());
-            plane.read_record(&read(1, message.len() as u32, &message), dynamo(), &mut server);
+            plane.announce_requests_in(&read(1, message.len() as u32, &message), dynamo(), &mut server);
             assert_eq!(server.unreadable, [(Unreadable::Transport, 1)], "{transport}");
         }
     }

@@ -220,7 +220,7 @@ fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     if has_inner_server {
         // The token ids passed to such a server are not read, so no text can be compared with them.
-        egress.record_ids_unread();
+        egress.record_that_ids_stay_in_process();
     } else if let Some(tokenizer) = &options.tokenizer {
         egress.set_detokenizer(tokenizer.clone());
     } else if let Some(json) = tokenizer {

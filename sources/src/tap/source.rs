@@ -40,7 +40,7 @@ impl About for Tap {
     /// Lines for the report: connections that were not relayed or not decoded, and limits that the relay reached.
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.unreadable_hops.clone();
-        degraded.extend(self.served.iter().flatten().flat_map(|served| served.clients.server.degraded()));
+        degraded.extend(self.served.iter().flatten().flat_map(|served| served.clients.server.degraded_lines()));
         for tapped in self.hops.tapped.iter().filter(|tapped| tapped.refused_connections > 0) {
             let count = tapped.refused_connections;
             let Pair { listen, upstream } = &tapped.hop.pair;

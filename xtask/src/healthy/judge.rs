@@ -182,7 +182,7 @@ impl ServedResponse {
                 }
             }
         }
-        run.verdicts(self, &clients.server.degraded())
+        run.verdicts(self, &clients.server.degraded_lines())
     }
 
     /// Whether the response has the arguments of the call with this index as the model wrote them. True for an unknown request, so that a

@@ -20,7 +20,7 @@ const KEY: &str = "\"name\"";
 impl ResponseCalls {
     /// Describes the first of the calls in the engine's text that the response lacks. `None` if it lacks none, or if another field may
     /// contain them. `objects`: arguments of the response's calls in the text, as found by the names of the calls.
-    pub(super) fn find_absent(
+    pub(super) fn describe_first_absent_call(
         &self,
         sent: &SearchedText<'_>,
         objects: &[Option<Range<usize>>],
@@ -56,7 +56,7 @@ impl ResponseCalls {
             finish: sent.finish,
             // No event has the call.
             events: 0,
-            part: Some(all_arguments(sent, object)),
+            part: Some(describe_all_arguments(sent, object)),
         })
     }
 
@@ -112,7 +112,7 @@ fn objects_except(objects: &[Range<usize>], others: &[Range<usize>]) -> Vec<Rang
 }
 
 /// Describes all arguments of an absent call, which has no events.
-fn all_arguments(sent: &SearchedText<'_>, object: &Range<usize>) -> ArgumentsPart {
+fn describe_all_arguments(sent: &SearchedText<'_>, object: &Range<usize>) -> ArgumentsPart {
     ArgumentsPart {
         at: 1,
         chars: sent.count_chars(object.clone()),
