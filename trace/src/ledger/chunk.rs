@@ -19,24 +19,24 @@ use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
 
 impl Ledger {
-    /// Records one chunk of a frame and returns its request's record. `prefetched`: the record that its rid had before. Returns
+    /// Records one chunk of a frame and returns its request's record. `prefetched_ticket`: the record that its rid had before. Returns
     /// [`Ticket::NONE`] for a chunk that belongs to no judged request.
     pub(super) fn record_chunk(
         &mut self,
         context: &FrameContext,
         chunk: &Chunk<'_>,
-        prefetched: Ticket,
-        sums: &mut FrameSums,
+        prefetched_ticket: Ticket,
+        frame_sums: &mut FrameSums,
     ) -> Ticket {
-        let is_untracked = self.count_if_untracked(chunk.rid, sums);
+        let is_untracked = self.count_chunk_if_untracked(chunk.rid, frame_sums);
         if is_untracked {
             return Ticket::NONE;
         }
-        let mut ticket = self.find_or_begin_request(context, chunk, prefetched);
+        let mut ticket = self.find_or_begin_request(context, chunk, prefetched_ticket);
         let mut checked = self.check_chunk_count(ticket, context, chunk);
         // Nearly every chunk fits and no rid is shared: the hot path ends here.
         if checked.step.verdict != CountVerdict::Fits || self.has_shared_rids() {
-            checked.step = self.resolve_shared_rid(checked, context, chunk);
+            checked.step = self.recheck_step_for_shared_rid(checked, context, chunk);
         }
         if checked.step.verdict == CountVerdict::Restart {
             // The chunk has not been counted: it is the first one of the request that has the rid now.
@@ -45,11 +45,11 @@ impl Ledger {
         }
         if checked.step.verdict == CountVerdict::Repeat {
             self.totals.chunks.repeats += 1;
-            sums.untracked_chunks += 1;
+            frame_sums.untracked_chunks += 1;
         }
         self.record_verdict(checked, context, chunk.rid);
-        sums.tokens += u64::from(checked.step.new);
-        self.apply_chunk(checked, context, chunk, sums);
+        frame_sums.tokens += u64::from(checked.step.new);
+        self.apply_chunk(checked, context, chunk, frame_sums);
         if chunk.finish.is_some() {
             self.settle_if_finished(ticket, context.at);
         }
@@ -58,16 +58,16 @@ impl Ledger {
 
     /// Counts a chunk that belongs to no judged request: it has no rid, or is of a health check of the server. Returns whether it is one.
     #[inline]
-    fn count_if_untracked(&mut self, rid: &str, sums: &mut FrameSums) -> bool {
+    fn count_chunk_if_untracked(&mut self, rid: &str, frame_sums: &mut FrameSums) -> bool {
         if rid.is_empty() {
-            sums.untracked_chunks += 1;
+            frame_sums.untracked_chunks += 1;
             self.totals.unnamed += 1;
             return true;
         }
         if !self.engine.is_health_check(rid) {
             return false;
         }
-        sums.untracked_chunks += 1;
+        frame_sums.untracked_chunks += 1;
         self.count_health_check(rid);
         let is_engine_idle = self.table.live_count() == 0;
         if is_engine_idle {
@@ -77,12 +77,17 @@ impl Ledger {
     }
 
     /// The record of a chunk's request, which is created if needed: for an unknown rid, or if the chunk begins another request with a known
-    /// one. `prefetched`: the record that the rid had before the frame was recorded.
+    /// one. `prefetched_ticket`: the record that the rid had before the frame was recorded.
     #[inline]
-    fn find_or_begin_request(&mut self, context: &FrameContext, chunk: &Chunk<'_>, prefetched: Ticket) -> Ticket {
+    fn find_or_begin_request(
+        &mut self,
+        context: &FrameContext,
+        chunk: &Chunk<'_>,
+        prefetched_ticket: Ticket,
+    ) -> Ticket {
         // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
-        let ticket = if self.table.is_mapped(prefetched) {
-            prefetched
+        let ticket = if self.table.is_mapped(prefetched_ticket) {
+            prefetched_ticket
         } else {
             self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
         };
@@ -206,10 +211,15 @@ impl Ledger {
         CheckedChunk { ticket, stream_index, step }
     }
 
-    /// Marks requests with one rid as live at the same time if this chunk shows that: its counts are inconsistent, or it may belong to a
-    /// previous request with the rid. Returns the result of the chunk's count check, without a verdict on its tokens if its rid is shared.
+    /// Checks whether the chunk's rid is shared by requests that are live at the same time, and marks them if its counts are inconsistent
+    /// or it may belong to a previous request with the rid. Returns the result of its count check: without a verdict on its tokens if so.
     #[cold]
-    fn resolve_shared_rid(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> CountStep {
+    fn recheck_step_for_shared_rid(
+        &mut self,
+        checked: CheckedChunk,
+        context: &FrameContext,
+        chunk: &Chunk<'_>,
+    ) -> CountStep {
         if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {
             self.mark_concurrent(checked.ticket);
         }
@@ -385,7 +395,7 @@ impl Ledger {
         let mut judged = JudgedList::default();
         if context.tracks_deliveries && !is_repeat {
             sums.tracked_chunks += 1;
-            judged = self.track_delivery(checked, context, chunk, count);
+            judged = self.track_sent_chunk(checked, context, chunk, count);
         }
         self.recent_chunks.keep_chunk(context, chunk, number);
         // Most chunks are judged later, by a delivery.
@@ -393,14 +403,14 @@ impl Ledger {
             self.record_outcomes(context.at, ticket, &judged);
         }
         if let Some(finish) = chunk.finish
-            && (is_from_scheduler || self.is_end_of_known_request(ticket))
+            && (is_from_scheduler || self.is_downstream_finish_of_request(ticket))
         {
-            self.record_end(ticket, context.at, finish);
+            self.record_request_end(ticket, context.at, finish);
         }
     }
 
     /// Whether a finish seen behind the scheduler is certainly that of this record's request, not that of another one with its rid.
-    fn is_end_of_known_request(&self, ticket: Ticket) -> bool {
+    fn is_downstream_finish_of_request(&self, ticket: Ticket) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         // The ends of requests that share a rid are counted only where the scheduler sends them.
         if request.is_shared() {
@@ -418,7 +428,7 @@ impl Ledger {
 
     /// Records the end of a request. Each hop (channel between two processes) shows its finish, which may also be repeated, so only the
     /// first one counts.
-    fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
+    fn record_request_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;
         let is_shared_by_live_ones = request.sharing_requests > 1;

@@ -77,11 +77,11 @@ impl ClientlessRequests {
             abort: Some(abort),
             ..WatchedRequest::new(ticket, first_chunk_at, &empty_request)
         });
-        self.await_receive(ticket, id, abort);
+        self.await_receive_of_abort(ticket, id, abort);
     }
 
-    /// Remembers the message `frame` with an abort of the request until the scheduler receives it, unless it has.
-    fn await_receive(&mut self, ticket: Ticket, frame: FrameId, abort: RequestAbort) {
+    /// Remembers the message `abort_frame` with an abort of the request until the scheduler receives it, unless it has.
+    fn await_receive_of_abort(&mut self, ticket: Ticket, abort_frame: FrameId, abort: RequestAbort) {
         if abort.received.is_some() {
             return;
         }
@@ -89,7 +89,7 @@ impl ClientlessRequests {
         if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
             self.unreceived_aborts.clear();
         }
-        self.unreceived_aborts.entry(frame).or_default().push(ticket);
+        self.unreceived_aborts.entry(abort_frame).or_default().push(ticket);
     }
 
     /// Records the receive of a message, which may contain aborts.
@@ -154,7 +154,7 @@ impl Ledger {
 
     /// Records that the message `frame` asks the scheduler to abort a request, if the request has a record and has not finished. Returns
     /// whether it has a record. Every request with an observed chunk has one.
-    pub(super) fn record_abort_of_live(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
+    pub(super) fn record_abort_if_known(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
         let Some((ticket, request)) = self.unfinished_request(rid) else {
             // A finished request may have a record, too.
             return self.table.ticket_of(rid).is_some();
@@ -168,7 +168,7 @@ impl Ledger {
         // receive is the scheduler's.
         let first_sent = watched.abort.map_or(abort.sent, |first_abort| first_abort.sent);
         watched.abort = Some(RequestAbort { sent: first_sent, ..abort });
-        self.clientless.await_receive(ticket, frame, abort);
+        self.clientless.await_receive_of_abort(ticket, frame, abort);
         true
     }
 
@@ -188,7 +188,7 @@ impl Ledger {
     }
 
     /// Stops watching a request whose record is closed, and keeps its numbers if it was abandoned. Returns whether it was.
-    pub(super) fn close_clientless(&mut self, ticket: Ticket, request: &Request) -> bool {
+    pub(super) fn keep_closed_request_if_abandoned(&mut self, ticket: Ticket, request: &Request) -> bool {
         let watched = self.clientless.stop_watching(ticket);
         let Some(abandoned) = watched.and_then(|watched| self.find_abandoned(&watched, request)) else { return false };
         self.clientless.closed_requests.add_request(abandoned);
@@ -234,7 +234,7 @@ impl Ledger {
     }
 
     /// When the scheduler sent the last chunk of a request; `None` if none of its chunks was observed there.
-    fn last_chunk_of_scheduler(&self, request: &Request) -> Option<MonoNs> {
+    fn last_scheduler_chunk_at(&self, request: &Request) -> Option<MonoNs> {
         if !self.hops.any_origin {
             // Without a hop that is known to be the scheduler's, the first one stands for it.
             return Some(request.streams.first()?.last_at);
@@ -247,7 +247,7 @@ impl Ledger {
     /// What the scheduler sent of a watched request after its client had left. `None` if it soon stopped or sent almost nothing, or if
     /// another client may wait for it.
     fn find_abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
-        let last_chunk_at = self.last_chunk_of_scheduler(request)?;
+        let last_chunk_at = self.last_scheduler_chunk_at(request)?;
         // A rid in use twice, or a delivery since, may mean another client.
         let may_have_client = request.is_shared() || request.tokens_delivered > watched.tokens_delivered;
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);

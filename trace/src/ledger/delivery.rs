@@ -41,24 +41,25 @@ impl CountGrowth {
 }
 
 impl Totals {
-    /// Adds the tokens that a delivery shows as lost, and the chunks that it shows as merged. `by_delivery`: outcomes that it decided.
-    /// `of_request`: outcomes of all chunks of its request so far, which include these.
+    /// Adds the tokens that a delivery shows as lost, and the chunks that it shows as merged. `outcomes_by_delivery`: outcomes that it
+    /// decided. `outcomes_of_request`: outcomes of all chunks of its request so far, which include these.
     fn record_drops_and_merges(
         &mut self,
         at: MonoNs,
         rid: &str,
         delivery: &Delivery<'_>,
-        by_delivery: OutcomeCounts,
-        of_request: OutcomeCounts,
+        outcomes_by_delivery: OutcomeCounts,
+        outcomes_of_request: OutcomeCounts,
     ) {
-        let lost = CountGrowth { by_delivery: by_delivery.tokens_lost, of_request: of_request.tokens_lost };
+        let lost =
+            CountGrowth { by_delivery: outcomes_by_delivery.tokens_lost, of_request: outcomes_of_request.tokens_lost };
         if lost.by_delivery > 0 {
             if delivery.response == Response::Text {
                 self.tokens.lost_from_text += lost.by_delivery;
             }
             self.drops.record_request(at, rid, lost.of_request, lost.is_first());
         }
-        let merged = CountGrowth { by_delivery: by_delivery.merged, of_request: of_request.merged };
+        let merged = CountGrowth { by_delivery: outcomes_by_delivery.merged, of_request: outcomes_of_request.merged };
         if merged.by_delivery > 0 {
             self.record_merges(at, rid, delivery.mode, merged);
         }
@@ -89,7 +90,7 @@ impl Totals {
         tracker: &mut DeliveryTracker,
         new_tokens: u32,
     ) {
-        let Some(generated) = exceeded_generation(streams, delivery, tracker) else { return };
+        let Some(generated) = generated_tokens_if_exceeded(streams, delivery, tracker) else { return };
         let is_first = !tracker.is_inflated;
         tracker.is_inflated = true;
         let inflation = &mut self.claimed_inflation;
@@ -103,7 +104,7 @@ impl Totals {
 /// Number of tokens that the engine generated for a request, if the consumer of its deliveries provably counts more. The consumer counts
 /// by adding up the deliveries (`claimed_tokens`). `None` if there is no proof.
 #[inline]
-fn exceeded_generation(streams: &[Stream], delivery: &Delivery<'_>, tracker: &DeliveryTracker) -> Option<u64> {
+fn generated_tokens_if_exceeded(streams: &[Stream], delivery: &Delivery<'_>, tracker: &DeliveryTracker) -> Option<u64> {
     // Without a count, or with missed deliveries (`is_incomplete`), it is not known how many tokens the client has.
     let count = delivery.completion_tokens?;
     if tracker.is_incomplete {
@@ -123,8 +124,8 @@ fn exceeded_generation(streams: &[Stream], delivery: &Delivery<'_>, tracker: &De
 }
 
 /// Tokens that the engine generated for a request: the highest count on any hop, or those delivered if more are.
-fn generated_tokens(streams: &[Stream], delivered: u64) -> u64 {
-    let mut generated = delivered;
+fn generated_tokens(streams: &[Stream], delivered_tokens: u64) -> u64 {
+    let mut generated = delivered_tokens;
     for stream in streams {
         generated = generated.max(u64::from(stream.count.highest));
     }
@@ -160,7 +161,7 @@ impl Ledger {
             return;
         }
         if delivery.is_uncounted() {
-            return self.mark_text_only(at, delivery.rid);
+            return self.mark_text_only_and_unjudge_chunks(at, delivery.rid);
         }
         self.recent_chunks.keep_delivery(at, delivery);
         let mut delivery = *delivery;
@@ -275,7 +276,7 @@ impl Ledger {
     }
 
     /// Marks the request's response as text only. The number of delivered tokens is then unknown, so its chunks are not judged.
-    pub(super) fn mark_text_only(&mut self, at: MonoNs, rid: &str) {
+    pub(super) fn mark_text_only_and_unjudge_chunks(&mut self, at: MonoNs, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else { return };
         // None of its chunks is judged, so early deliveries do not matter.
@@ -288,17 +289,17 @@ impl Ledger {
         tracker.is_text_only = true;
         // A response that carries text loses no tokens if the task that waits for its chunks skips some, as was predicted.
         self.totals.withdraw_prediction(request, &mut self.loss_memory);
-        self.totals.tokens.uncounted += self.stop_waiting(at, ticket, UnjudgedCause::TextOnly);
+        self.totals.tokens.uncounted += self.unjudge_tokens_in_flight(at, ticket, UnjudgedCause::TextOnly);
     }
 
     /// Stops waiting for deliveries of the request's chunks in flight, which become unjudged. Returns the number of their tokens.
-    pub(super) fn stop_waiting(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
+    pub(super) fn unjudge_tokens_in_flight(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
         let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
         let Some(tracker) = tracker else { return 0 };
         // All entries leave the tracker below, so none is added to the memory use again.
         tracker.subtract_from_memory_use(&mut self.loss_memory);
         let tokens = tracker.tokens_in_flight();
-        let judged = tracker.stop_waiting(cause);
+        let judged = tracker.unjudge_all_in_flight(cause);
         self.record_outcomes(at, ticket, &judged);
         tokens
     }

@@ -534,7 +534,7 @@ impl Ledger {
         let message = AbortMessage { id: frame, abort };
         // Both are asked: a retry with the rid of a finished request may be waiting.
         let is_waiting = self.dispatched.mark_aborted(rid, message);
-        let is_known = self.record_abort_of_live(rid, frame, abort) || is_waiting;
+        let is_known = self.record_abort_if_known(rid, frame, abort) || is_waiting;
         // An engine may end all requests whose ids begin with that of the abort, so such an id need not be that of a request.
         if !is_known && self.engine.facts().aborts_by_prefix() {
             self.dispatched.mark_aborted_with_prefix(rid, message);

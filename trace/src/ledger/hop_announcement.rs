@@ -151,7 +151,7 @@ impl Ledger {
             let is_still_queued = |entry: &InFlightEntry| {
                 entry.hop == id && first_queued.is_some_and(|first_queued| first_queued <= entry.first_number)
             };
-            let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, is_still_queued);
+            let judged = tracker.unjudge_chunks_before_awaited(UnjudgedCause::UnobservedDeliveries, is_still_queued);
             tracker.add_to_memory_use(&mut self.loss_memory);
             self.record_outcomes(self.now, ticket, &judged);
         }

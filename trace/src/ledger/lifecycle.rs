@@ -316,7 +316,7 @@ impl Ledger {
     fn close_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
         let Some(mut request) = self.table.remove(ticket) else { return false };
         self.count_closed(&request, reason);
-        let is_abandoned = self.close_clientless(ticket, &request);
+        let is_abandoned = self.keep_closed_request_if_abandoned(ticket, &request);
         self.subtract_from_memory_use(&request);
         self.predecessors.remove(&ticket);
         if request.streams.iter().any(|stream| stream.count.last_chunk_listed_all()) {
@@ -328,7 +328,7 @@ impl Ledger {
         }
         self.ttft.record_request(&mut request, &mut self.limits);
         let mut numbers = self.numbers(&request);
-        // `close_clientless` has stopped watching the request, so its numbers do not show this any more.
+        // `keep_closed_request_if_abandoned` has stopped watching the request, so its numbers do not show this any more.
         numbers.is_abandoned |= is_abandoned;
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {

@@ -343,7 +343,7 @@ impl Ledger {
         // With this frame, the backlog of the group may be over.
         group.course.record_received(receive.at, group.backlog, wait_ns);
         if wait_ns >= LATE_NS {
-            self.count_late_requests(receive.hop_index);
+            self.count_requests_of_late_frame(receive.hop_index);
         }
         self.receive_pending_chunks(receive);
     }

@@ -265,7 +265,7 @@ impl Ledger {
             if let Some(tracker) = self.table.get_mut(sharing).and_then(|request| request.tracker.as_mut()) {
                 tracker.is_shared = true;
                 // Returns the number of their tokens, which is not needed.
-                self.stop_waiting(self.now, sharing, UnjudgedCause::SharedRid);
+                self.unjudge_tokens_in_flight(self.now, sharing, UnjudgedCause::SharedRid);
             }
         }
     }

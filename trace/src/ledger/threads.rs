@@ -68,7 +68,7 @@ impl Thread {
     /// Time off the CPU between `from` and `to`, by reason. The reason is sampled while frames wait for the thread. That the thread is
     /// stopped is sampled at other times, too.
     pub fn away_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
-        self.absences.times_between(from, to)
+        self.absences.sleep_times_between(from, to)
     }
 
     /// The stop or freeze that lasted at the last sample; `None` if the thread was allowed to run then.
