@@ -36,7 +36,7 @@ const MAX_UNANSWERED: usize = 16;
 pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
     let ledger = analysis.ledger();
     // Debug builds panic here if the ledger's sums do not agree.
-    ledger.debug_check();
+    ledger.debug_check_balance();
     // Without a window of the source, the capture reaches from the first event to the last.
     let (capture_start, capture_end) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
@@ -163,7 +163,7 @@ impl EngineTimesCounts {
         // Without the engine's output, the absence of its times says nothing about the engine.
         ledger.output_groups().next()?;
         let counts = ledger.totals().engine_times;
-        let absent = ledger.absent_engine_times();
+        let absent = ledger.reasons_for_absent_engine_times();
         Some(Self {
             requests: counts.requests,
             impossible: counts.impossible,

@@ -114,7 +114,7 @@ impl Ledger {
         if self.shared_rids.contains(answer.rid) {
             return;
         }
-        if let Some(summary) = self.finished.newest_mut(answer.rid) {
+        if let Some(summary) = self.finished.newest_summary_mut(answer.rid) {
             summary.numbers.response_end = Some(ResponseEnd::new(answer));
         }
     }
@@ -148,7 +148,7 @@ impl Ledger {
         if self.shared_rids.contains(rid) {
             return None;
         }
-        let summary = self.finished.newest_mut(rid)?;
+        let summary = self.finished.newest_summary_mut(rid)?;
         let has_earlier_response = summary.numbers.response_end.is_some();
         if has_earlier_response { None } else { summary.numbers.finish }
     }
@@ -243,7 +243,7 @@ impl Ledger {
         if self.shared_rids.contains(rid) {
             return;
         }
-        if let Some(summary) = self.finished.newest_mut(rid) {
+        if let Some(summary) = self.finished.newest_summary_mut(rid) {
             summary.numbers.damaged_call = true;
         }
     }

@@ -51,7 +51,7 @@ impl Ledger {
         frame_sums.tokens += u64::from(checked.step.new);
         self.apply_chunk(checked, context, chunk, frame_sums);
         if chunk.finish.is_some() {
-            self.settle_if_finished(ticket, context.at);
+            self.close_soon_if_all_arrived(ticket, context.at);
         }
         ticket
     }
@@ -71,7 +71,7 @@ impl Ledger {
         self.count_health_check(rid);
         let is_engine_idle = self.table.live_count() == 0;
         if is_engine_idle {
-            self.dispatched.record_idle_check(rid);
+            self.dispatched.record_idle_health_check(rid);
         }
         true
     }
@@ -212,7 +212,8 @@ impl Ledger {
     }
 
     /// Checks whether the chunk's rid is shared by requests that are live at the same time, and marks them if its counts are inconsistent
-    /// or it may belong to a previous request with the rid. Returns the result of its count check: without a verdict on its tokens if so.
+    /// or it may belong to a previous request with the rid. Returns the result of its
+    /// count check, without a verdict on its tokens if its rid is shared.
     #[cold]
     fn recheck_step_for_shared_rid(
         &mut self,
@@ -294,12 +295,12 @@ impl Ledger {
             is_first && !is_from_scheduler && (request.is_shared() || self.predecessors.contains_key(&ticket));
         // The scheduler may run on another machine, where its chunks are not observed.
         let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous_first;
-        if is_answer && let Some(answered) = self.dispatched.remove_answered(context.at, chunk.rid) {
+        if is_answer && let Some(answered) = self.dispatched.remove_answered_and_mark_overtaken(context.at, chunk.rid) {
             let details = request.details.get_or_insert_default();
             details.dispatch = Some(answered.times);
             details.wait = Some(self.dispatched.dispatch_wait(&answered));
             if answered.times.received.is_none() {
-                self.hops.record_unobserved_receive(answered.message.hop);
+                self.hops.mark_receives_of_hop_unobserved(answered.message.hop);
             }
             if let Some(message) = answered.abort {
                 self.clientless.watch_aborted(ticket, context.at, message);
@@ -317,7 +318,7 @@ impl Ledger {
                 request.starts_with_one_token = step.new == 1;
             }
             if matches!(step.verdict, CountVerdict::Loss { .. }) {
-                self.silences.record_wire_loss(stream.last_at);
+                self.silences.forget_silence_with_wire_loss(stream.last_at);
             }
             // Across a rebase, the time since the last observed chunk is not the time between two chunks.
             if !is_first && step.new > 0 && step.verdict != CountVerdict::Rebased {
@@ -326,7 +327,7 @@ impl Ledger {
                     let chunks = stream.chunks;
                     let count = stream.count.highest;
                     let facts = self.engine.facts();
-                    self.silences.record_tokens(context.at, stream.last_at, step.new, || {
+                    self.silences.record_tokens_after_silence(context.at, stream.last_at, step.new, || {
                         is_streamed(chunks, count, facts.unstreamed_tokens())
                     });
                 }

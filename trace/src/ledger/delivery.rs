@@ -141,7 +141,7 @@ fn receives_repeated_tokens(streams: &[Stream], tracker: &DeliveryTracker) -> bo
 impl Ledger {
     /// Records when a request reached the server. Of several responses to it, the first counts.
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
-        self.new_connections.record_arrival(arrival);
+        self.new_connections.count_first_request_on_connection(arrival);
         if let Some(request) = self.table.ticket_of(arrival.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             request.details.get_or_insert_default().arrival.get_or_insert(arrival.times);
         }
@@ -259,7 +259,7 @@ impl Ledger {
             let losses = request.losses.get_or_insert_default();
             losses.chunks += judged.dropped;
             for range in result.lost_ranges {
-                self.loss_memory.keep_range(at, losses, range, &mut self.limits);
+                self.loss_memory.add_lost_range_within_limits(at, losses, range, &mut self.limits);
             }
         }
         totals.record_drops_and_merges(at, &request.rid, &delivery, judged, tracker.outcomes);
@@ -271,7 +271,7 @@ impl Ledger {
         }
         self.record_outcomes(at, ticket, &result.judged);
         if delivery.finished {
-            self.settle_if_finished(ticket, at);
+            self.close_soon_if_all_arrived(ticket, at);
         }
     }
 

@@ -304,7 +304,7 @@ impl DeliveryTracker {
         // Chunks that come together by design count as delivered, not as merged.
         let together_by_design = chunks_together_by_design(delivery);
         if together_by_design > 0 {
-            result.judged.mark_merged_delivered(together_by_design);
+            result.judged.mark_first_merged_as_delivered(together_by_design);
         }
         self.add_claimed_tokens(delivery);
         result.missed_deliveries |= has_missed_deliveries;
@@ -333,7 +333,7 @@ impl DeliveryTracker {
                 break;
             }
             self.pop_oldest_entry();
-            entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
         // If the first chunks were missed, so may be earlier deliveries, with an unknown part of these tokens: none counts as new.
         let may_have_missed_deliveries = self.is_incomplete && !self.has_begun;
@@ -378,7 +378,7 @@ impl DeliveryTracker {
             let is_carried = entry.tokens == 0 || first_undelivered >= from_count;
             if is_carried {
                 carried_tokens = entry.tokens.saturating_add(carried_tokens);
-                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+                entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
             let undelivered = entry.end_count.min(from_count).saturating_sub(first_undelivered);
@@ -459,7 +459,7 @@ impl DeliveryTracker {
             // An entry without tokens loses none, so it counts as carried, too.
             let is_carried = last.carries_all || index == last.index || entry.tokens == 0;
             if is_carried {
-                entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
+                entry.push_judged_as_carried(delivered_before, &mut judged, &mut has_carrier);
                 new_tokens = entry.tokens.saturating_add(new_tokens);
             } else if let Some(cause) = doubt {
                 judged.push_chunks(entry.as_unjudged(cause));
@@ -513,7 +513,7 @@ impl DeliveryTracker {
             self.pop_oldest_entry();
             covered += entry.tokens;
             to_count = entry.end_count;
-            entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
         // Returns the number of new tokens, which is `covered`.
         self.advance_delivered_count(to_count, covered);

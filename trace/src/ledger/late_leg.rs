@@ -198,7 +198,7 @@ impl LateLeg {
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
         if let Some(accept_wait_ns) = late.accept_wait_ns {
-            self.add_accept_wait(accept_wait_ns);
+            self.count_late_accept(accept_wait_ns);
         }
         if late.is_beside_others() {
             self.beside_others_ns += u128::from(late.ns);
@@ -216,7 +216,7 @@ impl LateLeg {
     }
 
     /// Counts a new connection that waited this long to be accepted, if that is long.
-    fn add_accept_wait(&mut self, wait_ns: u64) {
+    fn count_late_accept(&mut self, wait_ns: u64) {
         if wait_ns >= GAP_WARNING_NS {
             self.accepted_late += 1;
             self.accept_wait_max_ns = self.accept_wait_max_ns.max(wait_ns);

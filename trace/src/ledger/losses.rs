@@ -37,7 +37,7 @@ impl LostRange {
     }
 
     /// Appends `next` to this range if its tokens and chunks continue those here, and both or none have token ids. Returns whether it did.
-    fn extend_with(&mut self, next: &Self) -> bool {
+    fn extend_if_continued_by(&mut self, next: &Self) -> bool {
         let Some([first_chunk, last_chunk]) = self.chunks else { return false };
         let Some([next_first_chunk, next_last_chunk]) = next.chunks else { return false };
         let continues_tokens = self.last_token().checked_add(1) == Some(next.first_token());
@@ -86,7 +86,7 @@ impl Losses {
     /// whether it was added as a new one.
     fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
-        let has_extended_last = self.ranges.last_mut().is_some_and(|last| last.extend_with(&range));
+        let has_extended_last = self.ranges.last_mut().is_some_and(|last| last.extend_if_continued_by(&range));
         if has_extended_last {
             return false;
         }
@@ -124,7 +124,7 @@ impl LossMemory {
 
     /// Adds a range of lost tokens, found at `at`, to a request's losses. At the limit of token ids, it is added without its ids; at a
     /// limit of ranges, only to the sums.
-    pub(crate) fn keep_range(
+    pub(crate) fn add_lost_range_within_limits(
         &mut self,
         at: MonoNs,
         losses: &mut Losses,

@@ -86,7 +86,7 @@ pub use engine_times::EngineTimesCounts;
 pub use first_token_path::{FirstCrossing, FirstTokenLeg, FirstTokenPlace, WayPart, WayParts, first_token_legs};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
-pub(crate) use gap_parts::{GapPart, GapPlace, parts_of_gap};
+pub(crate) use gap_parts::{GapPart, GapPlace, parts_of_first_token_gap};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
@@ -300,7 +300,7 @@ impl Ledger {
                 self.engine.apply_announcement(engine);
                 self.stages.forget_meanings();
             }
-            What::Hop(hop) => self.announce_hop(hop),
+            What::Hop(hop) => self.apply_hop_announcement(hop),
             What::Dispatched(dispatch) => self.record_dispatch(at, dispatch),
             What::PairMessage(message) => self.record_pair_message(at, *message),
             What::Sent(frame) => self.record_sent_frame(at, frame),
@@ -335,9 +335,9 @@ impl Ledger {
         self.pending_receive.clear();
         // It may have had output, so the engine is not known to be silent.
         self.silences.forget_current_silence();
-        let Some(hop_index) = self.register_frame(at, undecoded.id) else { return };
+        let Some(hop_index) = self.register_frame_returning_hop_index(at, undecoded.id) else { return };
         let hop = &mut self.hops.all[hop_index];
-        hop.count_undecoded(undecoded.reason);
+        hop.count_undecoded_frame(undecoded.reason);
         hop.counts.bytes += capped(undecoded.bytes);
         self.interrupt_observation(at, hop_index, undecoded.id.lane);
         let hop = &mut self.hops.all[hop_index];

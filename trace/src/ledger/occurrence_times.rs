@@ -66,7 +66,7 @@ impl OccurrenceTimes {
         if near_count > 0 {
             self.join_near_episodes(index, near_count, new);
         } else if self.count == MAX_EPISODES {
-            self.insert_into_full(index, new);
+            self.insert_into_full_list(index, new);
         } else {
             self.episodes.copy_within(index..self.count, index + 1);
             self.episodes[index] = new;
@@ -88,7 +88,7 @@ impl OccurrenceTimes {
     }
 
     /// Inserts an episode at this index of the full list, and makes room by joining the two episodes with the shortest pause between them.
-    fn insert_into_full(&mut self, index: usize, new: Episode) {
+    fn insert_into_full_list(&mut self, index: usize, new: Episode) {
         // All episodes in order of time: one more than the list holds.
         let mut episodes = [Episode::default(); MAX_EPISODES + 1];
         episodes[..index].copy_from_slice(&self.episodes[..index]);

@@ -41,10 +41,10 @@ pub(super) struct PairMessages {
 
 impl PairMessages {
     /// Records the time of a message in those of its room, the number under which both servers of a pair know a request. Returns whether
-    /// the oldest room was evicted because `max` are kept.
-    fn record_message(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
+    /// the oldest room was evicted because `max_rooms` are kept.
+    fn record_message(&mut self, at: MonoNs, message: PairMessage, max_rooms: usize) -> bool {
         let is_new_room = !self.by_room.contains_key(&message.room);
-        let has_evicted_room = if is_new_room { self.add_room(message.room, max) } else { false };
+        let has_evicted_room = if is_new_room { self.add_room(message.room, max_rooms) } else { false };
         let times = self.by_room.entry(message.room).or_default();
         // Of several messages of one kind, the last counts. `None` is less than any time.
         match message.kind {

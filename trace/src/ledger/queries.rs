@@ -99,7 +99,7 @@ impl Ledger {
     /// one token of each request.
     fn is_before_next_chunk(&self, stream: &Stream, tokens_per_chunk: u32) -> bool {
         // In each step, the scheduler sends a frame with chunks of other requests. Without any, the whole scheduler is silent.
-        let steps = self.hops.sends_since(stream);
+        let steps = self.hops.frames_sent_since_last_chunk(stream);
         steps > 0 && steps < tokens_per_chunk as usize
     }
 
@@ -292,7 +292,7 @@ impl Ledger {
 
     /// The limits, and how often each was reached.
     pub fn limits(&self) -> Vec<ReachedLimit> {
-        self.limits.list_counted().collect()
+        self.limits.list_counted_limits().collect()
     }
 
     /// Time of the earliest event; `None` without events.

@@ -220,7 +220,7 @@ impl Ledger {
 
     /// Records that the receiver has processed a frame, and so the first chunks of requests in it.
     pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
-        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else { return };
+        let Some(hop_index) = self.hops.hop_index_or_add(id.hop, self.limits.hops) else { return };
         let hop = &mut self.hops.all[hop_index];
         // The receiver asks for its next frame as soon as it has processed this one.
         hop.requested_at = Some(at);
@@ -259,8 +259,8 @@ impl Ledger {
         self.recent_chunks.keep_receive(at, id, received.wakeup);
         // A frame that comes with its receive was not observed at its sender, and is registered here.
         let hop_index = match &received.frame {
-            Some(_) => self.register_frame(at, id),
-            None => self.hops.index_or_add(id.hop, self.limits.hops),
+            Some(_) => self.register_frame_returning_hop_index(at, id),
+            None => self.hops.hop_index_or_add(id.hop, self.limits.hops),
         };
         let Some(hop_index) = hop_index else { return };
         self.count_received_frame(at, hop_index, received);
@@ -296,12 +296,12 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         // A process that forwards requests is not the scheduler.
         if !hop.forwards_requests {
-            self.dispatched.record_received(at, received.id);
+            self.dispatched.record_receive_of_message(at, received.id);
             self.clientless.record_received_abort(at, received.id);
         }
         hop.counts.frames_received += 1;
         // Until its receiver has processed it.
-        hop.add_unprocessed(received.id, at);
+        hop.remember_unprocessed_frame(received.id, at);
         // Losses are predicted from the wakeups of the tokenizer, to which the last hop leads.
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
         hop.last_receiver = received.by.or(hop.last_receiver);
@@ -322,7 +322,7 @@ impl Ledger {
     fn count_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
         let hop = &mut self.hops.all[hop_index];
         let group = &mut self.hops.groups[hop.group];
-        if let Some(frames_of_ended_wakeup) = hop.count_wakeup(position) {
+        if let Some(frames_of_ended_wakeup) = hop.count_frame_and_end_wakeup(position) {
             group.wakeups.record(u64::from(frames_of_ended_wakeup));
         }
         // With so many frames, it is a burst.
@@ -335,7 +335,7 @@ impl Ledger {
     fn record_queue_wait(&mut self, receive: FrameReceive, wait_ns: u64) {
         let hop = &mut self.hops.all[receive.hop_index];
         hop.queue_wait.record(wait_ns);
-        hop.late_frames.record_received(receive.at, wait_ns, hop.counts.busy_ns);
+        hop.late_frames.record_frame_receive(receive.at, wait_ns, hop.counts.busy_ns);
         hop.chunk_waits.record_n(receive.at, wait_ns, self.pending_receive.len() as u64);
         let group = &mut self.hops.groups[hop.group];
         group.queue_wait.record(wait_ns);
@@ -354,7 +354,7 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
         let is_queued_or_later = lane.first_waiting().is_some_and(|first| first <= id.seq);
-        let evicted = lane.take_evicted_before(id.seq);
+        let evicted = lane.forget_received_evicted_frames(id.seq);
         hop.counts.backlog -= evicted;
         self.hops.groups[hop.group].backlog -= evicted;
         // Otherwise the evicted frame is this one, which the caller has counted.
@@ -373,7 +373,7 @@ impl Ledger {
             // Leaves if no frame up to this one is queued.
             let frame = lane.pop_through(id.seq)?;
             self.pending_receive.clear();
-            lane.pop_chunks(frame.chunks as usize, &mut self.pending_receive);
+            lane.move_oldest_chunks_to(frame.chunks as usize, &mut self.pending_receive);
             hop.counts.backlog -= 1;
             self.hops.groups[hop.group].backlog -= 1;
             self.pending_frames -= 1;
@@ -489,7 +489,7 @@ impl Ledger {
             self.record_first_token_receive(receive, chunk.ticket);
         }
         if chunk.is_last {
-            self.settle_if_finished(chunk.ticket, at);
+            self.close_soon_if_all_arrived(chunk.ticket, at);
         }
     }
 
@@ -497,7 +497,7 @@ impl Ledger {
     fn record_first_token_receive(&mut self, receive: FrameReceive, ticket: Ticket) {
         let at = receive.at;
         let Some(request) = self.table.get_mut(ticket) else { return };
-        self.hops.all[receive.hop_index].add_unprocessed_request(at, ticket);
+        self.hops.all[receive.hop_index].remember_unprocessed_request(at, ticket);
         // Where deliveries are observed, the time to first token ends with the first one, and is recorded then.
         if !self.hops.any_delivered {
             self.ttft.record_request(request, &mut self.limits);
@@ -521,7 +521,7 @@ impl Ledger {
         }
         let hop = &self.hops.all[receive.hop_index];
         if let Some(wait) = first_token_wait(request, sent, hop, receive) {
-            self.waits.add_wait(wait);
+            self.waits.add_pending_wait(wait);
         }
         self.record_long_gap(ticket, gap_ns, at);
     }
@@ -552,7 +552,7 @@ mod tests {
     fn a_wait_for_a_frame_starts_a_new_burst() {
         let mut burst = Burst::default();
         let mut add_frame = |wakeup, has_waited| {
-            let position = burst.position_of_next(BurstReceiver::OfHop(HopId(0)), wakeup, has_waited);
+            let position = burst.add_frame_and_return_position(BurstReceiver::OfHop(HopId(0)), wakeup, has_waited);
             (position.burst, position.frame_index)
         };
         assert_eq!((add_frame(7, false), add_frame(7, false)), ((1, 0), (1, 1)));

@@ -56,7 +56,7 @@ impl Ledger {
             return;
         }
         if self.threads.get(sample.thread).is_some_and(Thread::is_receiver) {
-            self.waits.judge_covered(sample.thread, &self.threads, &self.hops.groups);
+            self.waits.judge_waits_covered_by_samples(sample.thread, &self.threads, &self.hops.groups);
         }
         // Only a sample in whose whole interval frames waited shows what they waited for.
         let interval_start = MonoNs(at.0.saturating_sub(sample.interval_ns));
@@ -135,9 +135,9 @@ impl Ledger {
         if let Some(id) = receiver
             && let Some(thread) = self.threads.get_mut(id)
         {
-            return thread.burst.position_of_next(BurstReceiver::Thread(id), wakeup, has_waited);
+            return thread.burst.add_frame_and_return_position(BurstReceiver::Thread(id), wakeup, has_waited);
         }
-        hop.burst.position_of_next(BurstReceiver::OfHop(hop.id), wakeup, has_waited)
+        hop.burst.add_frame_and_return_position(BurstReceiver::OfHop(hop.id), wakeup, has_waited)
     }
 
     /// Presumed receiver of a hop without observed receives: the main thread of the only process of that role. After an attach, a consumer

@@ -149,7 +149,7 @@ impl Request {
         self.details.as_ref()?.dispatch
     }
 
-    /// The engine's own times; `None` if no observed message has any: see [`super::Ledger::absent_engine_times`].
+    /// The engine's own times; `None` if no observed message has any: see [`super::Ledger::reasons_for_absent_engine_times`].
     pub fn engine_times(&self) -> Option<EngineTimes> {
         self.details.as_ref()?.engine_times
     }
@@ -249,7 +249,7 @@ impl Request {
         }
         let first_token = end_count.saturating_sub(tokens) + 1;
         let range = LostRange { tokens: [first_token, end_count], chunks: Some([number; 2]), ids: Vec::new() };
-        loss_memory.keep_range(at, predicted, range, limits);
+        loss_memory.add_lost_range_within_limits(at, predicted, range, limits);
     }
 
     /// Removes and returns its confirmed and predicted losses; `None` if there are none.

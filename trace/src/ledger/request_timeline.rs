@@ -260,7 +260,7 @@ impl Timelines {
             What::Received(received) => self.record_received_frame(at, received, ledger),
             What::Processed(id) => {
                 self.stamp_frame(*id, |times| times.processed = Some(at));
-                self.marked_frames.mark_processed(*id, at);
+                self.marked_frames.mark_frame_processed(*id, at);
             }
             What::Delivered(_) => self.note_delivery(at, ledger),
             What::Stage(stage) => self.add_note(stage.rid, at, ledger, || NoteKind::Stage {
@@ -285,7 +285,11 @@ impl Timelines {
     fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
         let times = FrameTimes { sent: Some(at), forwarded: frame.forwarded, ..FrameTimes::new(frame.id) };
         let marks = self.record_chunks(frame, times, ledger);
-        if let Some(early) = self.marked_frames.register_frame(frame.id, marks, capabilities_of(ledger, frame.id.hop)) {
+        if let Some(early) = self.marked_frames.register_frame_and_take_early_stages(
+            frame.id,
+            marks,
+            capabilities_of(ledger, frame.id.hop),
+        ) {
             self.stamp_frame(frame.id, |times| {
                 times.received = Some(early.received);
                 times.processed = early.processed;
@@ -300,11 +304,11 @@ impl Timelines {
             let times = FrameTimes { received: Some(at), ..FrameTimes::new(frame.id) };
             let marks = self.record_chunks(frame, times, ledger);
             // Returns the stages reported before, of which a frame that comes with its receive has none.
-            self.marked_frames.register_frame(frame.id, marks, capabilities);
+            self.marked_frames.register_frame_and_take_early_stages(frame.id, marks, capabilities);
         } else {
             self.stamp_frame(received.id, |times| times.received = Some(at));
         }
-        self.marked_frames.mark_received(received.id, at, capabilities.processed);
+        self.marked_frames.mark_frame_received(received.id, at, capabilities.processed);
     }
 
     /// Records the chunks of a frame in the timelines of their requests. Returns marks of the requests whose first or finishing chunks are

@@ -312,7 +312,7 @@ impl Ledger {
             {
                 tracker.is_finished = true;
             }
-            self.settle_if_finished(ticket, at);
+            self.close_soon_if_all_arrived(ticket, at);
         }
         true
     }

@@ -24,7 +24,7 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
         let stream = &request.streams[stream_index];
         let tracker = request.tracker.get_or_insert_with(|| {
-            let early_count = self.early_deliveries.count_reached(chunk.rid, context.at);
+            let early_count = self.early_deliveries.early_delivered_count(chunk.rid, context.at);
             let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
             tracker.is_shared = request.sharing_requests > 0;
             tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
@@ -46,7 +46,8 @@ impl Ledger {
         if ids.is_empty() && !chunk.ids.is_empty() && entry.tokens > 0 {
             self.limits.count_reached("token_ids");
         }
-        let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
+        let has_room =
+            self.limits.has_room_in_flight_else_count_reached(tracker.entry_count(), self.loss_memory.entries);
         if tracker.is_text_only {
             self.totals.tokens.uncounted += u64::from(entry.tokens);
         }

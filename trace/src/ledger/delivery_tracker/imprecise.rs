@@ -65,27 +65,27 @@ impl DeliveryTracker {
         result
     }
 
-    /// Removes the `covered` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or, if they
-    /// may be either, as unjudged for this `cause`.
+    /// Removes the `covered_count` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or,
+    /// if they may be either, as unjudged for this `cause_if_unknown`.
     fn judge_covered_entries(
         &mut self,
-        covered: usize,
-        carriers: CarrierCounts,
-        cause: UnjudgedCause,
+        covered_count: usize,
+        carrier_counts: CarrierCounts,
+        cause_if_unknown: UnjudgedCause,
     ) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut lost_ranges = Vec::new();
         // Oldest first, but counted from the last covered chunk, with which the delivery ends.
-        for number_from_end in (1..=covered).rev() {
+        for number_from_end in (1..=covered_count).rev() {
             let Some(entry) = self.pop_oldest_entry() else { break };
-            let is_carried = number_from_end <= carriers.min;
-            let may_be_carried = number_from_end <= carriers.max;
+            let is_carried = number_from_end <= carrier_counts.min;
+            let may_be_carried = number_from_end <= carrier_counts.max;
             let has_no_undelivered_token = entry.tokens == 0 || entry.end_count <= self.delivered_to;
             if is_carried {
-                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+                entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
             } else if may_be_carried || has_no_undelivered_token {
-                judged.push_chunks(entry.as_unjudged(cause));
+                judged.push_chunks(entry.as_unjudged(cause_if_unknown));
             } else {
                 let lost_from = self.start_of_proven_loss(&entry);
                 judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - lost_from));
@@ -102,21 +102,21 @@ impl DeliveryTracker {
         entry.end_count.saturating_sub(lost_tokens).max(self.delivered_to)
     }
 
-    /// Minimum and maximum number of chunks in a row, ending with the last of the `covered` entries, that can carry exactly the delivered
-    /// tokens. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
-    fn carrier_count_bounds(&self, covered: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
+    /// Minimum and maximum number of chunks in a row, ending with the last of the `covered_count` entries, that can carry exactly the
+    /// delivered tokens. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
+    fn carrier_count_bounds(&self, covered_count: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
         let mut min_tokens = 0_u32;
         let mut max_tokens = 0_u32;
         let mut counts: Option<CarrierCounts> = None;
         // From the last chunk backwards, one more in each step.
-        for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
+        for (index, entry) in self.in_flight.iter().take(covered_count).rev().enumerate() {
             // In an entry with several chunks or missing tokens, it is unknown where the carriers begin.
             if entry.chunks > 1 || entry.missing_tokens > 0 {
                 return None;
             }
             let is_last_covered = index == 0;
             let may_be_last_chunk = is_last_covered && delivery.finished;
-            let tokens = entry.token_bounds(may_be_last_chunk);
+            let tokens = entry.token_count_bounds(may_be_last_chunk);
             min_tokens = min_tokens.saturating_add(*tokens.start());
             max_tokens = max_tokens.saturating_add(*tokens.end());
             if (min_tokens..=max_tokens).contains(&delivery.tokens) {
