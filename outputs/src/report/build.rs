@@ -242,7 +242,7 @@ impl Chunks {
             received: ledger.observes_receives().then_some(counts.received),
             delivered: observes_deliveries.then_some(outcomes.delivered),
             merged: are_judged.then_some(outcomes.merged),
-            dropped_predicted: ledger.dropped_predicted(),
+            dropped_predicted: ledger.chunks_dropped_predicted(),
             dropped_confirmed: are_judged.then_some(outcomes.dropped),
             tokens_lost: are_judged.then_some(outcomes.tokens_lost),
             in_flight: observes_deliveries.then(|| ledger.undelivered_chunks()),
@@ -388,7 +388,7 @@ fn observation_cost(ledger: &Ledger, input: &ReportInput) -> Own {
         missed_by_cause: totals.missed.by_cause().map(|(cause, count)| (cause.to_owned(), count)).into(),
         frames_unannounced: totals.missed.unannounced,
         frames_undecoded: totals.undecoded,
-        degraded: input.degraded.iter().cloned().chain(ledger.degraded_reasons().map(Value::String)).collect(),
+        degraded: input.degraded.iter().cloned().chain(ledger.degraded_reason_lines().map(Value::String)).collect(),
         sampling: input.sampling,
     }
 }

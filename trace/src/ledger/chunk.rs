@@ -243,7 +243,7 @@ impl Ledger {
             }
             CountVerdict::Loss { missing } => {
                 let is_first_loss = request.wire_missing == 0;
-                let new_losses = request.add_wire_loss(checked.stream_index, missing);
+                let new_losses = request.add_wire_loss_and_count_new(checked.stream_index, missing);
                 if new_losses > 0 {
                     let loss = &mut totals.wire_loss;
                     loss.total += u64::from(new_losses);
@@ -384,7 +384,7 @@ impl Ledger {
             }
             // Its send on a later hop ends the time inside the process before that hop.
             if context.is_sent && !is_from_scheduler {
-                self.hops.processing_stages.record_send(
+                self.hops.processing_stages.record_chunk_send(
                     &request.streams,
                     &mut request.in_process,
                     stream_index,

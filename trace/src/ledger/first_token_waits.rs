@@ -112,7 +112,8 @@ impl FirstTokenWaits {
         self.pending = pending;
     }
 
-    /// Adds a wait and how its receiver `time_spent` it. `time_spent` is `None` if no samples cover the wait: it is then unjudged.
+    /// Adds a wait with its receiver's time use in it (`time_spent`). If that is `None`, because no samples cover the wait, counts it as
+    /// unjudged.
     fn judge_wait_or_count_unjudged(&mut self, wait: &FirstTokenWait, time_spent: Option<TimeUse>, group: &HopGroup) {
         let Some(time_spent) = time_spent else {
             self.unjudged += 1;

@@ -197,7 +197,7 @@ impl LateLegs {
         self.count_judged_request(request, path);
         self.add_ttft(path, ttft_ns);
         if is_streamed {
-            let has_evicted = self.process_waits.record_request(request, path, ttft_ns, limits.prefills);
+            let has_evicted = self.process_waits.record_long_waits_of_request(request, path, ttft_ns, limits.prefills);
             if has_evicted {
                 limits.count_reached("prefills");
             }
@@ -220,7 +220,7 @@ impl LateLegs {
         let Some(end) = prefill_end(request, timed_leg) else { return false };
         let span = PrefillSpan { from: timed_leg.at, to: end };
         let request_hop = dispatch_wait(request).map(|wait| wait.hop);
-        self.prefills.add_unjudged(request, span, request_hop, ttft_ns, max_kept)
+        self.prefills.add_unjudged_prefill(request, span, request_hop, ttft_ns, max_kept)
     }
 
     /// Keeps a request until it is judged, if it was late on the leg `timed_leg`. Returns whether the oldest of `max_kept` was evicted for
@@ -297,7 +297,7 @@ impl LateLegs {
         self.legs[index].record_late_request(late, receiver_use);
     }
 
-    /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.
+    /// Records a prefill that is slow beside others. `scheduler_time_use_during`: time use of its scheduler's thread meanwhile.
     pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill, scheduler_use: Option<TimeUse>) {
         let late = slow.to_late_request();
         // Before `add_late_request_to_leg`, which replaces the worst request of the leg.

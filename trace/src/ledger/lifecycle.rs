@@ -407,7 +407,7 @@ mod tests {
         }
         assert_eq!(path.ledger().record_count(), 1, "a limit of 10,000 bytes fits one request");
         assert_eq!(path.ledger().finished_count(), 1);
-        let degraded: Vec<String> = path.ledger().degraded_reasons().collect();
+        let degraded: Vec<String> = path.ledger().degraded_reason_lines().collect();
         assert_eq!(degraded, ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]);
     }
 

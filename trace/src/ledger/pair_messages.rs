@@ -64,10 +64,10 @@ impl PairMessages {
         has_evicted_room
     }
 
-    /// Adds a new room as the last one. Returns whether the oldest was evicted because `max` are kept.
-    fn add_room(&mut self, room: u64, max: usize) -> bool {
+    /// Adds a new room as the last one. Returns whether the oldest was evicted because `max_rooms` are kept.
+    fn add_room(&mut self, room: u64, max_rooms: usize) -> bool {
         // A maximum of 0 counts as 1, so that the room itself is kept.
-        let is_full = self.oldest_first.len() >= max.max(1);
+        let is_full = self.oldest_first.len() >= max_rooms.max(1);
         if is_full && let Some(oldest) = self.oldest_first.pop_front() {
             self.by_room.remove(&oldest);
             self.has_evicted = true;

@@ -33,7 +33,7 @@ impl Ledger {
     /// Rids of the requests with a recent chunk in a frame that waited on a hop (channel) as `wait` asks for.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
         // The history of recent chunks keeps only hashes of rids.
-        let waiting_hashes = self.recent_chunks.rids_that_waited(wait, self.now());
+        let waiting_hashes = self.recent_chunks.rid_hashes_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
         let finished = self.finished().map(|summary| &*summary.rid);
         live.chain(finished).filter(|rid| waiting_hashes.contains(&self.recent_chunks.hash_rid(rid))).collect()
@@ -336,7 +336,7 @@ impl Ledger {
     }
 
     /// Reasons why parts of the data are unjudged or were evicted, one line each.
-    pub fn degraded_reasons(&self) -> impl Iterator<Item = String> + use<> {
+    pub fn degraded_reason_lines(&self) -> impl Iterator<Item = String> + use<> {
         let mut reasons = Vec::new();
         let shared = self.totals.requests.shared;
         if shared > 0 {

@@ -17,12 +17,13 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
-/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `now`. The chunk
-/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns. A burst is
-/// the frames that a receiver finds without a wait.
-fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
-    let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
-    let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
+/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `next_position`. The
+/// chunk received at `woken_position` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some
+/// turns. A burst is the frames that a receiver finds without a wait.
+fn is_waiter_pending(woken_position: BurstPosition, next_position: BurstPosition, engine: &EngineState) -> bool {
+    let is_same_burst =
+        woken_position.receiver == next_position.receiver && woken_position.burst == next_position.burst;
+    let frames_since_wakeup = next_position.frame_index.saturating_sub(woken_position.frame_index);
     is_same_burst && engine.is_waiter_pending_after(frames_since_wakeup)
 }
 
@@ -36,7 +37,7 @@ fn take_early_receive(early_receives: &mut VecDeque<EarlyReceive>, id: FrameId) 
 /// Keeps when a request's first chunk was received, and returns whether this is the observed receive of it. If it is another receive, and
 /// that of the first chunk is unknown, that one was missed.
 #[inline]
-fn keep_first_receive(request: &mut Request, receive: FrameReceive, chunk: PendingChunk) -> bool {
+fn keep_first_receive_or_mark_missed(request: &mut Request, receive: FrameReceive, chunk: PendingChunk) -> bool {
     if request.received_first.is_some() {
         return false;
     }
@@ -80,7 +81,7 @@ fn may_replace_last_chunk(request: &Request, position: Option<BurstPosition>, en
 impl Totals {
     /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because the next chunk is received at `at` before the
     /// task that waits for the request's chunks (its waiter) has run.
-    fn predict_outcome(
+    fn predict_outcome_of_previous_chunk(
         &mut self,
         at: MonoNs,
         request: &mut Request,
@@ -95,7 +96,9 @@ impl Totals {
         // The waiter finds several chunks. Their tokens depend on the mode: new ones only (incremental) or all so far (cumulative).
         match (engine.waiter, engine.mode) {
             // The tokens of all chunks but the last are lost.
-            (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => self.predict_drop(at, request, loss_memory, limits),
+            (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
+                self.count_predicted_drop(at, request, loss_memory, limits)
+            }
             // The last chunk has the tokens of those that it replaces.
             (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
                 predicted.merged += 1;
@@ -112,7 +115,7 @@ impl Totals {
     }
 
     /// Adds the request's previous chunk to its predicted losses.
-    fn predict_drop(
+    fn count_predicted_drop(
         &mut self,
         at: MonoNs,
         request: &mut Request,
@@ -121,7 +124,7 @@ impl Totals {
     ) {
         self.predicted.dropped += 1;
         let is_first_drop = request.predicted.is_none();
-        request.predict_drop(at, loss_memory, limits);
+        request.add_predicted_drop_of_last_received(at, loss_memory, limits);
         let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
         self.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
     }
@@ -168,7 +171,7 @@ impl Ledger {
                 sent_at: Some(at),
                 is_observed: true,
             };
-            return self.record_queue_wait(receive, early.at.since(at));
+            return self.record_queue_wait_and_receive_chunks(receive, early.at.since(at));
         }
         while self.pending_frames >= self.limits.pending_frames
             || self.pending_chunks + chunks > self.limits.pending_chunks
@@ -187,24 +190,24 @@ impl Ledger {
         self.pending_receive.clear();
         self.pending_frames += 1;
         self.pending_chunks += chunks;
-        self.count_queued_frame(at, hop_index);
+        self.add_frame_to_backlog(at, hop_index);
     }
 
-    /// Counts a frame sent on the hop (channel) at this index. `forwarded`: when the relay between both processes had forwarded it.
+    /// Counts a frame sent on the hop (channel) at this index. `forwarded_at`: when the relay between both processes had forwarded it.
     #[inline]
-    fn count_sent_frame(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
+    fn count_sent_frame(&mut self, at: MonoNs, hop_index: usize, forwarded_at: Option<MonoNs>) {
         let hop = &mut self.hops.all[hop_index];
         hop.counts.frames_sent += 1;
-        if let Some(forwarded) = forwarded {
+        if let Some(forwarded_at) = forwarded_at {
             hop.counts.frames_forwarded += 1;
-            self.hops.groups[hop.group].relay.record(forwarded.since(at));
+            self.hops.groups[hop.group].relay.record(forwarded_at.since(at));
         }
     }
 
     /// Adds a frame sent at `at` to the backlog of its hop (channel), and of the group of hops with the same name: the frames that were
     /// sent and not received.
     #[inline]
-    fn count_queued_frame(&mut self, at: MonoNs, hop_index: usize) {
+    fn add_frame_to_backlog(&mut self, at: MonoNs, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         hop.counts.backlog += 1;
         hop.counts.backlog_max = hop.counts.backlog_max.max(hop.counts.backlog);
@@ -263,16 +266,16 @@ impl Ledger {
             None => self.hops.hop_index_or_add(id.hop, self.limits.hops),
         };
         let Some(hop_index) = hop_index else { return };
-        self.count_received_frame(at, hop_index, received);
+        self.record_frame_receive_on_hop(at, hop_index, received);
         // When the receiver asked for the frame, and when it was sent, show whether it waited for the frame.
-        let requested = self.take_request_time(at, hop_index, received.by);
+        let requested = self.mark_receiver_and_take_request_time(at, hop_index, received.by);
         self.received_frame = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
         let sent = self.received_frame.map(|sent| sent.at);
         let position = received.wakeup.map(|wakeup| {
-            self.locate_in_burst(hop_index, received.by, wakeup, ReceiveTimes { sent, requested, received: at })
+            self.add_to_burst_and_locate(hop_index, received.by, wakeup, ReceiveTimes { sent, requested, received: at })
         });
         if let Some(position) = position {
-            self.count_wakeup(at, hop_index, position);
+            self.count_frame_in_wakeup(at, hop_index, position);
         }
         let receive = FrameReceive { at, hop_index, position, sent_at: sent, is_observed: true };
         let hop = &self.hops.all[hop_index];
@@ -282,7 +285,7 @@ impl Ledger {
             self.record_frame_content(at, hop_index, frame, is_sent);
             self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
-            self.record_queue_wait(receive, at.since(sent));
+            self.record_queue_wait_and_receive_chunks(receive, at.since(sent));
         } else if hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq)) {
             // Its send has not been observed yet.
             self.keep_early_receive(hop_index, EarlyReceive { id, at, burst_position: position });
@@ -292,7 +295,7 @@ impl Ledger {
     /// Counts a received frame on its hop (channel), and keeps when and by which thread it was received. If the hop leads to the scheduler,
     /// that has received the requests or aborts in the frame.
     #[inline]
-    fn count_received_frame(&mut self, at: MonoNs, hop_index: usize, received: &Received<'_>) {
+    fn record_frame_receive_on_hop(&mut self, at: MonoNs, hop_index: usize, received: &Received<'_>) {
         let hop = &mut self.hops.all[hop_index];
         // A process that forwards requests is not the scheduler.
         if !hop.forwards_requests {
@@ -319,7 +322,7 @@ impl Ledger {
 
     /// Counts a received frame in the wakeup of its receiver: the frames that it receives without a wait between them. The frame may be the
     /// first one of a new wakeup, which ends the previous one.
-    fn count_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
+    fn count_frame_in_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
         let hop = &mut self.hops.all[hop_index];
         let group = &mut self.hops.groups[hop.group];
         if let Some(frames_of_ended_wakeup) = hop.count_frame_and_end_wakeup(position) {
@@ -332,7 +335,7 @@ impl Ledger {
     }
 
     /// Records the receive of a frame after a queue wait of `wait_ns`, and of its chunks, which are in `pending_receive`.
-    fn record_queue_wait(&mut self, receive: FrameReceive, wait_ns: u64) {
+    fn record_queue_wait_and_receive_chunks(&mut self, receive: FrameReceive, wait_ns: u64) {
         let hop = &mut self.hops.all[receive.hop_index];
         hop.queue_wait.record(wait_ns);
         hop.late_frames.record_frame_receive(receive.at, wait_ns, hop.counts.busy_ns);
@@ -422,7 +425,7 @@ impl Ledger {
                     self.record_first_chunk_wait(receive, *chunk);
                 }
                 if leads_to_tokenizer {
-                    self.receive_chunk(receive, *chunk);
+                    self.receive_chunk_at_tokenizer(receive, *chunk);
                 } else if receive.is_observed {
                     self.receive_forwarded_chunk(receive, *chunk);
                 }
@@ -454,7 +457,7 @@ impl Ledger {
         if let Some(request) = self.table.get_mut(chunk.ticket) {
             let timed = TimedCount { count: chunk.end_count, at: receive.at };
             let is_first = chunk.number == 1;
-            self.hops.processing_stages.record_receive(
+            self.hops.processing_stages.record_chunk_receive(
                 &mut request.in_process,
                 role,
                 timed,
@@ -466,15 +469,21 @@ impl Ledger {
 
     /// Records the receive of a chunk by the tokenizer. It may replace the chunk before, if the request's waiter (the task that waits for
     /// its chunks) has not run since. The outcome of that one is then predicted, by how the engine's waiter treats several chunks.
-    fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
+    fn receive_chunk_at_tokenizer(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
         self.totals.tokens.received += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
-        let is_first_receive = keep_first_receive(request, receive, chunk);
+        let is_first_receive = keep_first_receive_or_mark_missed(request, receive, chunk);
         if may_replace_last_chunk(request, position, &self.engine) {
-            self.totals.predict_outcome(at, request, &self.engine, &mut self.loss_memory, &mut self.limits);
+            self.totals.predict_outcome_of_previous_chunk(
+                at,
+                request,
+                &self.engine,
+                &mut self.loss_memory,
+                &mut self.limits,
+            );
         } else {
             // The waiter has run, or loses nothing if it has not. This chunk wakes it, and is the first of a burst.
             request.last_wakeup = position;
@@ -528,7 +537,7 @@ impl Ledger {
 
     /// Number of chunks predicted to be dropped, because the next chunk of their request came before its waiter (the task that waits for
     /// them) ran. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on bursts are known.
-    pub fn dropped_predicted(&self) -> Option<u64> {
+    pub fn chunks_dropped_predicted(&self) -> Option<u64> {
         let predicted = &self.totals.predicted;
         let engine = &self.engine;
         let is_behaviour_known = match engine.waiter {

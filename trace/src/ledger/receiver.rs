@@ -23,15 +23,15 @@ pub(super) struct ReceiveTimes {
 }
 
 impl ReceiveTimes {
-    /// Whether the receiver, which asked for a frame at `requested`, found none and waited for this one.
-    fn shows_wait(self, requested: MonoNs) -> bool {
+    /// Whether the receiver, which asked for a frame at `requested_at`, found none and waited for this one.
+    fn has_receiver_waited(self, requested_at: MonoNs) -> bool {
         // The frame was sent only after the request for it.
-        if self.sent.is_some_and(|sent| sent > requested) {
+        if self.sent.is_some_and(|sent| sent > requested_at) {
             return true;
         }
         // A frame sent long before the request was there, however long the receive took.
-        let was_queued = self.sent.is_some_and(|sent| requested.since(sent) >= MIN_QUEUED_NS);
-        let took_long = self.received.since(requested) >= MAX_IMMEDIATE_RECEIVE_NS;
+        let was_queued = self.sent.is_some_and(|sent| requested_at.since(sent) >= MIN_QUEUED_NS);
+        let took_long = self.received.since(requested_at) >= MAX_IMMEDIATE_RECEIVE_NS;
         took_long && !was_queued
     }
 }
@@ -93,7 +93,7 @@ impl Ledger {
 
     /// Marks `receiver` as the thread that receives from the hop (channel) at `hop_index`, and returns when it asked for the frame
     /// received at `at`; `None` if unknown. The time counts for this frame only, so it is removed.
-    pub(super) fn take_request_time(
+    pub(super) fn mark_receiver_and_take_request_time(
         &mut self,
         at: MonoNs,
         hop_index: usize,
@@ -119,7 +119,7 @@ impl Ledger {
     ///
     /// A receiver that finds no frame yields to its event loop, and waiters run. If processing is observed, the receiver found a frame only
     /// if it was sent before it was requested, and was received at once or sent long before.
-    pub(super) fn locate_in_burst(
+    pub(super) fn add_to_burst_and_locate(
         &mut self,
         hop_index: usize,
         receiver: Option<ThreadId>,
@@ -128,7 +128,7 @@ impl Ledger {
     ) -> BurstPosition {
         let hop = &mut self.hops.all[hop_index];
         let has_waited = match times.requested {
-            Some(requested) => times.shows_wait(requested),
+            Some(requested) => times.has_receiver_waited(requested),
             // Where processing is observed, an unknown request may hide a wait.
             None => hop.shows.processed,
         };

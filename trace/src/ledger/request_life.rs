@@ -95,7 +95,7 @@ impl ChunkState {
 
 impl Ledger {
     /// Follows the chunks of a request with these numbers through all hops. `history` is [`Self::history`], or an earlier copy of it.
-    pub fn life_of(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
+    pub fn life_of_request(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
         let hops: Vec<CrossedHop<'_>> = self.hops().iter().filter_map(|hop| self.crossed_hop(hop)).collect();
         let mut legs = legs_crossed(history, &hops);
         // The numbers of a request are kept longer than its chunks.
@@ -151,7 +151,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
             continue;
         }
         let hops_of_leg: Vec<&CrossedHop<'_>> = hops.iter().filter(|other| other.ends == hop.ends).collect();
-        legs.extend(leg_over(history, &hops_of_leg));
+        legs.extend(leg_over_hops(history, &hops_of_leg));
     }
     // The leg that begins at the scheduler comes first: its sender is behind no other hop.
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
@@ -160,7 +160,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
 }
 
 /// The leg over these hops, which have the same ends; `None` if none of the chunks crossed it.
-fn leg_over(history: &RequestHistory, hops_of_leg: &[&CrossedHop<'_>]) -> Option<LifeLeg> {
+fn leg_over_hops(history: &RequestHistory, hops_of_leg: &[&CrossedHop<'_>]) -> Option<LifeLeg> {
     let first_hop = hops_of_leg.first()?;
     let is_on_leg = |chunk: &&ChunkRecord| hops_of_leg.iter().any(|hop| hop.id == chunk.hop);
     let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(is_on_leg).copied().collect();

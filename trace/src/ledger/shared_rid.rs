@@ -372,7 +372,7 @@ mod tests {
             }
             let tokens = u64::from(first) + 40;
             assert_eq!(counts(&engine), ([2, 2, 1], [tokens, tokens], [0; 4]), "{first} tokens before");
-            assert_eq!(engine.ledger().degraded_reasons().count(), 1);
+            assert_eq!(engine.ledger().degraded_reason_lines().count(), 1);
         }
     }
 

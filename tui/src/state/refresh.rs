@@ -78,7 +78,7 @@ impl Model {
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
         self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
-        self.run.degraded.extend(ledger.degraded_reasons());
+        self.run.degraded.extend(ledger.degraded_reason_lines());
         let ends = describe_observation_ends(ledger, |at| self.format_moment(at.since(self.started_at)));
         self.run.degraded.extend(ends);
     }
@@ -155,7 +155,7 @@ impl Model {
         let history = kept.longest_history(ledger, rid);
         let mut facts = RequestFacts::from_ledger(ledger, live, finished, rid);
         facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
-        let life = ledger.life_of(rid, &history, &row.numbers);
+        let life = ledger.life_of_request(rid, &history, &row.numbers);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
