@@ -97,7 +97,7 @@ impl Ledger {
         } else {
             // A client waited for this response, even if another client of the request has left.
             self.unwatch_clientless(answer.rid);
-            self.retries.record_response(at, answer.rid);
+            self.retries.record_response_of_retry(at, answer.rid);
         }
     }
 

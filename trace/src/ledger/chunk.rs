@@ -40,7 +40,7 @@ impl Ledger {
         }
         if checked.step.verdict == CountVerdict::Restart {
             // The chunk has not been counted: it is the first one of the request that has the rid now.
-            ticket = self.restart_stream(ticket, checked.stream_index, context, chunk.rid);
+            ticket = self.ticket_for_restarted_stream(ticket, checked.stream_index, context, chunk.rid);
             checked = self.check_chunk_count(ticket, context, chunk);
         }
         if checked.step.verdict == CountVerdict::Repeat {
@@ -97,10 +97,10 @@ impl Ledger {
         }
         let first_stream = 0;
         if self.begins_new_request(ticket, context) {
-            return self.restart_stream(ticket, first_stream, context, chunk.rid);
+            return self.ticket_for_restarted_stream(ticket, first_stream, context, chunk.rid);
         }
         if self.begins_concurrent_request(ticket, context) {
-            let new_ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
+            let new_ticket = self.ticket_for_restarted_stream(ticket, first_stream, context, chunk.rid);
             self.mark_concurrent(new_ticket);
             return new_ticket;
         }
@@ -221,10 +221,10 @@ impl Ledger {
         context: &FrameContext,
         chunk: &Chunk<'_>,
     ) -> CountStep {
-        if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {
+        if checked.step.verdict == CountVerdict::Overlap || self.may_chunk_be_of_predecessor(checked, context, chunk) {
             self.mark_concurrent(checked.ticket);
         }
-        self.step_without_verdict(checked, chunk)
+        self.step_without_verdict_if_shared(checked, chunk)
     }
 
     /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
@@ -460,7 +460,7 @@ impl Ledger {
         let has_ended = self.table.get(ticket).is_some_and(|request| request.finish.is_some());
         // The aborted one was dispatched and has no chunk, so it cannot be the request of this record.
         if has_ended && self.dispatched.is_aborted(rid) {
-            self.table.unmap(ticket);
+            self.table.unmap_rid(ticket);
         }
     }
 

@@ -191,7 +191,7 @@ impl Ledger {
     pub(super) fn keep_closed_request_if_abandoned(&mut self, ticket: Ticket, request: &Request) -> bool {
         let watched = self.clientless.stop_watching(ticket);
         let Some(abandoned) = watched.and_then(|watched| self.find_abandoned(&watched, request)) else { return false };
-        self.clientless.closed_requests.add_request(abandoned);
+        self.clientless.closed_requests.add_abandoned_request(abandoned);
         true
     }
 
@@ -227,7 +227,7 @@ impl Ledger {
         for watched in &self.clientless.watched {
             let Some(request) = self.table.get(watched.ticket) else { continue };
             if let Some(abandoned) = self.find_abandoned(watched, request) {
-                abandoned_requests.add_request(abandoned);
+                abandoned_requests.add_abandoned_request(abandoned);
             }
         }
         abandoned_requests

@@ -174,14 +174,14 @@ impl Ledger {
             self.early_deliveries.keep_early_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
-        if self.record_shared_delivery(at, ticket, &delivery) {
+        if self.record_delivery_if_shared(at, ticket, &delivery) {
             return;
         }
         let Some(request) = self.table.get_mut(ticket) else { return };
         request.last_at = request.last_at.max(at);
         // Once per response: those of every token need not be compared with the retries.
         if delivery.finished || request.tokens_delivered == 0 {
-            self.retries.record_response(at, delivery.rid);
+            self.retries.record_response_of_retry(at, delivery.rid);
         }
         // A server that streams text sends its growth, so the next delivery contains the text of a skipped chunk.
         if matches!(delivery.response, Response::Whole | Response::Text) {

@@ -21,7 +21,7 @@ impl Ledger {
     pub fn tick(&mut self, now: MonoNs) {
         self.now = self.now.max(now);
         let now = self.now;
-        self.forget_closed();
+        self.forget_closed_timelines();
         self.mark_missed_receives();
         self.close_finished_requests(now);
         self.close_silent_requests(now);
@@ -76,7 +76,7 @@ impl Ledger {
         // A part of the table, so that no tick of a large one delays events.
         let examined = MIN_SLOTS_PER_TICK.max(slots / TICKS_PER_ROUND).min(slots);
         for _ in 0..examined {
-            let Some(ticket) = self.table.step_cursor() else { continue };
+            let Some(ticket) = self.table.advance_one_slot() else { continue };
             let Some(request) = self.table.get(ticket) else { continue };
             if now.since(request.last_at) <= self.limits.orphan_after_ns {
                 continue;
@@ -195,15 +195,15 @@ impl Ledger {
     /// Marks the request as finished, unless it is already. Its last receives and deliveries may be in flight, so its record is closed
     /// later.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
-        let was_unfinished = self.table.mark_finished(ticket, finish);
+        let was_unfinished = self.table.mark_finished_if_open(ticket, finish);
         if !was_unfinished {
             return;
         }
         if let Some(request) = self.table.get(ticket) {
-            self.retries.record_finish(&request.rid, request.dispatch(), finish);
+            self.retries.record_finish_of_retry(&request.rid, request.dispatch(), finish);
             // Some engines abort the rid of an ended request some time later, which may end another attempt with it.
             if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
-                self.retries.record_end(at, &request.rid, delay_ns);
+                self.retries.record_sign_of_attempt_end(at, &request.rid, delay_ns);
             }
         }
         self.totals.requests.settling += 1;

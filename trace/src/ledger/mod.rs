@@ -294,7 +294,7 @@ impl Ledger {
         self.touched.clear();
         self.judged.clear();
         self.received_frame = None;
-        self.forget_closed();
+        self.forget_closed_timelines();
         match &event.what {
             What::Engine(engine) => {
                 self.engine.apply_announcement(engine);
@@ -320,7 +320,7 @@ impl Ledger {
             What::Stack(sample) => self.record_stack_sample(at, sample),
             What::Stage(stage) => self.record_stage(at, stage),
             What::LoggedState(logged) => self.record_logged_state(at, logged),
-            What::Merged(merged) => self.record_merged(at, merged),
+            What::Merged(merged) => self.record_logged_merge(at, merged),
             What::Missed(missed) if missed.cause == MissedCause::Ended => self.record_engine_end(at),
             What::Missed(missed) => self.record_missed(at, missed),
         }

@@ -103,8 +103,8 @@ impl InProcess {
         self.waiting.pop_front_if(|waiting| waiting.count == token_count)
     }
 
-    /// Matches a chunk that has passed one `passed_side` of the process: its receive, or its send on the next hop. Returns when the chunk
-    /// passed the other side, if that is known. Otherwise keeps the chunk until it does.
+    /// Matches a chunk that has passed one side of the process (`passed_side`): its receive, or its send on the next hop. Returns when the
+    /// chunk passed the other side, if that is known. Otherwise keeps the chunk until it does.
     fn take_time_of_other_side_or_keep(&mut self, passed_side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         // All waiting chunks have passed the side `self.side` only.
         if self.side != passed_side {

@@ -97,7 +97,7 @@ impl Totals {
         match (engine.waiter, engine.mode) {
             // The tokens of all chunks but the last are lost.
             (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
-                self.count_predicted_drop(at, request, loss_memory, limits)
+                self.count_predicted_drop(at, request, loss_memory, limits);
             }
             // The last chunk has the tokens of those that it replaces.
             (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {

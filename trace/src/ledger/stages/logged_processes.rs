@@ -153,13 +153,13 @@ impl LoggedProcess {
     }
 
     /// Records the logged share of one core that the process used, and keeps the highest and the last one.
-    fn record_cpu(&mut self, at: MonoNs, cpu: f64) {
+    fn record_cpu_share(&mut self, at: MonoNs, cpu_share: f64) {
         self.cpu_logged += 1;
-        if self.cpu_max.is_none_or(|max| cpu > max.value) {
-            self.cpu_max = Some(LoggedValue { at, value: cpu });
+        if self.cpu_max.is_none_or(|max| cpu_share > max.value) {
+            self.cpu_max = Some(LoggedValue { at, value: cpu_share });
         }
         if self.cpu.is_none_or(|last| last.at <= at) {
-            self.cpu = Some(LoggedValue { at, value: cpu });
+            self.cpu = Some(LoggedValue { at, value: cpu_share });
         }
     }
 
@@ -202,13 +202,13 @@ pub(super) struct LoggedProcesses {
 
 impl LoggedProcesses {
     /// The process with this name, which is added if unknown; `None` at the limit of processes.
-    fn process_or_add(&mut self, by: &str) -> Option<&mut LoggedProcess> {
-        let known_index = self.list.iter().position(|process| *process.by == *by);
+    fn process_or_add(&mut self, process_name: &str) -> Option<&mut LoggedProcess> {
+        let known_index = self.list.iter().position(|process| *process.by == *process_name);
         if known_index.is_none() {
             if self.list.len() >= MAX_PROCESSES {
                 return None;
             }
-            self.list.push(LoggedProcess { by: by.into(), ..LoggedProcess::default() });
+            self.list.push(LoggedProcess { by: process_name.into(), ..LoggedProcess::default() });
         }
         // A new one is the last.
         let index = known_index.unwrap_or(self.list.len() - 1);
@@ -234,15 +234,15 @@ impl LoggedProcesses {
         }
         // A log may contain any text that parses as a number.
         if let Some(cpu) = logged.cpu.filter(|cpu| cpu.is_finite()) {
-            process.record_cpu(at, cpu);
+            process.record_cpu_share(at, cpu);
         }
     }
 
     /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if
     /// there are several, or none.
-    pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
+    pub(super) fn state_count_at(&self, process_name: &str, at: MonoNs) -> Option<u32> {
         let mut logging = self.list.iter().filter(|process| process.last_states.is_some());
-        if let Some(process) = logging.clone().find(|process| *process.by == *by) {
+        if let Some(process) = logging.clone().find(|process| *process.by == *process_name) {
             return process.states_at(at);
         }
         let only = logging.next()?;
@@ -294,10 +294,14 @@ mod tests {
         let mut processes = LoggedProcesses::default();
         let logged = |by, states| LoggedState { by, states: Some(states), ..LoggedState::default() };
         processes.record_state(MonoNs(0), &logged("a", 850));
-        assert_eq!(processes.states_of("elsewhere", MonoNs(SECOND)), Some(850), "the only process that logs states");
+        assert_eq!(
+            processes.state_count_at("elsewhere", MonoNs(SECOND)),
+            Some(850),
+            "the only process that logs states"
+        );
         processes.record_state(MonoNs(SECOND), &logged("b", 10));
-        assert_eq!(processes.states_of("elsewhere", MonoNs(SECOND)), None);
-        assert_eq!(processes.states_of("b", MonoNs(2 * SECOND)), Some(10));
-        assert_eq!(processes.states_of("a", MonoNs(60 * SECOND)), None);
+        assert_eq!(processes.state_count_at("elsewhere", MonoNs(SECOND)), None);
+        assert_eq!(processes.state_count_at("b", MonoNs(2 * SECOND)), Some(10));
+        assert_eq!(processes.state_count_at("a", MonoNs(60 * SECOND)), None);
     }
 }
