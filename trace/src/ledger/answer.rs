@@ -52,7 +52,7 @@ impl Ledger {
         let is_judged_by_chunks = self.is_judged_by_chunks(answer);
         let had_deliveries = self.has_counted_delivery(answer.rid);
         // Counts a process that adds up cumulative counts, if the claimed count shows one. Whether it does is of no use here.
-        self.record_summed_counts(at, answer.rid, answer.completion_tokens);
+        self.record_claim_of_rid_if_sum(at, answer.rid, answer.completion_tokens);
         // Before `end_request_with_response`, which may end the request with a finish reason that no frame had.
         self.count_contradicted_finish(at, answer);
         // Such an engine may send no finish reason, so the end of the response ends the request.

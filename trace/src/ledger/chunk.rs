@@ -159,7 +159,7 @@ impl Ledger {
         let may_be_sum = stream_index > 0 && !context.is_origin && has_rid_alone;
         let sum = chunk.completion_tokens.filter(|&count| may_be_sum && count > request.streams[0].count.highest);
         let is_sum =
-            sum.is_some_and(|sum| self.totals.record_summed_counts(context.at, &self.hops, request, sum, stream_index));
+            sum.is_some_and(|sum| self.totals.record_claim_if_sum(context.at, &self.hops, request, sum, stream_index));
         // Outside the branch, because `chunk` borrows it.
         let without_count;
         let chunk = if is_sum {
@@ -171,7 +171,7 @@ impl Ledger {
         let stream = &mut request.streams[stream_index];
         let evidence_before = stream.count.evidence;
         let was_behind = stream.count.is_behind();
-        let mut step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
+        let mut step = stream.count_and_check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         let evidence = stream.count.evidence;
         let last_lane = std::mem::replace(&mut stream.lane, context.lane);
         let tokens_behind = highest.saturating_sub(chunk.completion_tokens.unwrap_or(highest));

@@ -165,7 +165,7 @@ impl Ledger {
         }
         self.recent_chunks.keep_delivery(at, delivery);
         let mut delivery = *delivery;
-        if self.record_summed_counts(at, delivery.rid, delivery.completion_tokens) {
+        if self.record_claim_of_rid_if_sum(at, delivery.rid, delivery.completion_tokens) {
             // A sum of counts is not a position in the output.
             delivery.completion_tokens = None;
         }
@@ -185,7 +185,7 @@ impl Ledger {
         }
         // A server that streams text sends its growth, so the next delivery contains the text of a skipped chunk.
         if matches!(delivery.response, Response::Whole | Response::Text) {
-            self.totals.withdraw_prediction(request, &mut self.loss_memory);
+            self.totals.withdraw_predicted_losses(request, &mut self.loss_memory);
         }
         let joined_late = request.streams.first().is_some_and(|stream| !stream.is_whole());
         let tracker = request.tracker.get_or_insert_with(|| {
@@ -267,7 +267,7 @@ impl Ledger {
         request.has_one_body |= delivery.response == Response::Whole;
         // A receive that is observed later completes the path when the request is closed.
         if is_path_complete {
-            self.ttft.record_request(request, &mut self.limits);
+            self.ttft.record_ttft_of_request(request, &mut self.limits);
         }
         self.record_outcomes(at, ticket, &result.judged);
         if delivery.finished {
@@ -288,7 +288,7 @@ impl Ledger {
         }
         tracker.is_text_only = true;
         // A response that carries text loses no tokens if the task that waits for its chunks skips some, as was predicted.
-        self.totals.withdraw_prediction(request, &mut self.loss_memory);
+        self.totals.withdraw_predicted_losses(request, &mut self.loss_memory);
         self.totals.tokens.uncounted += self.unjudge_tokens_in_flight(at, ticket, UnjudgedCause::TextOnly);
     }
 

@@ -326,7 +326,7 @@ impl Ledger {
         if let Some(lossy) = request.take_losses() {
             self.keep_losses_of_finished_request(lossy);
         }
-        self.ttft.record_request(&mut request, &mut self.limits);
+        self.ttft.record_ttft_of_request(&mut request, &mut self.limits);
         let mut numbers = self.numbers(&request);
         // `keep_closed_request_if_abandoned` has stopped watching the request, so its numbers do not show this any more.
         numbers.is_abandoned |= is_abandoned;

@@ -312,7 +312,7 @@ impl Ledger {
             What::Traced(traced) => self.record_trace_parent(traced),
             What::Delivered(delivery) => self.record_delivery(at, delivery),
             What::Answered(answer) => self.record_answer(at, answer),
-            What::Rejected(rejection) => self.totals.answers.count_rejection(rejection.status),
+            What::Rejected(rejection) => self.totals.answers.count_error_response(rejection.status),
             What::FrontendWait(wait) => self.record_frontend_wait(at, wait),
             What::Undecoded(undecoded) => self.record_undecoded(at, undecoded),
             What::Cpu(sample) => self.record_cpu_sample(at, sample),

@@ -509,7 +509,7 @@ impl Ledger {
         self.hops.all[receive.hop_index].remember_unprocessed_request(at, ticket);
         // Where deliveries are observed, the time to first token ends with the first one, and is recorded then.
         if !self.hops.any_delivered {
-            self.ttft.record_request(request, &mut self.limits);
+            self.ttft.record_ttft_of_request(request, &mut self.limits);
         }
         // A send before the end of an engine and a receive after it belong to different requests.
         let sent_by_this_engine = if request.is_after_engine_end { None } else { request.sent_first };

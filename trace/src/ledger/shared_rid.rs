@@ -54,7 +54,7 @@ impl Predecessor {
         let mut stream = self.stream.clone();
         // Nothing shows that no frame was missed before the chunk.
         let watched_frames = None;
-        let step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
+        let step = stream.count_and_check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);

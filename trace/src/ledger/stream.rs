@@ -47,7 +47,7 @@ impl Stream {
     /// Checks a chunk's counts against the stream. `claimed_ids`: which ids the engine's release is known to list. `watched_frames`:
     /// consecutive frames observed before on the chunk's connection; `None` while an evicted request may resume. The caller updates the
     /// times.
-    pub(crate) fn check_chunk(
+    pub(crate) fn count_and_check_chunk(
         &mut self,
         chunk: &Chunk<'_>,
         claimed_ids: IdColumn,
@@ -67,7 +67,7 @@ impl Stream {
             // As if the connection had been observed for ever.
             watched_frames: if is_certainly_first { Some(u64::MAX) } else { watched_frames },
         };
-        self.count.check_chunk(reported, epoch)
+        self.count.count_and_check_chunk(reported, epoch)
     }
 
     /// Keeps the number of retractions that the chunk reports, if it has one. Returns whether the number has grown.

@@ -96,7 +96,7 @@ impl Thread {
     }
 
     /// Sets the thread's role and name. They hardly ever change, so they are compared before new ones are allocated.
-    fn update_names(&mut self, sample: &CpuSample<'_>) {
+    fn update_role_and_name(&mut self, sample: &CpuSample<'_>) {
         if *self.role != *sample.role {
             self.role = sample.role.into();
         }
@@ -114,7 +114,7 @@ impl Thread {
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }
-        self.update_names(sample);
+        self.update_role_and_name(sample);
         self.part = Some(sample.part);
         self.last_at = at;
         self.sums = self.sums.plus(sample.into());
@@ -153,27 +153,33 @@ impl Threads {
         self.by_id.get(&id).map(|&index| &mut self.all[index])
     }
 
-    /// Records a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
-    pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
-        let Some(thread) = self.get_or_add(sample.thread, at, limit) else { return false };
-        thread.add_sample(at, sample, kept);
+    /// Records a sample. Keeps the last `max_samples` samples of a thread. Returns `false` at the limit of threads.
+    pub(crate) fn add_sample(
+        &mut self,
+        at: MonoNs,
+        sample: &CpuSample<'_>,
+        max_samples: usize,
+        max_threads: usize,
+    ) -> bool {
+        let Some(thread) = self.thread_or_add(sample.thread, at, max_threads) else { return false };
+        thread.add_sample(at, sample, max_samples);
         true
     }
 
     /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.
-    pub(crate) fn mark_receiver(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
-        let thread = self.get_or_add(id, at, limit)?;
+    pub(crate) fn mark_receiver(&mut self, id: ThreadId, at: MonoNs, max_threads: usize) -> Option<&mut Thread> {
+        let thread = self.thread_or_add(id, at, max_threads)?;
         thread.has_received = true;
         Some(thread)
     }
 
     /// The thread with this id, which is added if unknown. At the limit, it replaces one without samples for long; `None` if there is no
     /// such one.
-    fn get_or_add(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
+    fn thread_or_add(&mut self, id: ThreadId, at: MonoNs, max_threads: usize) -> Option<&mut Thread> {
         if let Some(&index) = self.by_id.get(&id) {
             return self.all.get_mut(index);
         }
-        let index = if self.all.len() < limit.max(1) {
+        let index = if self.all.len() < max_threads.max(1) {
             self.all.push(Thread::new(id, at));
             self.all.len() - 1
         } else {
