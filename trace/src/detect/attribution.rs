@@ -206,7 +206,7 @@ impl<'l> Attribution<'l> {
         }
         let now = ledger.now();
         for request in ledger.requests() {
-            let Some(sent) = request.waiting_since() else { continue };
+            let Some(sent) = request.first_token_waiting_since() else { continue };
             let gap_ns = now.since(sent);
             self.long_gaps.record(gap_ns);
             for part in parts_of_first_token_gap(request, ledger.hops(), now) {

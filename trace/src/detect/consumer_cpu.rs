@@ -130,7 +130,7 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
     }
     let mut waiting = 0;
     let mut oldest_ns = 0;
-    for sent_at in context.ledger.requests().filter_map(Request::waiting_since) {
+    for sent_at in context.ledger.requests().filter_map(Request::first_token_waiting_since) {
         let wait_ns = context.now.since(sent_at);
         if wait_ns >= LATE_NS {
             waiting += 1;

@@ -44,7 +44,7 @@ impl AwayTimes {
 
     /// Adds the time that the thread slept in the sample's interval to the state in which it was at the end. Nothing is added for a sample
     /// without such a state.
-    pub(super) fn add_sample(&mut self, sample: &CpuSample<'_>) {
+    pub(super) fn add_sleep_of_sample(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
             self.add_time(away.state, asleep_ns(sample));
         }
@@ -102,7 +102,7 @@ pub(crate) struct Absences {
 impl Absences {
     /// Adds a CPU sample whose interval ends at `sample_end`. A stretch is a run of samples in which the thread slept in one state at one
     /// place. The sample extends the last stretch, or begins a new one. Nothing is added if it does not show why the thread slept.
-    pub(crate) fn add_sample(&mut self, sample_end: MonoNs, sample: &CpuSample<'_>) {
+    pub(crate) fn add_sleep_sample(&mut self, sample_end: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
         let from = MonoNs(sample_end.0.saturating_sub(sample.interval_ns));
         let asleep_ns = asleep_ns(sample);
@@ -171,7 +171,7 @@ mod tests {
     fn a_lasting_state_is_one_stretch_and_can_be_queried_in_part() {
         let mut absences = Absences::default();
         for n in 1..=50 {
-            absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
+            absences.add_sleep_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
         }
         assert_eq!(absences.stretches.len(), 1);
         let times = absences.sleep_times_between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
@@ -183,9 +183,9 @@ mod tests {
     fn place_returns_the_call_with_the_most_time() {
         let mut absences = Absences::default();
         let blocked = |place| Some((AwayState::Blocked, place));
-        absences.add_sample(MonoNs(100 * MS), &sample(10, blocked("futex")));
-        absences.add_sample(MonoNs(200 * MS), &sample(0, None));
-        absences.add_sample(MonoNs(300 * MS), &sample(80, blocked("read")));
+        absences.add_sleep_sample(MonoNs(100 * MS), &sample(10, blocked("futex")));
+        absences.add_sleep_sample(MonoNs(200 * MS), &sample(0, None));
+        absences.add_sleep_sample(MonoNs(300 * MS), &sample(80, blocked("read")));
         let all = (MonoNs(0), MonoNs(300 * MS));
         assert_eq!(absences.longest_sleep_place(AwayState::Blocked, all.0, all.1), "futex");
         assert_eq!(absences.longest_sleep_place(AwayState::Polling, all.0, all.1), "");
@@ -197,7 +197,7 @@ mod tests {
         let mut absences = Absences::default();
         for n in 1..=1_000 {
             let place = if n % 2 == 0 { "futex" } else { "read" };
-            absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
+            absences.add_sleep_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
         }
         assert_eq!(absences.stretches.len(), MAX_ABSENCES);
     }

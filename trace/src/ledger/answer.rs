@@ -83,7 +83,7 @@ impl Ledger {
     /// Counts the response's tool calls, if it has some, and marks its request if they are damaged.
     fn record_tool_calls(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let Some(calls) = answer.tool_calls else { return };
-        self.tool_calls.add_response(answer.rid, at, calls);
+        self.tool_calls.count_and_keep_response(answer.rid, at, calls);
         if calls.outcome.is_damaged() {
             self.mark_request_with_damaged_call(answer.rid);
         }

@@ -68,7 +68,7 @@ impl Ledger {
             return false;
         }
         frame_sums.untracked_chunks += 1;
-        self.count_health_check(rid);
+        self.count_health_check_if_new(rid);
         let is_engine_idle = self.table.live_count() == 0;
         if is_engine_idle {
             self.dispatched.record_idle_health_check(rid);
@@ -101,7 +101,7 @@ impl Ledger {
         }
         if self.begins_concurrent_request(ticket, context) {
             let new_ticket = self.ticket_for_restarted_stream(ticket, first_stream, context, chunk.rid);
-            self.mark_concurrent(new_ticket);
+            self.mark_requests_of_rid_concurrent(new_ticket);
             return new_ticket;
         }
         ticket
@@ -195,7 +195,7 @@ impl Ledger {
                 let found = request.take_back_wire_loss(context.group, chunk.listed.unwrap_or(0));
                 if found.on_hop > 0 {
                     step = CountStep { carried: found.on_hop, verdict: CountVerdict::Late, ..step };
-                    self.totals.wire_loss.take_back(chunk.rid, found.of_request, request.wire_missing);
+                    self.totals.wire_loss.take_back_amount(chunk.rid, found.of_request, request.wire_missing);
                 }
                 let out_of_order = &mut self.hops.groups[context.group].out_of_order;
                 out_of_order.record_occurrence(context.at, chunk.rid, tokens_behind.into());
@@ -222,7 +222,7 @@ impl Ledger {
         chunk: &Chunk<'_>,
     ) -> CountStep {
         if checked.step.verdict == CountVerdict::Overlap || self.may_chunk_be_of_predecessor(checked, context, chunk) {
-            self.mark_concurrent(checked.ticket);
+            self.mark_requests_of_rid_concurrent(checked.ticket);
         }
         self.step_without_verdict_if_shared(checked, chunk)
     }
@@ -356,7 +356,7 @@ impl Ledger {
         let has_position = context.claimed_ids == IdColumn::Uncounted && is_whole;
         let count = chunk.completion_tokens.or(has_position.then_some(end_count));
         if !is_repeat {
-            sums.ids.add_chunk(step.carried, chunk.listed.unwrap_or(0), count);
+            sums.ids.add_counts_of_chunk(step.carried, chunk.listed.unwrap_or(0), count);
         }
         if context.is_last_hop {
             self.pending_receive.push(PendingChunk {
@@ -455,7 +455,7 @@ impl Ledger {
 
     /// Removes the rid's mapping to the record of a request that has ended, if the scheduler was asked to abort a later request with the
     /// rid. The next look-up of the rid then finds no record.
-    fn unmap_earlier_attempt(&mut self, rid: &str) {
+    fn unmap_ended_attempt_if_later_aborted(&mut self, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let has_ended = self.table.get(ticket).is_some_and(|request| request.finish.is_some());
         // The aborted one was dispatched and has no chunk, so it cannot be the request of this record.
@@ -467,7 +467,7 @@ impl Ledger {
     /// Records an `AbortReq` of the scheduler: it has aborted the request while that was queued, so the request may have no record yet.
     pub(super) fn record_scheduler_abort(&mut self, at: MonoNs, rid: &str) {
         // The abort must not count for an earlier request with the rid, which has ended.
-        self.unmap_earlier_attempt(rid);
+        self.unmap_ended_attempt_if_later_aborted(rid);
         let ticket = self.table.ticket_of(rid).unwrap_or_else(|| self.admit_request(rid, at));
         let Some(request) = self.table.get_mut(ticket) else { return };
         if request.finish.is_some() {

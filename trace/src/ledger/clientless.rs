@@ -60,7 +60,7 @@ impl ClientlessRequests {
     }
 
     /// Watches a request without a client. Beyond the limit, the oldest one is forgotten.
-    fn watch(&mut self, request: WatchedRequest) {
+    fn watch_request(&mut self, request: WatchedRequest) {
         if self.watched.len() == MAX_WATCHED_REQUESTS {
             self.watched.pop_front();
         }
@@ -73,7 +73,7 @@ impl ClientlessRequests {
         let AbortMessage { id, abort } = message;
         // No chunk of it is counted yet, so its counts are those of an empty record.
         let empty_request = Request::default();
-        self.watch(WatchedRequest {
+        self.watch_request(WatchedRequest {
             abort: Some(abort),
             ..WatchedRequest::new(ticket, first_chunk_at, &empty_request)
         });
@@ -93,7 +93,7 @@ impl ClientlessRequests {
     }
 
     /// Records the receive of a message, which may contain aborts.
-    pub(super) fn record_received_abort(&mut self, at: MonoNs, frame: FrameId) {
+    pub(super) fn record_receive_of_aborts(&mut self, at: MonoNs, frame: FrameId) {
         // Called for every received frame, of which few carry aborts.
         if self.unreceived_aborts.is_empty() {
             return;
@@ -149,7 +149,7 @@ impl Ledger {
                 watched.abort = earlier_watch.abort;
             }
         }
-        self.clientless.watch(watched);
+        self.clientless.watch_request(watched);
     }
 
     /// Records that the message `frame` asks the scheduler to abort a request, if the request has a record and has not finished. Returns
@@ -161,7 +161,7 @@ impl Ledger {
         };
         let new_watch = WatchedRequest::new(ticket, abort.sent, request);
         if self.clientless.watched_mut(ticket).is_none() {
-            self.clientless.watch(new_watch);
+            self.clientless.watch_request(new_watch);
         }
         let Some(watched) = self.clientless.watched_mut(ticket) else { return true };
         // A process between the tokenizer and the scheduler may send the message again. The first send is the tokenizer's, and the last
@@ -208,7 +208,7 @@ impl Ledger {
 
     /// Abandoned requests: as observed, or else according to the engine's log.
     pub fn abandoned_requests(&self) -> AbandonedRequests {
-        let observed = self.clientless_requests();
+        let observed = self.observed_abandoned_requests();
         if observed.requests > 0 { observed } else { self.stages().abandoned.clone() }
     }
 
@@ -222,7 +222,7 @@ impl Ledger {
     }
 
     /// Abandoned requests, as observed: after their clients left, the scheduler sent their chunks for longer than an abort takes.
-    fn clientless_requests(&self) -> AbandonedRequests {
+    fn observed_abandoned_requests(&self) -> AbandonedRequests {
         let mut abandoned_requests = self.clientless.closed_requests.clone();
         for watched in &self.clientless.watched {
             let Some(request) = self.table.get(watched.ticket) else { continue };
@@ -305,7 +305,7 @@ mod tests {
         let mut path = path(AnswerEnd::ClientLeft, 80);
         // Also after its record is closed.
         for _ in 0..2 {
-            let all = path.ledger().clientless_requests();
+            let all = path.ledger().observed_abandoned_requests();
             assert_eq!((all.requests, all.outputs, all.tokens), (1, 80, Some(80)));
             let one = &all.longest()[0];
             assert_eq!((&*one.rid, one.length_ns(), one.tokens), ("a", 80 * STEP_NS, Some(80)));
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_abort_in_time_and_another_client_are_no_abandoned_requests() {
-        let requests = |path: &Path| path.ledger().clientless_requests().requests;
+        let requests = |path: &Path| path.ledger().observed_abandoned_requests().requests;
         assert_eq!(requests(&path(AnswerEnd::ClientLeft, 40)), 0, "the abort arrived");
         assert_eq!(requests(&path(AnswerEnd::Whole, 80)), 0);
         assert_eq!(requests(&path(AnswerEnd::ServerLeft, 80)), 0);
@@ -357,7 +357,7 @@ mod tests {
             path.now += STEP_NS;
             path.apply(What::Received(Received::new(id)));
             send_further(&mut path, 1..=chunks);
-            let abandoned = path.ledger().clientless_requests();
+            let abandoned = path.ledger().observed_abandoned_requests();
             assert_eq!(abandoned.requests, expected, "{chunks}");
             let ignored = abandoned.longest().iter().filter(|request| request.has_ignored_abort()).count();
             assert_eq!(ignored as u64, expected);
@@ -393,9 +393,9 @@ mod tests {
             let sent = MonoNs(path.now);
             abort(&mut path);
             send_further(&mut path, 6..=40);
-            assert_eq!(path.ledger().clientless_requests().requests, 0, "an abort takes its time");
+            assert_eq!(path.ledger().observed_abandoned_requests().requests, 0, "an abort takes its time");
             send_further(&mut path, 41..=80);
-            let all = path.ledger().clientless_requests();
+            let all = path.ledger().observed_abandoned_requests();
             let one = &all.longest()[0];
             let abort = one.abort.expect("observed");
             assert_eq!((all.requests, one.tokens, one.has_client_left), (1, Some(75), leaves));
@@ -412,9 +412,9 @@ mod tests {
             path.now += 60 * STEP_NS;
             send_further(&mut path, count..=count);
         }
-        assert_eq!(path.ledger().clientless_requests().requests, 0);
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 0);
         send_further(&mut path, 8..=8);
-        assert_eq!(path.ledger().clientless_requests().requests, 1);
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 1);
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         abort(&mut path);
         path.apply(What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new("a", Some(5), None) }));
         send_further(&mut path, 6..=80);
-        let all = path.ledger().clientless_requests();
+        let all = path.ledger().observed_abandoned_requests();
         assert_eq!((all.longest()[0].since.0, all.longest()[0].has_client_left), (sent, true));
     }
 
@@ -434,13 +434,13 @@ mod tests {
         abort(&mut path);
         send_further(&mut path, 6..=80);
         path.deliver(1, Some(6), false);
-        assert_eq!(path.ledger().clientless_requests().requests, 0, "its response goes on");
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 0, "its response goes on");
         let mut path = running();
         abort(&mut path);
         let request = Some(DispatchedRequest::new("a"));
         let id = FrameId::new(HopId(7), 0, 1);
         path.apply(What::Dispatched(Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request }));
         send_further(&mut path, 6..=80);
-        assert_eq!(path.ledger().clientless_requests().requests, 0, "the same rid again");
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 0, "the same rid again");
     }
 }

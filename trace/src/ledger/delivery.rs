@@ -219,7 +219,11 @@ impl Ledger {
         let totals = &mut self.totals;
         totals.tokens.delivered += u64::from(result.new_tokens);
         if result.new_tokens > 0 || !result.missed_deliveries {
-            totals.delivered_ids.add_chunk(result.new_tokens, delivery.tokens, tracker.count_after(&delivery));
+            totals.delivered_ids.add_counts_of_chunk(
+                result.new_tokens,
+                delivery.tokens,
+                tracker.count_after(&delivery),
+            );
         }
         request.tokens_delivered = request.tokens_delivered.saturating_add(result.new_tokens);
         if result.missed_deliveries {

@@ -214,7 +214,7 @@ impl DeliveryTracker {
             self.ids.extend(token_ids);
             self.in_flight.push_back(entry);
         } else {
-            self.add_to_last_entry(entry, token_ids);
+            self.add_chunk_to_last_entry(entry, token_ids);
         }
         JudgedList::default()
     }
@@ -222,7 +222,7 @@ impl DeliveryTracker {
     /// Adds a chunk to the newest entry in flight, because there is no room for an entry of its own. `token_ids`: ids of its tokens, if
     /// kept.
     #[inline]
-    fn add_to_last_entry(&mut self, chunk: InFlightEntry, token_ids: &[i64]) {
+    fn add_chunk_to_last_entry(&mut self, chunk: InFlightEntry, token_ids: &[i64]) {
         let Some(last) = self.in_flight.back_mut() else { return };
         let continues_ids = last.ids > 0 && last.end_count + chunk.tokens == chunk.end_count;
         if continues_ids && token_ids.len() == chunk.tokens as usize {
@@ -276,7 +276,7 @@ impl DeliveryTracker {
         let counts_are_behind = self.entries_behind > 0;
         if counts_are_behind {
             let matched = self.judge_delivery_by_reported_count(delivery, to_count, proves_no_loss);
-            return matched.unwrap_or_else(|| self.unjudge_up_to(to_count));
+            return matched.unwrap_or_else(|| self.unjudge_chunks_up_to(to_count));
         }
         // The last event of a response with text shows which text is missing before it, even without new text.
         let shows_what_is_missing = delivery.tokens > 0 || delivery.response == Response::Text;
@@ -292,17 +292,17 @@ impl DeliveryTracker {
         matched.unwrap_or_default()
     }
 
-    /// Judges which of the sent chunks a delivery carried, merged or dropped. `epoch` changes whenever deliveries may have been missed.
-    pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
-        let has_missed_deliveries = self.epoch != epoch;
-        self.epoch = epoch;
+    /// Judges which sent chunks a delivery carried, merged or dropped. `delivery_epoch` changes whenever deliveries may have been missed.
+    pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, delivery_epoch: u32) -> DeliveryResult {
+        let has_missed_deliveries = self.epoch != delivery_epoch;
+        self.epoch = delivery_epoch;
         self.is_incomplete |= has_missed_deliveries;
         let proves_no_loss = self.may_follow_unobserved(delivery, has_missed_deliveries);
         // Its value was for this delivery. `match_delivery` sets it again if the next one is uncertain, too.
         self.is_uncertain = false;
         let mut result = self.match_delivery(delivery, proves_no_loss);
         // Chunks that come together by design count as delivered, not as merged.
-        let together_by_design = chunks_together_by_design(delivery);
+        let together_by_design = count_chunks_together_by_design(delivery);
         if together_by_design > 0 {
             result.judged.mark_first_merged_as_delivered(together_by_design);
         }
@@ -404,10 +404,10 @@ impl DeliveryTracker {
         self.in_flight.iter().map(|entry| entry.end_count).rfind(|&end| end <= to_count)
     }
 
-    /// Count at which a delivery of `tokens` tokens begins that ends at count `to_count`. Tokens lost on the wire in between are not part
-    /// of it, so it begins earlier by their number.
-    fn start_count_of_delivery(&self, to_count: u32, tokens: u32) -> u32 {
-        let mut start = to_count.saturating_sub(tokens);
+    /// Count at which a delivery of `delivered_tokens` tokens begins that ends at count `to_count`. Tokens lost on the wire in between are
+    /// not part of it, so it begins earlier by their number.
+    fn start_count_of_delivery(&self, to_count: u32, delivered_tokens: u32) -> u32 {
+        let mut start = to_count.saturating_sub(delivered_tokens);
         // Backwards from the last entry that the delivery covers.
         for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to_count) {
             // The entry's missing tokens lie before its own ones. A delivery that begins before its own ones reaches over them.
@@ -464,7 +464,7 @@ impl DeliveryTracker {
             } else if let Some(cause) = doubt {
                 judged.push_chunks(entry.as_unjudged(cause));
             } else {
-                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.tokens));
+                judged.push_chunks(entry.judged_with_outcome(ChunkOutcome::Dropped, entry.tokens));
                 lost_ranges.push(self.lost_range(&entry, entry.start_count(), entry.end_count));
             }
         }
@@ -484,7 +484,7 @@ impl DeliveryTracker {
 
     /// Makes the chunks in flight unjudged that a delivery up to count `to_count` may have covered. Called if the delivery matches no chunk
     /// of a retracted request, which reports lower counts again while it recomputes. The send of a chunk was then not observed.
-    fn unjudge_up_to(&mut self, to_count: u32) -> DeliveryResult {
+    fn unjudge_chunks_up_to(&mut self, to_count: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let last_covered =
             self.in_flight.iter().rposition(|entry| entry.reported_count == to_count || entry.end_count <= to_count);
@@ -497,14 +497,14 @@ impl DeliveryTracker {
         DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
-    /// Judges a delivery of `tokens` tokens without a count: it covers the oldest chunks in flight that have so many. It proves no loss.
-    fn judge_delivery_without_count(&mut self, tokens: u32) -> DeliveryResult {
+    /// Judges a delivery without a count: it covers the oldest chunks in flight with `delivered_tokens` tokens. It proves no loss.
+    fn judge_delivery_without_count(&mut self, delivered_tokens: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut covered = 0_u32;
         let mut to_count = self.delivered_to;
         while let Some(entry) = self.in_flight.front().copied() {
-            let remaining = tokens - covered;
+            let remaining = delivered_tokens - covered;
             // An entry that does not fit whole stays in flight.
             let is_within_delivery = remaining > 0 && entry.tokens <= remaining;
             if !is_within_delivery {
@@ -558,11 +558,16 @@ impl DeliveryTracker {
     }
 }
 
-/// Judges an entry of sent chunks with `undelivered` tokens before count `from_count`, at which a delivery begins. These tokens are lost,
-/// because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has several chunks, it may be
+/// Judges an entry of sent chunks with `undelivered_tokens` tokens before count `from_count`, at which a delivery begins. These tokens are
+/// lost, because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has several chunks, it may be
 /// unknown which of them lost tokens.
 #[inline]
-fn judge_skipped_entry(entry: &InFlightEntry, from_count: u32, undelivered: u32, proves_no_loss: bool) -> JudgedChunks {
+fn judge_skipped_entry(
+    entry: &InFlightEntry,
+    from_count: u32,
+    undelivered_tokens: u32,
+    proves_no_loss: bool,
+) -> JudgedChunks {
     if proves_no_loss {
         return entry.as_unjudged(UnjudgedCause::MissedObservations);
     }
@@ -577,11 +582,11 @@ fn judge_skipped_entry(entry: &InFlightEntry, from_count: u32, undelivered: u32,
     } else {
         ChunkOutcome::Dropped
     };
-    entry.with_outcome(outcome, undelivered)
+    entry.judged_with_outcome(outcome, undelivered_tokens)
 }
 
 /// Number of chunks in a delivery that come together with another chunk by design, and so do not count as merged.
-fn chunks_together_by_design(delivery: &Delivery<'_>) -> u64 {
+fn count_chunks_together_by_design(delivery: &Delivery<'_>) -> u64 {
     match delivery.response {
         // All: a response that does not stream delivers once.
         Response::Whole => u64::MAX,

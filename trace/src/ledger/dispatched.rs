@@ -166,7 +166,7 @@ struct LastMessage {
 impl DispatchedRequests {
     /// Adds a request that the message `frame` sent to the scheduler. Returns whether the oldest one was evicted because `max_waiting` are
     /// waiting. `missed_before`: a number that changes whenever a message is missed, and with it perhaps the request's first chunk.
-    fn add_waiting_request(
+    fn add_waiting_request_and_check_eviction(
         &mut self,
         at: MonoNs,
         frame: FrameId,
@@ -359,8 +359,8 @@ impl DispatchedRequests {
     }
 
     /// Marks the waiting requests of the hop with these numbers as overtaken, at this progress of the engine.
-    fn mark_overtaken(&mut self, hop: HopId, numbers: Range<u64>, progress: OutputProgress) {
-        for (_, waiting) in self.waiting.range_mut(numbers) {
+    fn mark_overtaken(&mut self, hop: HopId, request_numbers: Range<u64>, progress: OutputProgress) {
+        for (_, waiting) in self.waiting.range_mut(request_numbers) {
             if waiting.message.hop == hop {
                 waiting.overtaken.get_or_insert(progress);
             }
@@ -387,27 +387,27 @@ impl DispatchedRequests {
         let matching = self.waiting.iter().filter(|(_, waiting)| waiting.rid.starts_with(prefix));
         let numbers: Vec<u64> = matching.map(|(number, _)| *number).collect();
         for number in numbers {
-            self.mark_number_aborted(number, message);
+            self.mark_request_number_aborted(number, message);
         }
     }
 
     /// Marks the request with this id as aborted. Returns whether there is one.
-    fn mark_aborted(&mut self, rid: &str, message: AbortMessage) -> bool {
+    fn mark_rid_aborted_if_waiting(&mut self, rid: &str, message: AbortMessage) -> bool {
         let Some(&number) = self.by_rid.get(rid) else { return false };
-        self.mark_number_aborted(number, message);
+        self.mark_request_number_aborted(number, message);
         true
     }
 
     /// Marks the request with this number as aborted by this message.
-    fn mark_number_aborted(&mut self, number: u64, message: AbortMessage) {
-        let Some(waiting) = self.waiting.get_mut(&number) else { return };
+    fn mark_request_number_aborted(&mut self, request_number: u64, message: AbortMessage) {
+        let Some(waiting) = self.waiting.get_mut(&request_number) else { return };
         let previous = waiting.abort.replace(message);
         // A second abort of the request replaces the first, but counts once.
         if previous.is_none() {
             self.aborted += 1;
         }
         if message.abort.received.is_none() {
-            self.unreceived.entry(message.id).or_default().push(number);
+            self.unreceived.entry(message.id).or_default().push(request_number);
         }
     }
 
@@ -514,8 +514,13 @@ impl Ledger {
         // With a rid in use, a chunk does not show whose it is.
         let is_in_use = self.table.ticket_of(request.rid).is_some();
         let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
-        let has_evicted =
-            self.dispatched.add_waiting_request(at, frame, request, missed, self.limits.dispatched_requests);
+        let has_evicted = self.dispatched.add_waiting_request_and_check_eviction(
+            at,
+            frame,
+            request,
+            missed,
+            self.limits.dispatched_requests,
+        );
         if has_evicted {
             self.limits.count_reached("dispatched_requests");
         }
@@ -534,7 +539,7 @@ impl Ledger {
         let abort = RequestAbort { sent: sent_before.unwrap_or(at), received };
         let message = AbortMessage { id: frame, abort };
         // Both are asked: a retry with the rid of a finished request may be waiting.
-        let is_waiting = self.dispatched.mark_aborted(rid, message);
+        let is_waiting = self.dispatched.mark_rid_aborted_if_waiting(rid, message);
         let is_known = self.record_abort_if_known(rid, frame, abort) || is_waiting;
         // An engine may end all requests whose ids begin with that of the abort, so such an id need not be that of a request.
         if !is_known && self.engine.facts().aborts_by_prefix() {
@@ -555,7 +560,7 @@ impl Ledger {
     /// Whether the sender of this hop forwards the request with this id, which it received on another hop. A second attempt with the id is
     /// sent on a hop that begins where the first one did.
     fn is_forwarded(&self, hop: HopId, rid: &str) -> bool {
-        self.dispatched.last_hop_of(rid).is_some_and(|before| self.hops.is_followed_by(before, hop))
+        self.dispatched.last_hop_of(rid).is_some_and(|before| self.hops.is_first_hop_followed_by_second(before, hop))
     }
 
     /// Requests that were sent to the scheduler, were not aborted, and of which no chunk was observed.

@@ -86,7 +86,7 @@ pub(super) fn hash_rid(rid: &str) -> u64 {
 
 impl Ledger {
     /// Counts a health check of the server, unless it was seen recently. Health checks are never judged.
-    pub(super) fn count_health_check(&mut self, rid: &str) {
+    pub(super) fn count_health_check_if_new(&mut self, rid: &str) {
         let rid_hash = hash_rid(rid);
         if !self.health_checks.contains(&rid_hash) {
             // A health check may have several chunks and log lines with one rid.

@@ -276,14 +276,14 @@ impl Ledger {
             hop: hop_name,
             // Set when the silence is confirmed.
             main_thread: None,
-            control: self.control_since(from),
+            control: self.control_messages_since(from),
         };
         self.silences.ended_silence =
             Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
     }
 
     /// Whether control messages may have caused a silence since `from`, because one was sent in it or shortly before.
-    fn control_since(&self, from: MonoNs) -> ControlMessages {
+    fn control_messages_since(&self, from: MonoNs) -> ControlMessages {
         let last_control = self.silences.last_control;
         // `since` is 0 for a message sent after `from`.
         if last_control.is_some_and(|sent_at| from.since(sent_at) <= MAX_CONTROL_DELAY_NS) {
@@ -341,7 +341,7 @@ impl Ledger {
     /// relay reports what it missed only with its next frame.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
         let silence = self.long_silence_at(now)?;
-        let is_proven = !self.is_relayed() || self.has_unreceived_request(silence.from, now);
+        let is_proven = !self.is_relayed() || self.has_long_unreceived_request(silence.from, now);
         is_proven.then_some(silence)
     }
 
@@ -350,14 +350,14 @@ impl Ledger {
         self.long_silence_at(now).is_some() && self.current_engine_silence(now).is_none()
     }
 
-    /// Whether a request that was sent to the scheduler after `from` has waited in its socket for as long as the shortest silence. A
+    /// Whether a request that was sent to the scheduler after `sent_after` has waited in its socket for as long as the shortest silence. A
     /// scheduler that runs receives its requests even while it sends nothing.
-    fn has_unreceived_request(&self, from: MonoNs, now: MonoNs) -> bool {
+    fn has_long_unreceived_request(&self, sent_after: MonoNs, now: MonoNs) -> bool {
         self.dispatched.waiting.values().any(|request| {
             let hop = self.hop(request.message.hop);
             let is_receive_observed = hop.is_some_and(|hop| hop.shows.received && !hop.forwards_requests);
             let sent = request.times.sent;
-            let is_late = sent >= from && now.since(sent) >= MIN_SILENCE_NS;
+            let is_late = sent >= sent_after && now.since(sent) >= MIN_SILENCE_NS;
             is_late && is_receive_observed && request.times.received.is_none()
         })
     }
@@ -386,16 +386,16 @@ impl Ledger {
             usual_ns,
             hop: group_of_engine.name.as_str().into(),
             main_thread: None,
-            control: self.control_since(from),
+            control: self.control_messages_since(from),
         };
         let main_thread = self.time_use_of_busiest_main_thread(&silence);
         Some(EngineSilence { main_thread, ..silence })
     }
 
-    /// Number of requests that streamed when a silence began at `from`.
-    fn count_open_streams(&self, from: MonoNs, usual_ns: u64) -> u64 {
+    /// Number of requests that streamed when a silence began at `silence_start`.
+    fn count_open_streams(&self, silence_start: MonoNs, usual_interval_ns: u64) -> u64 {
         // A stream whose last chunk is older than that may have ended unobserved.
-        let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
+        let active_since = MonoNs(silence_start.0.saturating_sub(usual_interval_ns.saturating_mul(MIN_TIMES_USUAL)));
         self.table.iter().filter(|request| self.is_streaming_since(request, active_since)).count() as u64
     }
 

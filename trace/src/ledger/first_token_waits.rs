@@ -168,7 +168,7 @@ mod tests {
     fn sample(threads: &mut Threads, at_ms: u64, on_ms: u64) {
         let sample =
             CpuSample { wait_ns: Some((100 - on_ms) * MS), ..CpuSample::new(BY, "tokenizer", 100 * MS, on_ms * MS) };
-        assert!(threads.add_sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
+        assert!(threads.add_cpu_sample_if_room(MonoNs(at_ms * MS), &sample, 6_000, 4));
     }
 
     #[test]

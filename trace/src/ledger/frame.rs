@@ -138,7 +138,7 @@ impl Ledger {
 
     /// Records that frames crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged
     /// across the gap.
-    fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
+    fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed_frames: u64) {
         let hop = &mut self.hops.all[hop_index];
         self.silences.forget_current_silence();
         // With another epoch, the next chunk of a stream does not continue the last observed one.
@@ -148,19 +148,19 @@ impl Ledger {
         }
         // The same for deliveries of the hop's chunks.
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
-        self.count_unannounced_frames(at, hop_index, missed);
+        self.count_unannounced_frames(at, hop_index, missed_frames);
     }
 
     /// Counts missed frames whose loss the source has not reported itself.
-    fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
+    fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed_frames: u64) {
         let hop = &mut self.hops.all[hop_index];
         // Frames in the source's reports whose gap in the numbers was not seen yet. They were counted with the report.
-        let already_reported = missed.min(hop.reported_missed);
+        let already_reported = missed_frames.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
-        if missed > already_reported {
+        if missed_frames > already_reported {
             self.totals.missed.times.record(at);
             let unannounced = &mut self.totals.missed.unannounced;
-            *unannounced = unannounced.saturating_add(missed - already_reported);
+            *unannounced = unannounced.saturating_add(missed_frames - already_reported);
         }
     }
 
@@ -242,7 +242,7 @@ impl Ledger {
         hop.tracked_chunks += sums.tracked_chunks;
         hop.untracked_chunks += sums.untracked_chunks;
         if let Some(lane) = hop.lanes.get_mut(&frame.id.lane) {
-            lane.record_content(at, frame.chunks.len() as u64, tokens);
+            lane.count_frame_content(at, frame.chunks.len() as u64, tokens);
         }
         let group = &mut self.hops.groups[context.group];
         group.ids.add_counts(sums.ids);

@@ -87,8 +87,8 @@ fn sent_on_at(request: &Request, stream: &Stream) -> Option<MonoNs> {
 
 impl Hops {
     /// Sums of the parts that long first-token gaps spent at this place of the hop; `None` if the hop is unknown.
-    fn long_gap_sums_mut(&mut self, place: GapPlace, id: HopId) -> Option<&mut LongDurations> {
-        let hop = self.all.iter_mut().find(|hop| hop.id == id)?;
+    fn long_gap_sums_mut(&mut self, place: GapPlace, hop_id: HopId) -> Option<&mut LongDurations> {
+        let hop = self.all.iter_mut().find(|hop| hop.id == hop_id)?;
         let receiver = hop.ends.to;
         match place {
             GapPlace::OnHop => Some(&mut hop.long_gap_waits),

@@ -294,7 +294,7 @@ impl Hop {
     }
 
     /// Chunks that wait for their receive, sorted by request and number, without repeats of an earlier finish.
-    pub(crate) fn queued_chunks(&self) -> Vec<PendingChunk> {
+    pub(crate) fn sorted_queued_chunks(&self) -> Vec<PendingChunk> {
         let queued = self.lanes.values().flat_map(|lane| &lane.chunks);
         let mut queued: Vec<PendingChunk> = queued.filter(|chunk| !chunk.is_repeat).copied().collect();
         // Lanes are unordered, and the chunks of one request may be in several.
@@ -326,7 +326,7 @@ impl Hop {
     /// Counts a received frame in the current wakeup of its receiver. If it begins a new one, returns the number of frames of the previous
     /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. The frames of one wakeup are a burst;
     /// `position` is the frame's place in it.
-    pub(crate) fn count_frame_and_end_wakeup(&mut self, position: BurstPosition) -> Option<u32> {
+    pub(crate) fn count_frame_and_take_ended_wakeup_frames(&mut self, position: BurstPosition) -> Option<u32> {
         let BurstPosition { receiver, burst, .. } = position;
         let mut frames = 1;
         let mut frames_of_ended = None;

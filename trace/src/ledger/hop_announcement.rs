@@ -142,7 +142,7 @@ impl Ledger {
             hop.deliveries_observed_at = self.now;
         }
         let id = hop.id;
-        let queued = hop.queued_chunks();
+        let queued = hop.sorted_queued_chunks();
         for ticket in self.table.tickets() {
             let Some(request) = self.table.get_mut(ticket) else { continue };
             let has_crossed_hop = request.streams.iter().any(|stream| stream.hop == id);
@@ -172,14 +172,14 @@ impl Ledger {
             return;
         }
         let id = hop.id;
-        let queued = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
+        let queued = if may_have_led_to_tokenizer { hop.sorted_queued_chunks() } else { Vec::new() };
         let mut adopted = 0;
         for ticket in self.table.tickets() {
             // Sorted by request, so the chunks of one request follow each other.
             let from = queued.partition_point(|chunk| chunk.ticket < ticket);
             let to = queued.partition_point(|chunk| chunk.ticket <= ticket);
             let queued_of_request = &queued[from..to];
-            adopted += self.track_earlier_chunks_of_request(ticket, id, queued_of_request);
+            adopted += self.track_and_count_earlier_chunks_of_request(ticket, id, queued_of_request);
         }
         self.totals.chunks.tracked += earlier_chunks;
         // The others belong to closed requests.
@@ -187,9 +187,9 @@ impl Ledger {
         self.hops.all[hop_index].tracked_chunks += earlier_chunks;
     }
 
-    /// Records the chunks of one request on hop `hop_id` in its delivery tracker. Those in `queued_chunks`, which are still queued, wait
-    /// for their deliveries there. The earlier ones are unjudged. Returns how many were recorded.
-    fn track_earlier_chunks_of_request(
+    /// Records the chunks of one request on hop `hop_id` in its delivery tracker. Those in `sorted_queued_chunks`, which are still queued,
+    /// wait for their deliveries there. The earlier ones are unjudged. Returns how many were recorded.
+    fn track_and_count_earlier_chunks_of_request(
         &mut self,
         ticket: Ticket,
         hop_id: HopId,

@@ -266,9 +266,9 @@ impl Hops {
 
     /// Whether the receiver of the first hop (channel between two processes) is the sender on the second one: it then forwards what it
     /// receives.
-    pub(crate) fn is_followed_by(&self, first: HopId, second: HopId) -> bool {
-        match (self.get(first), self.get(second)) {
-            (Some(first), Some(second)) => first.ends.to == second.ends.from,
+    pub(crate) fn is_first_hop_followed_by_second(&self, first_hop: HopId, second_hop: HopId) -> bool {
+        match (self.get(first_hop), self.get(second_hop)) {
+            (Some(first_hop), Some(second_hop)) => first_hop.ends.to == second_hop.ends.from,
             _ => false,
         }
     }

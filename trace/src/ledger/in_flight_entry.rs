@@ -48,7 +48,7 @@ impl InFlightEntry {
     }
 
     /// The chunks of the entry with this outcome, and with `tokens_lost` of their tokens lost.
-    pub(super) fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
+    pub(super) fn judged_with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
         JudgedChunks {
             hop: self.hop,
             first: self.first_number,
@@ -62,7 +62,7 @@ impl InFlightEntry {
     /// The chunks of the entry as unjudged for this reason.
     pub(super) fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
         let tokens_lost = 0;
-        self.with_outcome(ChunkOutcome::Unjudged(cause), tokens_lost)
+        self.judged_with_outcome(ChunkOutcome::Unjudged(cause), tokens_lost)
     }
 
     /// Adds its chunks to `judged` as part of a delivery. The first chunk of the delivery counts as delivered, and the others as merged
@@ -87,12 +87,12 @@ impl InFlightEntry {
         let tokens_lost = 0;
         judged.push_chunks(JudgedChunks {
             count: delivered_chunks,
-            ..self.with_outcome(ChunkOutcome::Delivered, tokens_lost)
+            ..self.judged_with_outcome(ChunkOutcome::Delivered, tokens_lost)
         });
         judged.push_chunks(JudgedChunks {
             first: self.first_number.wrapping_add(delivered_chunks),
             count: self.chunks - delivered_chunks,
-            ..self.with_outcome(ChunkOutcome::Merged, tokens_lost)
+            ..self.judged_with_outcome(ChunkOutcome::Merged, tokens_lost)
         });
     }
 

@@ -122,7 +122,7 @@ impl Lane {
     }
 
     /// Counts the chunks and tokens in a frame sent on this connection, and keeps when the last frames with chunks were sent.
-    pub(crate) fn record_content(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
+    pub(crate) fn count_frame_content(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
         self.counts.chunks += chunks;
         self.counts.tokens += tokens;
         // Only a frame with chunks shows a step of the scheduler.

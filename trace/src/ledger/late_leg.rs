@@ -216,10 +216,10 @@ impl LateLeg {
     }
 
     /// Counts a new connection that waited this long to be accepted, if that is long.
-    fn count_late_accept(&mut self, wait_ns: u64) {
-        if wait_ns >= GAP_WARNING_NS {
+    fn count_late_accept(&mut self, accept_wait_ns: u64) {
+        if accept_wait_ns >= GAP_WARNING_NS {
             self.accepted_late += 1;
-            self.accept_wait_max_ns = self.accept_wait_max_ns.max(wait_ns);
+            self.accept_wait_max_ns = self.accept_wait_max_ns.max(accept_wait_ns);
         }
     }
 

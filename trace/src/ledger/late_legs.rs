@@ -69,7 +69,7 @@ pub struct SilencedRequests {
 
 impl SilencedRequests {
     /// Adds a request that was late while the engine was silent.
-    pub(super) fn record_late(&mut self, late: &LateRequest) {
+    pub(super) fn record_silenced_request(&mut self, late: &LateRequest) {
         // `requests.amount` is the longest wait so far.
         if late.ns >= self.requests.amount {
             self.worst_hop = late.wait.map(|wait| wait.hop);
@@ -195,18 +195,19 @@ impl LateLegs {
         let until = if is_streamed { FirstDelivered } else { BatchEntered };
         let Some(ttft_ns) = compared_time_ns(request, path, until) else { return };
         self.count_judged_request(request, path);
-        self.add_ttft(path, ttft_ns);
+        self.add_ttft_to_sums(path, ttft_ns);
         if is_streamed {
-            let has_evicted = self.process_waits.record_long_waits_of_request(request, path, ttft_ns, limits.prefills);
+            let has_evicted =
+                self.process_waits.record_long_waits_and_check_eviction(request, path, ttft_ns, limits.prefills);
             if has_evicted {
                 limits.count_reached("prefills");
             }
         }
         for timed in path.legs().filter(|timed| timed.leg.to <= until) {
             let has_evicted = if timed.leg.from == BatchEntered {
-                self.keep_prefill(request, timed, ttft_ns, limits.prefills)
+                self.keep_prefill_and_check_eviction(request, timed, ttft_ns, limits.prefills)
             } else {
-                self.keep_request_if_late(request, path, timed, ttft_ns, limits.prefills)
+                self.keep_if_late_and_check_eviction(request, path, timed, ttft_ns, limits.prefills)
             };
             if has_evicted {
                 limits.count_reached("prefills");
@@ -216,16 +217,22 @@ impl LateLegs {
 
     /// Keeps the prefill with which the leg `timed_leg` of a request begins, until it can be compared with others. Returns whether the
     /// oldest of `max_kept` was evicted for it.
-    fn keep_prefill(&mut self, request: &Request, timed_leg: TimedLeg, ttft_ns: u64, max_kept: usize) -> bool {
+    fn keep_prefill_and_check_eviction(
+        &mut self,
+        request: &Request,
+        timed_leg: TimedLeg,
+        ttft_ns: u64,
+        max_kept: usize,
+    ) -> bool {
         let Some(end) = prefill_end(request, timed_leg) else { return false };
         let span = PrefillSpan { from: timed_leg.at, to: end };
         let request_hop = dispatch_wait(request).map(|wait| wait.hop);
-        self.prefills.add_unjudged_prefill(request, span, request_hop, ttft_ns, max_kept)
+        self.prefills.add_unjudged_prefill_and_check_eviction(request, span, request_hop, ttft_ns, max_kept)
     }
 
     /// Keeps a request until it is judged, if it was late on the leg `timed_leg`. Returns whether the oldest of `max_kept` was evicted for
     /// it.
-    fn keep_request_if_late(
+    fn keep_if_late_and_check_eviction(
         &mut self,
         request: &Request,
         path: &TtftPath,
@@ -263,7 +270,7 @@ impl LateLegs {
 
     /// Adds a time to first token to the sums that late legs are compared with. These are the sum of the whole run, and that of the
     /// window in which the first token came.
-    fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
+    fn add_ttft_to_sums(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
             self.begin_window(window_number);
@@ -341,7 +348,7 @@ impl Ledger {
         while let Some(late) = self.ttft.late_legs.unjudged.pop_front() {
             let waits_for_engine = late.leg.from < FirstSent && late.leg.to > Dispatched;
             if waits_for_engine && self.silences.explains(late.from, late.to()) {
-                self.ttft.late_legs.silenced.record_late(&late);
+                self.ttft.late_legs.silenced.record_silenced_request(&late);
                 continue;
             }
             let mut receiver_use = None;

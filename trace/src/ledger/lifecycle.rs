@@ -37,7 +37,7 @@ impl Ledger {
         // The backlog of each group of hops (channels of one name) over time: whether it rises, and since when many frames wait.
         for group in &mut self.hops.groups {
             group.trend.record_level(now, group.backlog);
-            group.course.record_tick(now, group.backlog, &group.trend);
+            group.course.record_backlog_at_tick(now, group.backlog, &group.trend);
         }
     }
 
@@ -154,7 +154,8 @@ impl Ledger {
     /// each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
         // Each call advances the table's cursor, so that the next eviction looks at others.
-        let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
+        let candidates: [Option<Ticket>; EVICTION_CANDIDATES] =
+            std::array::from_fn(|_| self.table.advance_to_next_record());
         candidates.into_iter().flatten().min_by_key(|ticket| {
             let request = self.table.get(*ticket);
             // Each of these tickets has a record.

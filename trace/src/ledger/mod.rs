@@ -307,7 +307,7 @@ impl Ledger {
             What::SendWait(wait) => self.hops.record_send_wait(at, *wait),
             What::RequestTimes(times) => self.record_request_times(times),
             What::Received(received) => self.record_received_frame(at, received),
-            What::Processed(id) => self.record_processed(at, *id),
+            What::Processed(id) => self.record_processed_frame(at, *id),
             What::Arrived(arrival) => self.record_arrival(arrival),
             What::Traced(traced) => self.record_trace_parent(traced),
             What::Delivered(delivery) => self.record_delivery(at, delivery),

@@ -191,7 +191,7 @@ impl Prefills {
 
     /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `request_hop`. Returns whether the
     /// oldest of `max_kept` was evicted.
-    pub(super) fn add_unjudged_prefill(
+    pub(super) fn add_unjudged_prefill_and_check_eviction(
         &mut self,
         request: &Request,
         span: PrefillSpan,
@@ -337,7 +337,7 @@ impl Ledger {
     /// stopped meanwhile.
     fn judge_slow_prefill(&mut self, slow: &SlowPrefill) {
         if self.silences.explains(slow.span.from, slow.span.to) {
-            self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
+            self.ttft.late_legs.silenced.record_silenced_request(&slow.to_late_request());
             return;
         }
         let scheduler_use = self.scheduler_time_use_during(slow);

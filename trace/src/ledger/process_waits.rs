@@ -60,7 +60,7 @@ pub(super) struct ProcessWaits {
 impl ProcessWaits {
     /// Records the long waits of a streamed request for a process, in the legs of its time to first token. Returns whether one of the last
     /// `max_kept` was evicted.
-    pub(super) fn record_long_waits_of_request(
+    pub(super) fn record_long_waits_and_check_eviction(
         &mut self,
         request: &Request,
         path: &TtftPath,
@@ -77,14 +77,14 @@ impl ProcessWaits {
                     continue;
                 }
                 let wait = ProcessWait { request: request_number, leg_from: timed.leg.from, hop, from, to, ttft_ns };
-                has_evicted |= self.keep_wait(wait, max_kept);
+                has_evicted |= self.keep_wait_and_check_eviction(wait, max_kept);
             }
         }
         has_evicted
     }
 
     /// Keeps a wait until `advance_time_and_drop_old` drops it. Returns whether the oldest one of `max_kept` was evicted.
-    fn keep_wait(&mut self, wait: ProcessWait, max_kept: usize) -> bool {
+    fn keep_wait_and_check_eviction(&mut self, wait: ProcessWait, max_kept: usize) -> bool {
         let is_full = self.list.len() >= max_kept;
         if is_full {
             self.list.pop_front();
@@ -115,16 +115,16 @@ struct WaitSpan {
 }
 
 /// The parts of a leg (time between two moments before the first token) in which the request waited for one process; at most two.
-fn process_wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
-    let whole_leg = WaitSpan { hop: None, from: timed.at, to: timed.end() };
-    match (timed.leg.from, timed.leg.to) {
+fn process_wait_spans(request: &Request, timed_leg: TimedLeg) -> [Option<WaitSpan>; 2] {
+    let whole_leg = WaitSpan { hop: None, from: timed_leg.at, to: timed_leg.end() };
+    match (timed_leg.leg.from, timed_leg.leg.to) {
         // In the process that answers clients, before a hop is known.
         (Arrived, Read) | (Read, Dispatched) => [Some(whole_leg), None],
         (Dispatched, SchedulerReceived) => {
             let Some(wait) = request.details.as_ref().and_then(|details| details.wait) else { return [None, None] };
             [Some(WaitSpan { hop: Some(wait.hop), ..whole_leg }), None]
         }
-        (FirstSent, FirstReceived) => output_wait_spans(&request.streams, timed),
+        (FirstSent, FirstReceived) => output_wait_spans(&request.streams, timed_leg),
         // The others depend on the engine, or on several processes.
         _ => [None, None],
     }

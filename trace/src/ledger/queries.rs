@@ -27,7 +27,7 @@ impl Ledger {
 
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
     pub fn history(&self, rid: &str) -> RequestHistory {
-        self.recent_chunks.history_of(rid)
+        self.recent_chunks.history_of_request(rid)
     }
 
     /// Rids of the requests with a recent chunk in a frame that waited on a hop (channel) as `wait` asks for.
@@ -207,9 +207,9 @@ impl Ledger {
     }
 
     /// Number of undecoded frames of a group by reason.
-    pub fn undecoded_by_reason(&self, group: usize) -> BTreeMap<&str, u64> {
+    pub fn undecoded_by_reason(&self, group_index: usize) -> BTreeMap<&str, u64> {
         let mut reasons = BTreeMap::new();
-        for (reason, count) in self.hops_of_group(group).flat_map(|hop| &hop.undecoded) {
+        for (reason, count) in self.hops_of_group(group_index).flat_map(|hop| &hop.undecoded) {
             *reasons.entry(reason.as_str()).or_default() += count;
         }
         reasons

@@ -214,7 +214,7 @@ impl Ledger {
         let group = &mut self.hops.groups[hop.group];
         group.backlog += 1;
         group.backlog_slot = group.backlog_slot.max(group.backlog);
-        group.course.record_sent(at, group.backlog);
+        group.course.record_backlog_after_send(at, group.backlog);
         if group.backlog > group.backlog_max {
             group.backlog_max = group.backlog;
             group.backlog_max_at = at;
@@ -222,7 +222,7 @@ impl Ledger {
     }
 
     /// Records that the receiver has processed a frame, and so the first chunks of requests in it.
-    pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
+    pub(super) fn record_processed_frame(&mut self, at: MonoNs, id: FrameId) {
         let Some(hop_index) = self.hops.hop_index_or_add(id.hop, self.limits.hops) else { return };
         let hop = &mut self.hops.all[hop_index];
         // The receiver asks for its next frame as soon as it has processed this one.
@@ -300,7 +300,7 @@ impl Ledger {
         // A process that forwards requests is not the scheduler.
         if !hop.forwards_requests {
             self.dispatched.record_receive_of_message(at, received.id);
-            self.clientless.record_received_abort(at, received.id);
+            self.clientless.record_receive_of_aborts(at, received.id);
         }
         hop.counts.frames_received += 1;
         // Until its receiver has processed it.
@@ -325,7 +325,7 @@ impl Ledger {
     fn count_frame_in_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
         let hop = &mut self.hops.all[hop_index];
         let group = &mut self.hops.groups[hop.group];
-        if let Some(frames_of_ended_wakeup) = hop.count_frame_and_end_wakeup(position) {
+        if let Some(frames_of_ended_wakeup) = hop.count_frame_and_take_ended_wakeup_frames(position) {
             group.wakeups.record(u64::from(frames_of_ended_wakeup));
         }
         // With so many frames, it is a burst.
@@ -344,7 +344,7 @@ impl Ledger {
         group.queue_wait.record(wait_ns);
         group.queue_wait_slot.record(wait_ns);
         // With this frame, the backlog of the group may be over.
-        group.course.record_received(receive.at, group.backlog, wait_ns);
+        group.course.record_backlog_after_receive(receive.at, group.backlog, wait_ns);
         if wait_ns >= LATE_NS {
             self.count_requests_of_late_frame(receive.hop_index);
         }
@@ -353,7 +353,7 @@ impl Ledger {
 
     /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were
     /// received.
-    fn dequeue_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
+    fn subtract_received_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
         let is_queued_or_later = lane.first_waiting().is_some_and(|first| first <= id.seq);
@@ -369,7 +369,7 @@ impl Ledger {
     /// Removes a received frame from its lane (connection), moves its chunks to `pending_receive`, and returns its send; `None` if it is
     /// not queued. A lane keeps its order, so frames sent before it were received too, unobserved.
     fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<SentFrame> {
-        self.dequeue_evicted_frames(id, hop_index);
+        self.subtract_received_evicted_frames(id, hop_index);
         loop {
             let hop = &mut self.hops.all[hop_index];
             let lane = hop.lanes.get_mut(&id.lane)?;

@@ -50,7 +50,7 @@ impl Ledger {
     /// (channel) on which they waited.
     pub(super) fn record_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
-        let has_room = self.threads.add_sample(at, sample, limits.samples_per_receiver, limits.threads);
+        let has_room = self.threads.add_cpu_sample_if_room(at, sample, limits.samples_per_receiver, limits.threads);
         if !has_room {
             self.limits.count_reached("threads");
             return;
@@ -67,7 +67,7 @@ impl Ledger {
             // How the receiver spent the time, and why it was not on a CPU.
             if has_waiting_frame && receiver == Some(sample.thread) {
                 hop.while_waiting = hop.while_waiting.plus(sample.into());
-                hop.away.add_sample(sample);
+                hop.away.add_sleep_of_sample(sample);
             }
         }
     }

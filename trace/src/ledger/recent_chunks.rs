@@ -195,7 +195,7 @@ impl RecentChunks {
 
     /// Reads the history of one request in three passes: its chunks and deliveries, the receives of its frames, the outcomes of its chunks.
     /// Each kept moment is an event of a chunk or of its frame.
-    pub(super) fn history_of(&self, rid: &str) -> RequestHistory {
+    pub(super) fn history_of_request(&self, rid: &str) -> RequestHistory {
         let key = self.hasher.hash_one(rid);
         let mut collected = CollectedHistory::default();
         for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {

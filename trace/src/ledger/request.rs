@@ -171,7 +171,7 @@ impl Request {
     }
 
     /// Since when its first token waits for the tokenizer; `None` if it does not wait, or that is unknown.
-    pub fn waiting_since(&self) -> Option<MonoNs> {
+    pub fn first_token_waiting_since(&self) -> Option<MonoNs> {
         // Nobody waits for the tokens of an aborted request.
         let is_aborted = self.finish == Some(Finish::Abort);
         if self.received_first.is_some() || self.first_receive_missed || is_aborted {
@@ -224,9 +224,9 @@ impl Request {
 
     /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought at most `max_tokens` of them.
     #[cold]
-    pub(crate) fn take_back_wire_loss(&mut self, group: usize, max_tokens: u32) -> FoundTokens {
+    pub(crate) fn take_back_wire_loss(&mut self, group_index: usize, max_tokens: u32) -> FoundTokens {
         let mut on_hop = 0;
-        for stream in self.streams.iter_mut().filter(|stream| stream.is_on_group(group)) {
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_on_group(group_index)) {
             let found = stream.missing_tokens.min(max_tokens - on_hop);
             stream.missing_tokens -= found;
             on_hop += found;

@@ -106,7 +106,7 @@ impl Ledger {
             last.first_received = last.first_received.or(numbers.received_first);
         }
         // Observed deliveries decide what became of a chunk; predictions are for runs without them.
-        let predicted = if history.deliveries.is_empty() { self.predicted_losses(rid) } else { None };
+        let predicted = if history.deliveries.is_empty() { self.latest_predicted_losses(rid) } else { None };
         let chunks = follow_chunks(&legs, predicted, self.tool_calls.find_response(rid));
         RequestLife { legs, chunks }
     }
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     /// Losses predicted for a live request, or for the latest closed one with this rid.
-    fn predicted_losses(&self, rid: &str) -> Option<&Losses> {
+    fn latest_predicted_losses(&self, rid: &str) -> Option<&Losses> {
         if let Some(request) = self.request(rid) {
             return request.predicted();
         }

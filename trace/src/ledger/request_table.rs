@@ -96,8 +96,8 @@ impl RequestTable {
     }
 
     /// Adds a request, to which its rid leads from now on.
-    pub(crate) fn insert(&mut self, rid: &str, at: MonoNs) -> Ticket {
-        let request = Request::new(rid, at);
+    pub(crate) fn insert(&mut self, rid: &str, first_at: MonoNs) -> Ticket {
+        let request = Request::new(rid, first_at);
         self.rid_bytes += rid.len();
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize].request = Some(request);
@@ -206,8 +206,9 @@ impl RequestTable {
         self.slots.iter_mut().filter_map(|slot| slot.request.as_mut())
     }
 
-    /// Advances to the next occupied slot, cyclically. Ageing and eviction use it to walk the table without scanning it.
-    pub(crate) fn next_record(&mut self) -> Option<Ticket> {
+    /// Moves the cursor to the next slot with a record, and returns the record's ticket. After the last slot comes the first one. `None` if
+    /// the table is empty.
+    pub(crate) fn advance_to_next_record(&mut self) -> Option<Ticket> {
         for _ in 0..self.slots.len() {
             self.cursor = (self.cursor + 1) % self.slots.len();
             if self.slots[self.cursor].request.is_some() {
@@ -217,7 +218,7 @@ impl RequestTable {
         None
     }
 
-    /// Advances by one slot and returns its ticket; `None` if the slot is empty.
+    /// Moves the cursor by one slot, and returns the ticket of the record there; `None` if the slot is empty.
     pub(crate) fn advance_one_slot(&mut self) -> Option<Ticket> {
         self.cursor = (self.cursor + 1) % self.slots.len().max(1);
         self.slots.get(self.cursor)?.request.as_ref()?;
@@ -295,7 +296,7 @@ mod tests {
             table.insert(rid, MonoNs(0));
         }
         table.ticket_of("b").map(|t| table.remove(t));
-        let mut seen: Vec<u32> = (0..3).filter_map(|_| table.next_record()).map(|t| t.slot).collect();
+        let mut seen: Vec<u32> = (0..3).filter_map(|_| table.advance_to_next_record()).map(|t| t.slot).collect();
         seen.sort_unstable();
         assert_eq!(seen, [0, 2, 3]);
     }

@@ -33,10 +33,10 @@ struct AttemptEnd {
 }
 
 impl AttemptEnd {
-    /// Whether an abort at this time is that which the engine sends `delay_ns` after the end.
-    fn is_followed_by(self, abort_at: MonoNs, delay_ns: u64) -> bool {
+    /// Whether an abort at this time is that which the engine sends `abort_delay_ns` after the end.
+    fn is_followed_by_abort(self, abort_at: MonoNs, abort_delay_ns: u64) -> bool {
         let since_first_ns = abort_at.since(self.first_at);
-        since_first_ns + MAX_EARLY_NS >= delay_ns && !self.is_abort_past(abort_at, delay_ns)
+        since_first_ns + MAX_EARLY_NS >= abort_delay_ns && !self.is_abort_past(abort_at, abort_delay_ns)
     }
 
     /// Whether the abort that the engine sends `abort_delay_ns` after the end is still to come, and when is known.
@@ -156,7 +156,7 @@ impl Retries {
     fn record_abort_of_attempt(&mut self, at: MonoNs, rid: &str, abort_delay_ns: u64) {
         if let Some(retry) = self.remove_followed(rid) {
             // By its time: the abort itself does not show which attempt it is for.
-            let is_abort_of_earlier = retry.earlier.is_followed_by(at, abort_delay_ns);
+            let is_abort_of_earlier = retry.earlier.is_followed_by_abort(at, abort_delay_ns);
             // The dispatch of the retry has removed the end of the earlier attempt, so this is an end since then.
             let has_ended_since_dispatch = self.ended.contains_key(&hash_rid(rid));
             // Of a second abort it is not known which one has an effect.

@@ -69,9 +69,9 @@ pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>
 }
 
 /// Makes the next delivery prove no loss if it comes so early that it may be a late one of the previous request with the rid.
-fn doubt_late_delivery(request: &mut Request, at: MonoNs) {
+fn doubt_late_delivery(request: &mut Request, delivered_at: MonoNs) {
     if let Some(tracker) = &mut request.tracker
-        && at < tracker.previous_until
+        && delivered_at < tracker.previous_until
     {
         tracker.mark_uncertain();
     }
@@ -240,7 +240,7 @@ impl Ledger {
 
     /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any
     /// more.
-    pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
+    pub(super) fn mark_requests_of_rid_concurrent(&mut self, ticket: Ticket) {
         // The previous ones were counted as overwritten when their rid was reused, but they have not ended.
         let predecessors = self.predecessors_of(ticket).count() as u64;
         let overwritten = &mut self.totals.requests.overwritten;
@@ -249,7 +249,7 @@ impl Ledger {
     }
 
     /// Marks the record as one of several requests: its own, and this many previous ones with the rid.
-    fn mark_shared(&mut self, ticket: Ticket, predecessor_count: usize) {
+    fn mark_record_as_shared(&mut self, ticket: Ticket, predecessor_count: usize) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         // At least two, even if the record of the other one is closed.
         request.sharing_requests = u8::try_from(predecessor_count + 1).unwrap_or(u8::MAX).max(2);
@@ -263,7 +263,7 @@ impl Ledger {
         let predecessors: Vec<Ticket> = self.predecessors_of(ticket).map(|predecessor| predecessor.ticket).collect();
         let Some(request) = self.table.get(ticket) else { return };
         if !request.is_shared() {
-            self.mark_shared(ticket, predecessors.len());
+            self.mark_record_as_shared(ticket, predecessors.len());
         }
         for sharing in predecessors.into_iter().chain([ticket]) {
             self.predecessors.remove(&sharing);

@@ -287,17 +287,22 @@ struct BacklogWindow {
 }
 
 impl BacklogWindow {
-    /// The interval that ends at `at`, after the `previous` one. `backlog`: number of frames that wait for the process at its end; `None`
-    /// if it is not seen to receive frames.
-    fn after_previous_window(previous: Option<Self>, at: MonoNs, thread: ThreadId, backlog: Option<u64>) -> Self {
+    /// The interval that ends at `at`, after the `previous` one. `backlog_frames`: number of frames that wait for the process at its end;
+    /// `None` if it is not seen to receive frames.
+    fn after_previous_window(
+        previous: Option<Self>,
+        at: MonoNs,
+        thread: ThreadId,
+        backlog_frames: Option<u64>,
+    ) -> Self {
         let mut is_growing = false;
-        if let Some(frames) = backlog
+        if let Some(frames) = backlog_frames
             && let Some(frames_before) = previous.and_then(|previous| previous.backlog)
         {
             // A few frames are normal, even if they are more than before.
             is_growing = frames > frames_before && frames >= MIN_BACKLOG;
         }
-        Self { at, backlog, is_growing, thread }
+        Self { at, backlog: backlog_frames, is_growing, thread }
     }
 }
 

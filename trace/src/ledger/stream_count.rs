@@ -509,10 +509,15 @@ impl StreamCount {
     }
 
     /// Records a chunk after observations were missed. Chunks without ids then report counts that may be too low, so the stream's count is
-    /// not known until a chunk with ids shows it. `new`: tokens above the highest count so far.
-    fn count_chunk_while_catching_up(&mut self, listed_ids: u32, completion_count: u32, new: u32) -> CountStep {
+    /// not known until a chunk with ids shows it. `tokens_above_highest`: tokens above the highest count so far.
+    fn count_chunk_while_catching_up(
+        &mut self,
+        listed_ids: u32,
+        completion_count: u32,
+        tokens_above_highest: u32,
+    ) -> CountStep {
         // Of a stream joined late, the tokens before this chunk are not new.
-        let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed_ids } else { new };
+        let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed_ids } else { tokens_above_highest };
         if listed_ids > 0 {
             self.highest = completion_count;
             self.catch_up = CatchUpState::No;

@@ -87,7 +87,7 @@ impl Thread {
     }
 
     /// How long a sample of the thread is kept, in nanoseconds: longer for those that findings need.
-    fn kept_ns(&self, part: ThreadPart) -> u64 {
+    fn max_sample_age_ns(&self, part: ThreadPart) -> u64 {
         if self.has_received {
             // Samples of receiving threads are limited only in number.
             return u64::MAX;
@@ -106,8 +106,8 @@ impl Thread {
     }
 
     /// Adds a sample of the thread's CPU time, which covers the interval until `at`. At most `max_samples` are kept.
-    fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
-        let kept_ns = self.kept_ns(sample.part);
+    fn add_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
+        let kept_ns = self.max_sample_age_ns(sample.part);
         // The timeline has a mark with the sums so far at the end of each sample.
         if self.timeline.is_empty() {
             // The first sample needs one where it begins, too.
@@ -119,7 +119,7 @@ impl Thread {
         self.last_at = at;
         self.sums = self.sums.plus(sample.into());
         self.timeline.push_sums(at, self.sums, kept_ns, max_samples);
-        self.absences.add_sample(at, sample);
+        self.absences.add_sleep_sample(at, sample);
         if let Some(more) = sample.poll {
             let poll = self.poll.get_or_insert_default();
             poll.interval_ns = poll.interval_ns.saturating_add(more.interval_ns);
@@ -154,7 +154,7 @@ impl Threads {
     }
 
     /// Records a sample. Keeps the last `max_samples` samples of a thread. Returns `false` at the limit of threads.
-    pub(crate) fn add_sample(
+    pub(crate) fn add_cpu_sample_if_room(
         &mut self,
         at: MonoNs,
         sample: &CpuSample<'_>,
@@ -162,7 +162,7 @@ impl Threads {
         max_threads: usize,
     ) -> bool {
         let Some(thread) = self.thread_or_add(sample.thread, at, max_threads) else { return false };
-        thread.add_sample(at, sample, max_samples);
+        thread.add_cpu_sample(at, sample, max_samples);
         true
     }
 
@@ -214,7 +214,7 @@ mod tests {
         for n in 1..=1_000 {
             let other = CpuSample { part: ThreadPart::Other, ..sample(2, 6) };
             for sample in [&sample(1, 90), &other, &sample(3, 50)] {
-                assert!(threads.add_sample(MonoNs(n * 100 * MS), sample, 6_000, 8));
+                assert!(threads.add_cpu_sample_if_room(MonoNs(n * 100 * MS), sample, 6_000, 8));
             }
         }
         let from = |tid, second: u64| {
@@ -229,9 +229,9 @@ mod tests {
     #[test]
     fn only_silent_threads_are_evicted() {
         let mut threads = Threads::default();
-        assert!(threads.add_sample(MonoNs(0), &sample(1, 1), 10, 1));
-        assert!(!threads.add_sample(MonoNs(MS), &sample(2, 1), 10, 1));
-        assert!(threads.add_sample(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
+        assert!(threads.add_cpu_sample_if_room(MonoNs(0), &sample(1, 1), 10, 1));
+        assert!(!threads.add_cpu_sample_if_room(MonoNs(MS), &sample(2, 1), 10, 1));
+        assert!(threads.add_cpu_sample_if_room(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
         assert!(threads.get(ThreadId { pid: 1, tid: 1 }).is_none() && threads.all.len() == 1);
     }
 }

@@ -68,11 +68,11 @@ impl AffectedRequests {
 }
 
 impl AffectedTotal {
-    /// Takes back an amount that was counted for a request. `remaining`: what is left of the request's amount.
+    /// Takes back an amount that was counted for a request. `remaining_amount`: what is left of the request's amount.
     #[cold]
-    pub(crate) fn take_back(&mut self, rid: &str, amount: u32, remaining: u32) {
+    pub(crate) fn take_back_amount(&mut self, rid: &str, amount: u32, remaining_amount: u32) {
         self.total = self.total.saturating_sub(amount.into());
-        if amount > 0 && remaining == 0 {
+        if amount > 0 && remaining_amount == 0 {
             self.requests.remove_request(rid);
         }
     }
@@ -264,7 +264,7 @@ pub struct IdCounts {
 
 impl IdCounts {
     /// Adds the counts of a chunk. `end_count`: all tokens of the request up to it, if known.
-    pub(crate) fn add_chunk(&mut self, tokens: u32, listed_ids: u32, end_count: Option<u32>) {
+    pub(crate) fn add_counts_of_chunk(&mut self, tokens: u32, listed_ids: u32, end_count: Option<u32>) {
         self.tokens += u64::from(tokens);
         self.listed += u64::from(listed_ids);
         match end_count {

@@ -71,7 +71,7 @@ impl TtftGroup {
     }
 
     /// Adds the times of a request whose path has the moments of the group.
-    fn record_request(&mut self, path: &TtftPath, whole: TimedLeg) {
+    fn add_path_of_request(&mut self, path: &TtftPath, whole: TimedLeg) {
         let end = whole.end();
         self.times.record(whole.ns);
         self.sum.record_n(end, whole.ns, 1);
@@ -204,10 +204,10 @@ impl Ttft {
         let Some(whole) = path.whole_leg() else { return false };
         let observed = path.observed();
         if let Some(group) = self.groups.iter_mut().find(|group| group.observed == observed) {
-            group.record_request(path, whole);
+            group.add_path_of_request(path, whole);
         } else if self.groups.len() < MAX_GROUPS {
             let mut group = TtftGroup::new(path, whole.leg, self.seconds);
-            group.record_request(path, whole);
+            group.add_path_of_request(path, whole);
             self.groups.push(group);
         } else {
             self.others += 1;

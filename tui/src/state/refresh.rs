@@ -308,14 +308,15 @@ fn describe_engine(ledger: &Ledger) -> String {
 
 /// Sum of the waits of the requests that have no first token yet: since their dispatch, or since their first token was sent.
 fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
-    let since_sent = ledger.requests().filter_map(Request::waiting_since).map(|sent| ledger.now().since(sent));
+    let since_sent =
+        ledger.requests().filter_map(Request::first_token_waiting_since).map(|sent| ledger.now().since(sent));
     ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
 /// Requests whose first token was sent and has not been received.
 fn waiting_first_tokens(ledger: &Ledger) -> WaitingRequests {
     let mut waiting = WaitingRequests::default();
-    for sent_at in ledger.requests().filter_map(Request::waiting_since) {
+    for sent_at in ledger.requests().filter_map(Request::first_token_waiting_since) {
         waiting.requests += 1;
         waiting.longest_wait_ns = waiting.longest_wait_ns.max(ledger.now().since(sent_at));
     }

@@ -88,7 +88,7 @@ impl DeliveryTracker {
                 judged.push_chunks(entry.as_unjudged(cause_if_unknown));
             } else {
                 let lost_from = self.start_of_proven_loss(&entry);
-                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - lost_from));
+                judged.push_chunks(entry.judged_with_outcome(ChunkOutcome::Dropped, entry.end_count - lost_from));
                 lost_ranges.push(self.lost_range(&entry, lost_from, entry.end_count));
             }
         }

@@ -115,7 +115,7 @@ impl StateSeries {
             self.step_ns = FIRST_STEP_NS;
             self.from = at;
         }
-        let index = self.step_index(at);
+        let index = self.step_index_within_limit(at);
         if self.steps.len() <= index {
             self.steps.resize(index + 1, None);
         }
@@ -124,7 +124,7 @@ impl StateSeries {
     }
 
     /// Index of the step of this time, within the limit of steps: their length is doubled until it is.
-    fn step_index(&mut self, at: MonoNs) -> usize {
+    fn step_index_within_limit(&mut self, at: MonoNs) -> usize {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
@@ -163,11 +163,11 @@ impl LoggedProcess {
         }
     }
 
-    /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has
-    /// waited for a message, if it says that.
-    fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
+    /// Records that the process says it has had no message since then, and keeps the longest such silence. `logged_wait_ns`: how long it
+    /// has waited for a message, if it says that.
+    fn record_message_silence(&mut self, at: MonoNs, since: MonoNs, logged_wait_ns: Option<u64>) {
         // A logged wait dates the last message. Without one, `since` stands for its time.
-        let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
+        let last_message = logged_wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let mut silence = LoggedSilence { last_message, since, until: at, checks: 1 };
         if let Some(longest) = self.silence {
             // It may be the same one, seen by an earlier check.
@@ -224,7 +224,7 @@ impl LoggedProcesses {
             process.more_ready += u64::from(are_more_messages_ready);
         }
         if let Some(since) = logged.unanswered_since {
-            process.record_silence(at, since, logged.recv_wait_ns);
+            process.record_message_silence(at, since, logged.recv_wait_ns);
         } else if let Some(ns) = logged.recv_wait_ns {
             // The message has come, so this wait is over.
             process.recv_wait.record(ns);

@@ -142,13 +142,18 @@ pub struct SlowRequest {
 }
 
 /// Adds a request to the list of those with the longest gaps if its gap is one of the longest. A listed request keeps its longest gap.
-pub(super) fn keep_request_if_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u64, marks: &StageMarks) {
-    let is_full = slowest.len() >= MAX_SLOWEST;
+pub(super) fn keep_request_if_slowest(
+    slowest_requests: &mut Vec<SlowRequest>,
+    rid: &str,
+    gap_ns: u64,
+    marks: &StageMarks,
+) {
+    let is_full = slowest_requests.len() >= MAX_SLOWEST;
     // Sorted, so the last one has the shortest gap.
-    if is_full && slowest.last().is_some_and(|shortest| shortest.gap_ns > gap_ns) {
+    if is_full && slowest_requests.last().is_some_and(|shortest| shortest.gap_ns > gap_ns) {
         return;
     }
-    if let Some(listed) = slowest.iter_mut().find(|slow| *slow.rid == *rid) {
+    if let Some(listed) = slowest_requests.iter_mut().find(|slow| *slow.rid == *rid) {
         if listed.gap_ns > gap_ns {
             return;
         }
@@ -156,10 +161,10 @@ pub(super) fn keep_request_if_slowest(slowest: &mut Vec<SlowRequest>, rid: &str,
         listed.marks = marks.clone();
     } else {
         if is_full {
-            slowest.pop();
+            slowest_requests.pop();
         }
-        slowest.push(SlowRequest { rid: rid.into(), gap_ns, marks: marks.clone() });
+        slowest_requests.push(SlowRequest { rid: rid.into(), gap_ns, marks: marks.clone() });
     }
     // Longest first, equal ones by rid.
-    slowest.sort_by(|one, other| other.gap_ns.cmp(&one.gap_ns).then_with(|| one.rid.cmp(&other.rid)));
+    slowest_requests.sort_by(|one, other| other.gap_ns.cmp(&one.gap_ns).then_with(|| one.rid.cmp(&other.rid)));
 }

@@ -11,7 +11,7 @@ use crate::ledger::limits::push_bounded;
 impl Stages {
     /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it
     /// until `at`. `None` if there is none.
-    fn previous_stage_in_chain(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
+    fn previous_name_in_chain_and_ns_since(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
         let mut latest_first = marks.list.iter().rev();
         let before = latest_first.find(|mark| self.meanings[usize::from(mark.name)].chain == Some(chain))?;
         Some((before.name, at.since(before.at)))
@@ -27,7 +27,7 @@ impl Stages {
 
     /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process
     /// had state then. Returns that number; `None`, and nothing is kept, if it is not logged.
-    fn keep_gap_with_logged_states(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
+    fn keep_gap_and_find_state_count(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
         let receiver = self.loggers.name_of(received.by);
         let states = self.logged_processes.state_count_at(receiver, received.at)?;
         self.gaps.add_gap_with_states(gap_ns, states);
@@ -39,7 +39,7 @@ impl Ledger {
     /// Records a stage of a request in the engine's log: a moment that the engine names.
     pub(in crate::ledger) fn record_stage(&mut self, at: MonoNs, stage: &Stage<'_>) {
         if self.engine.is_health_check(stage.rid) {
-            return self.count_health_check(stage.rid);
+            return self.count_health_check_if_new(stage.rid);
         }
         let stages = &mut self.stages;
         stages.counts.logged += 1;
@@ -66,7 +66,7 @@ impl Ledger {
             stages.abandoned.add_discarded_output(&request.rid, at, &mut marks.discarded);
         }
         let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
-        let before_in_chain = meaning.chain.map(|chain| stages.previous_stage_in_chain(marks, chain, at));
+        let before_in_chain = meaning.chain.map(|chain| stages.previous_name_in_chain_and_ns_since(marks, chain, at));
         match marks.insert_mark(mark) {
             MarkPlacement::Last { after } => {
                 let after = before_in_chain.unwrap_or(after);
@@ -100,8 +100,8 @@ impl Ledger {
     }
 
     /// Records the gap of a request (time from its first send to its first receive) from a log line that has its length and its end, the
-    /// stage `received`.
-    fn record_timed_gap(&mut self, ticket: Ticket, received: StageMark, gap_ns: u64) {
+    /// stage `receive_mark`.
+    fn record_timed_gap(&mut self, ticket: Ticket, receive_mark: StageMark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
         let Some(marks) = &mut request.marks else { return };
@@ -113,14 +113,14 @@ impl Ledger {
         }
         stages.counts.timed_gaps += 1;
         request.gap = gap_ns.into();
-        request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
-        request.received_first = Some(received.at);
+        request.sent_first = Some(MonoNs(receive_mark.at.0.saturating_sub(gap_ns)));
+        request.received_first = Some(receive_mark.at);
         // Requests whose first receive is logged are evicted before others.
         push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
-        self.gap.record(received.at, gap_ns);
-        self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
-        if let Some(states) = stages.keep_gap_with_logged_states(received, gap_ns) {
-            for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
+        self.gap.record(receive_mark.at, gap_ns);
+        self.worst_gap.keep_longest(receive_mark.at, &request.rid, gap_ns);
+        if let Some(states) = stages.keep_gap_and_find_state_count(receive_mark, gap_ns) {
+            for mark in marks.list.iter_mut().filter(|mark| **mark == receive_mark) {
                 mark.states = Some(states);
             }
         }
@@ -171,7 +171,7 @@ impl Ledger {
                 self.gap.record(end, ns);
                 request.gap = request.gap.get().map_or(ns, |known_ns| known_ns.max(ns)).into();
                 self.worst_gap.keep_longest(end, &request.rid, ns);
-                marks.list[gap.receive_index].states = stages.keep_gap_with_logged_states(gap.end, ns);
+                marks.list[gap.receive_index].states = stages.keep_gap_and_find_state_count(gap.end, ns);
             }
         }
         if let Some(gap) = request.gap.get() {
