@@ -187,7 +187,7 @@ impl Ledger {
         self.hops.all[hop_index].tracked_chunks += earlier_chunks;
     }
 
-    /// Records the chunks of one request on hop `hop_id` in its delivery tracker. Those in `sorted_queued_chunks`, which are still queued,
+    /// Records the chunks of one request on hop `hop_id` in its delivery tracker. Those in `queued_chunks`, which are still queued,
     /// wait for their deliveries there. The earlier ones are unjudged. Returns how many were recorded.
     fn track_and_count_earlier_chunks_of_request(
         &mut self,

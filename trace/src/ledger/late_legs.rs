@@ -304,7 +304,7 @@ impl LateLegs {
         self.legs[index].record_late_request(late, receiver_use);
     }
 
-    /// Records a prefill that is slow beside others. `scheduler_time_use_during`: time use of its scheduler's thread meanwhile.
+    /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.
     pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill, scheduler_use: Option<TimeUse>) {
         let late = slow.to_late_request();
         // Before `add_late_request_to_leg`, which replaces the worst request of the leg.

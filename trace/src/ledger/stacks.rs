@@ -176,7 +176,7 @@ impl StackRole {
     }
 
     /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg (part of the time to first
-    /// token) that begins with `leg_ns_from`. A sample counts once, even if several requests were late then.
+    /// token) that begins with `leg_from`. A sample counts once, even if several requests were late then.
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));

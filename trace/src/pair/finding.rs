@@ -26,7 +26,7 @@ pub(super) const MIN_FEW_LATE_REQUESTS: f64 = 0.5;
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 /// A leg whose late requests take less of all time to first token is information: another leg matters more.
 pub(super) const MIN_WHOLE_SHARE: f64 = 0.1;
-/// A leg is usually long if it takes [`LegRule::usual_length_ns`] in half of at least so many requests, and half of all time to first token.
+/// A leg is usually long if it takes [`LegRule::usual_ns`] in half of at least so many requests, and half of all time to first token.
 pub(super) const MIN_USUAL: u64 = 10;
 /// The same of a transfer: a busy machine delays it by some hundred milliseconds.
 pub(super) const USUAL_TRANSFER_NS: u64 = 500_000_000;
