@@ -17,13 +17,14 @@ const TOLERATED_EXTRA_TOKENS: u64 = 8;
 /// Minimum number of deliveries with all tokens so far listed as new. From then on, the consumer is known to add up cumulative counts.
 const MIN_REPEATING_DELIVERIES: u8 = 2;
 
-/// Whether the delivery, which should list only new tokens, repeats those that the client already has (`tokens_before`) and adds new ones.
-fn repeats_all_tokens(delivery: &Delivery<'_>, tokens_before: u64) -> bool {
+/// Whether the delivery, which should list only new tokens, repeats those that the client already has (`delivered_before`) and adds new
+/// ones.
+fn repeats_all_tokens(delivery: &Delivery<'_>, delivered_before: u64) -> bool {
     let Some(end_count) = delivery.completion_tokens.map(u64::from) else { return false };
-    let has_new_tokens = end_count > tokens_before;
+    let has_new_tokens = end_count > delivered_before;
     let listed = u64::from(delivery.tokens);
     let lists_all = listed >= end_count && listed <= end_count + TOLERATED_EXTRA_TOKENS;
-    delivery.mode == Mode::Incremental && tokens_before > 0 && has_new_tokens && lists_all
+    delivery.mode == Mode::Incremental && delivered_before > 0 && has_new_tokens && lists_all
 }
 
 /// By how much a delivery increased a count of its request, and the count since then.

@@ -323,13 +323,13 @@ impl DeliveryTracker {
     }
 
     /// Judges a cumulative delivery: it has all tokens up to count `to_count`, and so covers all in-flight chunks up to there.
-    fn judge_cumulative_delivery(&mut self, to_count: u32, is_finished: bool) -> DeliveryResult {
+    fn judge_cumulative_delivery(&mut self, to_count: u32, ends_request: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied() {
             let is_covered = entry.end_count <= to_count;
             // An empty chunk at the end of the delivery may have a delivery of its own.
-            if !is_covered || entry.may_be_delivered_later(to_count, has_carrier, is_finished) {
+            if !is_covered || entry.may_be_delivered_later(to_count, has_carrier, ends_request) {
                 break;
             }
             self.pop_oldest_entry();

@@ -209,7 +209,7 @@ impl DispatchedRequests {
         has_evicted
     }
 
-    /// Evicts the oldest requests until fewer than `max_waiting` are waiting. Returns whether so many were.
+    /// Evicts the oldest requests until fewer than `max_waiting` are waiting. Returns whether that many were.
     fn evict_to_make_room(&mut self, max_waiting: usize) -> bool {
         let is_full = self.by_rid.len() >= max_waiting;
         while self.by_rid.len() >= max_waiting {
@@ -312,15 +312,15 @@ impl DispatchedRequests {
         }
     }
 
-    /// The engine's load and output while the request `answered` waited for its first chunk, which has come now.
-    pub(super) fn dispatch_wait(&self, answered: &WaitingRequest) -> DispatchWait {
+    /// The engine's load and output while the request `answered_request` waited for its first chunk, which has come now.
+    pub(super) fn dispatch_wait(&self, answered_request: &WaitingRequest) -> DispatchWait {
         // The request itself has been removed, and aborted ones do not wait for output.
         let waiting = self.by_rid.len() - self.aborted;
         DispatchWait {
-            hop: answered.slowest_hop(),
+            hop: answered_request.slowest_hop(),
             load: EngineLoad { running: self.running, waiting: waiting as u64 },
-            output_ns: self.output_ns - answered.output_before_ns,
-            is_ambiguous: answered.is_ambiguous,
+            output_ns: self.output_ns - answered_request.output_before_ns,
+            is_ambiguous: answered_request.is_ambiguous,
         }
     }
 

@@ -102,8 +102,8 @@ impl Ledger {
         self.end_engine_silence_before_frame(at, hop_index, frame.forwarded);
         // Filled with the frame's chunks by `record_frame_content`, and queued with the frame.
         self.pending_receive.clear();
-        let is_sent = true;
-        self.record_frame_content(at, hop_index, frame, is_sent);
+        let is_observed_at_send = true;
+        self.record_frame_content(at, hop_index, frame, is_observed_at_send);
         let load = FrameLoad::new(frame.chunks.len(), frame.bytes);
         self.queue_sent_frame(at, frame.id, hop_index, load, frame.forwarded);
     }

@@ -92,9 +92,10 @@ impl TtftPart {
         share_of_whole(self.ns, self.whole_ns)
     }
 
-    /// Adds a wait of `ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait only.
-    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_first_wait: bool) {
-        self.ns += u128::from(ns);
+    /// Adds a wait of `wait_ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait
+    /// only.
+    pub(crate) fn add_wait(&mut self, wait_ns: u64, ttft_ns: u64, is_first_wait: bool) {
+        self.ns += u128::from(wait_ns);
         if is_first_wait {
             self.requests += 1;
             self.whole_ns += u128::from(ttft_ns);

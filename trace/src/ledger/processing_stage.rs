@@ -48,20 +48,20 @@ impl ProcessingStage {
         }
     }
 
-    /// Records the time of a request's first chunk through the process, which ended at `until`.
-    fn record_time_through(&mut self, until: MonoNs, ns: u64) {
+    /// Records the time of a request's first chunk through the process, which ended at `ended_at`.
+    fn record_time_through(&mut self, ended_at: MonoNs, through_ns: u64) {
         let times = 1;
-        self.through.record(ns);
-        self.through_sum.record_n(until, ns, times);
+        self.through.record(through_ns);
+        self.through_sum.record_n(ended_at, through_ns, times);
     }
 
-    /// Records the time of a chunk inside the process, which ended at `until`.
-    fn record_time_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
+    /// Records the time of a chunk inside the process, which ended at `ended_at`.
+    fn record_time_inside(&mut self, ended_at: MonoNs, inside_ns: u64, is_first_chunk: bool) {
         let times = 1;
-        self.inside.record(ns);
-        self.inside_sum.record_n(until, ns, times);
+        self.inside.record(inside_ns);
+        self.inside_sum.record_n(ended_at, inside_ns, times);
         if is_first_chunk {
-            self.first_inside.record_n(until, ns, times);
+            self.first_inside.record_n(ended_at, inside_ns, times);
         }
     }
 }

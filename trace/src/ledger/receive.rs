@@ -281,8 +281,8 @@ impl Ledger {
         let hop = &self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
-            let is_sent = false;
-            self.record_frame_content(at, hop_index, frame, is_sent);
+            let is_observed_at_send = false;
+            self.record_frame_content(at, hop_index, frame, is_observed_at_send);
             self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
             self.record_queue_wait_and_receive_chunks(receive, at.since(sent));

@@ -111,7 +111,7 @@ impl RecentChunks {
 
     /// Keeps a chunk at its send, or at its receive if the send was not observed.
     pub(super) fn keep_chunk(&mut self, context: &FrameContext, chunk: &Chunk<'_>, number: u32) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }
@@ -131,7 +131,7 @@ impl RecentChunks {
 
     /// Keeps the receive of a frame.
     pub(super) fn keep_receive(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }
@@ -145,7 +145,7 @@ impl RecentChunks {
 
     /// Keeps a delivery.
     pub(super) fn keep_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }
@@ -165,7 +165,7 @@ impl RecentChunks {
 
     /// Keeps the outcome of chunks of one request.
     pub(super) fn keep_outcome(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }

@@ -509,7 +509,7 @@ impl StreamCount {
     }
 
     /// Records a chunk after observations were missed. Chunks without ids then report counts that may be too low, so the stream's count is
-    /// not known until a chunk with ids shows it. `tokens_above_highest`: tokens above the highest count so far.
+    /// not known until a chunk with ids shows it.
     fn count_chunk_while_catching_up(
         &mut self,
         listed_ids: u32,
