@@ -81,15 +81,15 @@ columns! {
         => "gap" 7 2 Strong "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits";
     duration_column("ttft_ns", |n| TtftPath::new(n).ttft_ns())
         => "ttft" 7 8 Strong "time to first token: from the first observed moment of the request to the first token's delivery";
-    duration_column("ttft_socket_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Arrived));
-    duration_column("ttft_preparation_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Read));
-    duration_column("ttft_dispatch_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Dispatched));
-    duration_column("ttft_intake_ns", |n| TtftPath::new(n).leg_from(TtftMoment::SchedulerReceived));
-    duration_column("ttft_queue_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Queued));
-    duration_column("ttft_prefill_ns", |n| TtftPath::new(n).leg_from(TtftMoment::BatchEntered));
-    duration_column("ttft_output_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstSent));
-    duration_column("ttft_processing_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstReceived));
-    duration_column("ttft_delivery_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Processed));
+    duration_column("ttft_socket_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::Arrived));
+    duration_column("ttft_preparation_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::Read));
+    duration_column("ttft_dispatch_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::Dispatched));
+    duration_column("ttft_intake_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::SchedulerReceived));
+    duration_column("ttft_queue_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::Queued));
+    duration_column("ttft_prefill_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::BatchEntered));
+    duration_column("ttft_output_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::FirstSent));
+    duration_column("ttft_processing_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::FirstReceived));
+    duration_column("ttft_delivery_ns", |n| TtftPath::new(n).leg_ns_from(TtftMoment::Processed));
     duration_column("longest_silence_ns", |n| n.silence_ns)
         => "silence" 7 11 None "longest time between two chunks sent by the scheduler";
     count_column("tokens_sent", |n| Some(n.tokens_sent.into())) => "sent" 6 7 None "tokens that the scheduler sent";

@@ -202,7 +202,7 @@ impl SlotStart {
             passed: hop_counts_so_far(ledger, group_index).combine_with(counts_before, u64::saturating_sub),
             backlog_max: group.backlog_slot,
             // Until now: the slot ends with this call.
-            kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
+            kernel_bytes_max: group.kernel.max_bytes_between(self.at, MonoNs(u64::MAX)),
             queue_wait: group.queue_wait_slot.tally(),
             receives_ended: self.begins_after(ledger.group_receives_end(group_index)),
         }

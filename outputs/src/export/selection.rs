@@ -67,7 +67,7 @@ impl Selection {
             // The end may have been sent and not been received yet.
             let is_open = summary.finish.is_none() || request.is_end_in_transit();
             // Where gaps are not observed, a wait that has ended may look open.
-            let is_waiting = ledger.observes_gaps() && request.waiting_since().is_some();
+            let is_waiting = ledger.observes_gaps() && request.first_token_waiting_since().is_some();
             let request = ExportedRequest { summary: &summary, timeline, is_open, is_waiting };
             self.pass_request(&request, analysis, exporter)?;
         }

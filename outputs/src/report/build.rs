@@ -36,7 +36,7 @@ const MAX_UNANSWERED: usize = 16;
 pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
     let ledger = analysis.ledger();
     // Debug builds panic here if the ledger's sums do not agree.
-    ledger.debug_check();
+    ledger.debug_check_balance();
     // Without a window of the source, the capture reaches from the first event to the last.
     let (capture_start, capture_end) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
@@ -163,7 +163,7 @@ impl EngineTimesCounts {
         // Without the engine's output, the absence of its times says nothing about the engine.
         ledger.output_groups().next()?;
         let counts = ledger.totals().engine_times;
-        let absent = ledger.absent_engine_times();
+        let absent = ledger.reasons_for_absent_engine_times();
         Some(Self {
             requests: counts.requests,
             impossible: counts.impossible,
@@ -242,7 +242,7 @@ impl Chunks {
             received: ledger.observes_receives().then_some(counts.received),
             delivered: observes_deliveries.then_some(outcomes.delivered),
             merged: are_judged.then_some(outcomes.merged),
-            dropped_predicted: ledger.dropped_predicted(),
+            dropped_predicted: ledger.chunks_dropped_predicted(),
             dropped_confirmed: are_judged.then_some(outcomes.dropped),
             tokens_lost: are_judged.then_some(outcomes.tokens_lost),
             in_flight: observes_deliveries.then(|| ledger.undelivered_chunks()),
@@ -388,7 +388,7 @@ fn observation_cost(ledger: &Ledger, input: &ReportInput) -> Own {
         missed_by_cause: totals.missed.by_cause().map(|(cause, count)| (cause.to_owned(), count)).into(),
         frames_unannounced: totals.missed.unannounced,
         frames_undecoded: totals.undecoded,
-        degraded: input.degraded.iter().cloned().chain(ledger.degraded_reasons().map(Value::String)).collect(),
+        degraded: input.degraded.iter().cloned().chain(ledger.degraded_reason_lines().map(Value::String)).collect(),
         sampling: input.sampling,
     }
 }

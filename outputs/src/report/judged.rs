@@ -157,7 +157,8 @@ fn reason_without_frames(ledger: &Ledger, reason_with_log: &'static str) -> Opti
 /// Why first-token gaps, the times from a request's first send to its first receive, could not be judged. `None` if they could.
 fn why_gap_unjudged(ledger: &Ledger) -> Option<&'static str> {
     // A first token that still waits is a gap without an end.
-    let has_gap = ledger.gap().count() > 0 || ledger.requests().any(|request| request.waiting_since().is_some());
+    let has_gap =
+        ledger.gap().count() > 0 || ledger.requests().any(|request| request.first_token_waiting_since().is_some());
     if ledger.observes_gaps() && has_gap {
         return None;
     }

@@ -61,7 +61,7 @@ pub struct LossLine {
 
 /// The losses kept by the ledger: those proven by deliveries, and those predicted. A list is `None` if the run could not have shown it.
 pub(super) fn collect_losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
-    let can_predict = ledger.dropped_predicted().is_some();
+    let can_predict = ledger.chunks_dropped_predicted().is_some();
     Losses {
         confirmed: ledger.observes_deliveries().then(|| confirmed_losses(ledger, capture_start)),
         predicted: can_predict.then(|| predicted_losses(ledger, capture_start)),

@@ -303,7 +303,7 @@ fn build_token_columns(ledger: &Ledger, slots: &[&SlotValues]) -> TokenSeries {
 /// Columns with the chunks in each slot, by what became of them. A column that is not observed is `None`.
 fn build_chunk_columns(ledger: &Ledger, slots: &[&SlotValues]) -> ChunkSeries {
     let observes_deliveries = ledger.observes_deliveries();
-    let predicts_drops = ledger.dropped_predicted().is_some();
+    let predicts_drops = ledger.chunks_dropped_predicted().is_some();
     ChunkSeries {
         sent: send_column(slots, |slot| slot.passed.chunks_sent),
         merged: observes_deliveries.then(|| delivery_column(slots, |counts| counts.chunks_merged)),

@@ -109,7 +109,7 @@ impl<'l> Ranked<'l> {
     /// A request in flight. While its first token waits, its wait lasts until `now`.
     fn of_live(ledger: &Ledger, request: &'l Request, now: MonoNs) -> Self {
         let path = TtftPath::new(&ledger.numbers(request));
-        let wait_ns = if let Some(first_sent) = request.waiting_since() {
+        let wait_ns = if let Some(first_sent) = request.first_token_waiting_since() {
             let waits_since = path.moments().next().map_or(first_sent, |(_, at)| at);
             Some(now.since(waits_since))
         } else {

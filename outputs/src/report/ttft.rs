@@ -266,7 +266,7 @@ fn describe_unknown_arrival(why: UnknownArrival) -> &'static str {
 fn why_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str {
     let mut request_hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
     match moment {
-        TtftMoment::Queued | TtftMoment::BatchEntered => ledger.absent_engine_times().entries,
+        TtftMoment::Queued | TtftMoment::BatchEntered => ledger.reasons_for_absent_engine_times().entries,
         TtftMoment::SchedulerReceived if !request_hops.any(|hop| hop.capabilities().received) => {
             "receives of requests are not observed"
         }

@@ -13,7 +13,7 @@ use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::id::HopId;
 use crate::ledger::{
-    AwayTimes, GapPart, GapPlace, Hop, HopGroup, Ledger, ProcessingStage, Thread, TimeUse, parts_of_gap,
+    AwayTimes, GapPart, GapPlace, Hop, HopGroup, Ledger, ProcessingStage, Thread, TimeUse, parts_of_first_token_gap,
 };
 use crate::path::{self, Ends};
 use crate::stats::{Distribution, DurationSum, LONG_CLASSES, LongDurations, WindowedSum};
@@ -206,10 +206,10 @@ impl<'l> Attribution<'l> {
         }
         let now = ledger.now();
         for request in ledger.requests() {
-            let Some(sent) = request.waiting_since() else { continue };
+            let Some(sent) = request.first_token_waiting_since() else { continue };
             let gap_ns = now.since(sent);
             self.long_gaps.record(gap_ns);
-            for part in parts_of_gap(request, ledger.hops(), now) {
+            for part in parts_of_first_token_gap(request, ledger.hops(), now) {
                 let Some(leg) = self.legs.iter_mut().find(|leg| leg.has_part(ledger, part)) else { continue };
                 leg.long_gaps.record_part(part.ns, gap_ns);
                 // The parts that have ended are in the leg's sum of first tokens already.

@@ -59,7 +59,8 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let max_frames = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
         // The maximum is over wakeups that have ended. A receiver that is behind may stay in its first one.
-        let long_first_wakeups = hops.iter().filter(|hop| hop.first_wakeup_frames() >= BURST_FRAMES).count() as u64;
+        let long_first_wakeups =
+            hops.iter().filter(|hop| hop.frames_of_unended_first_wakeup() >= BURST_FRAMES).count() as u64;
         let has_bursts = max_frames >= u64::from(BURST_FRAMES);
         if !has_bursts && long_first_wakeups == 0 {
             continue;

@@ -146,7 +146,7 @@ impl LateConsumer<'_> {
             .with_known("run_wait", known_share(spent, spent.starved_ns()))
             .with_known("throttled", known_share(spent, spent.throttled_ns()))
             .with_known("blocked", known_share(spent, spent.blocked_ns()))
-            .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
+            .with_known("kernel_bytes_max", self.group.kernel.max_bytes_between(self.from, context.now));
         self.add_away_states(verdict);
         verdict
     }

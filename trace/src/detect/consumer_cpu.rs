@@ -63,7 +63,7 @@ fn describe_cpu_use(consumer: &LateConsumer<'_>) -> String {
 
 /// Describes how many bytes of the waiting frames were in the kernel, and not in libzmq's queue. Empty if that is not sampled.
 fn describe_frames_in_kernel(context: &DetectContext<'_>, consumer: &LateConsumer<'_>) -> String {
-    match consumer.group.kernel.max_between(consumer.from, context.now) {
+    match consumer.group.kernel.max_bytes_between(consumer.from, context.now) {
         Some(0) => String::from("; none of them were in the kernel: all waited in libzmq's own queue"),
         Some(max) => format!("; up to {} of them were in the kernel", bytes(max)),
         None => String::new(),
@@ -130,7 +130,7 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
     }
     let mut waiting = 0;
     let mut oldest_ns = 0;
-    for sent_at in context.ledger.requests().filter_map(Request::waiting_since) {
+    for sent_at in context.ledger.requests().filter_map(Request::first_token_waiting_since) {
         let wait_ns = context.now.since(sent_at);
         if wait_ns >= LATE_NS {
             waiting += 1;

@@ -122,7 +122,7 @@ fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
     let late_rids = context.ledger.late_gap_rids.clone();
     let mut open = OpenWaits { requests: 0, oldest_ns: 0, oldest_rid: "", late_rids };
     for request in context.ledger.requests() {
-        let Some(sent) = request.waiting_since() else { continue };
+        let Some(sent) = request.first_token_waiting_since() else { continue };
         open.requests += 1;
         let waited_ns = context.now.since(sent);
         if waited_ns >= GAP_WARNING_NS {

@@ -336,7 +336,7 @@ fn describe_merged_leg(context: &DetectContext<'_>, leg: TtftLeg) -> String {
 /// Describes which parts of a leg (a part of a request's path) cannot be told apart, and why.
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     // Why the engine's own times, such as its `entries` to queue and batch, are unknown.
-    let absent = context.ledger.absent_engine_times();
+    let absent = context.ledger.reasons_for_absent_engine_times();
     let source = context.facts().source();
     // Moments compare in the order of the path.
     if leg.to > Queued {

@@ -44,7 +44,7 @@ impl AwayTimes {
 
     /// Adds the time that the thread slept in the sample's interval to the state in which it was at the end. Nothing is added for a sample
     /// without such a state.
-    pub(super) fn add_sample(&mut self, sample: &CpuSample<'_>) {
+    pub(super) fn add_sleep_of_sample(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
             self.add_time(away.state, asleep_ns(sample));
         }
@@ -67,10 +67,10 @@ struct Absence {
 }
 
 impl Absence {
-    /// Whether a sample that begins at `from` continues this stretch: without a pause, in the same state and at the same place.
-    fn is_continued_by(&self, from: MonoNs, interval_ns: u64, away: Away<'_>) -> bool {
+    /// Whether a sample that begins at `sample_from` continues this stretch: without a pause, in the same state and at the same place.
+    fn is_continued_by_sample(&self, sample_from: MonoNs, interval_ns: u64, away: Away<'_>) -> bool {
         // Samples are not exactly as far apart as their intervals are long, so half an interval between them is no pause.
-        let follows_at_once = from.since(self.to) <= interval_ns / 2;
+        let follows_at_once = sample_from.since(self.to) <= interval_ns / 2;
         follows_at_once && self.state == away.state && *self.place == *away.place
     }
 
@@ -100,25 +100,25 @@ pub(crate) struct Absences {
 }
 
 impl Absences {
-    /// Adds a CPU sample whose interval ends at `at`. A stretch is a run of samples in which the thread slept in one state at one place.
-    /// The sample extends the last stretch, or begins a new one. Nothing is added if it does not show why the thread slept.
-    pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
+    /// Adds a CPU sample whose interval ends at `sample_end`. A stretch is a run of samples in which the thread slept in one state at one
+    /// place. The sample extends the last stretch, or begins a new one. Nothing is added if it does not show why the thread slept.
+    pub(crate) fn add_sleep_sample(&mut self, sample_end: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
-        let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
+        let from = MonoNs(sample_end.0.saturating_sub(sample.interval_ns));
         let asleep_ns = asleep_ns(sample);
         if let Some(last) = self.stretches.back_mut()
-            && last.is_continued_by(from, sample.interval_ns, away)
+            && last.is_continued_by_sample(from, sample.interval_ns, away)
         {
-            last.to = last.to.max(at);
+            last.to = last.to.max(sample_end);
             last.asleep_ns = last.asleep_ns.saturating_add(asleep_ns);
             return;
         }
-        let absence = Absence { from, to: at, asleep_ns, state: away.state, place: away.place.into() };
+        let absence = Absence { from, to: sample_end, asleep_ns, state: away.state, place: away.place.into() };
         push_bounded(&mut self.stretches, absence, MAX_ABSENCES);
     }
 
     /// Time in each state between `from` and `to`.
-    pub(crate) fn times_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
+    pub(crate) fn sleep_times_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         let mut times = AwayTimes::default();
         for stretch in &self.stretches {
             times.add_time(stretch.state, stretch.asleep_ns_between(from, to));
@@ -171,10 +171,10 @@ mod tests {
     fn a_lasting_state_is_one_stretch_and_can_be_queried_in_part() {
         let mut absences = Absences::default();
         for n in 1..=50 {
-            absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
+            absences.add_sleep_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
         }
         assert_eq!(absences.stretches.len(), 1);
-        let times = absences.times_between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
+        let times = absences.sleep_times_between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
         assert_eq!(times.time_in(AwayState::Stopped), 1_000 * MS);
         assert_eq!(times.time_in_any(AwayState::ALL), 1_000 * MS);
     }
@@ -183,13 +183,13 @@ mod tests {
     fn place_returns_the_call_with_the_most_time() {
         let mut absences = Absences::default();
         let blocked = |place| Some((AwayState::Blocked, place));
-        absences.add_sample(MonoNs(100 * MS), &sample(10, blocked("futex")));
-        absences.add_sample(MonoNs(200 * MS), &sample(0, None));
-        absences.add_sample(MonoNs(300 * MS), &sample(80, blocked("read")));
+        absences.add_sleep_sample(MonoNs(100 * MS), &sample(10, blocked("futex")));
+        absences.add_sleep_sample(MonoNs(200 * MS), &sample(0, None));
+        absences.add_sleep_sample(MonoNs(300 * MS), &sample(80, blocked("read")));
         let all = (MonoNs(0), MonoNs(300 * MS));
         assert_eq!(absences.longest_sleep_place(AwayState::Blocked, all.0, all.1), "futex");
         assert_eq!(absences.longest_sleep_place(AwayState::Polling, all.0, all.1), "");
-        assert_eq!(absences.times_between(all.0, all.1).time_in(AwayState::Blocked), 110 * MS);
+        assert_eq!(absences.sleep_times_between(all.0, all.1).time_in(AwayState::Blocked), 110 * MS);
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
         let mut absences = Absences::default();
         for n in 1..=1_000 {
             let place = if n % 2 == 0 { "futex" } else { "read" };
-            absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
+            absences.add_sleep_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
         }
         assert_eq!(absences.stretches.len(), MAX_ABSENCES);
     }

@@ -52,24 +52,24 @@ impl Ledger {
         let is_judged_by_chunks = self.is_judged_by_chunks(answer);
         let had_deliveries = self.has_counted_delivery(answer.rid);
         // Counts a process that adds up cumulative counts, if the claimed count shows one. Whether it does is of no use here.
-        self.record_summed_counts(at, answer.rid, answer.completion_tokens);
-        // Before `finish_by_response`, which may end the request with a finish reason that no frame had.
-        self.compare_finish(at, answer);
+        self.record_claim_of_rid_if_sum(at, answer.rid, answer.completion_tokens);
+        // Before `end_request_with_response`, which may end the request with a finish reason that no frame had.
+        self.count_contradicted_finish(at, answer);
         // Such an engine may send no finish reason, so the end of the response ends the request.
         if self.engine.facts().ends_silently() {
-            self.finish_by_response(at, answer);
+            self.end_request_with_response(at, answer);
         }
         if answer.tokens.is_none() && !had_deliveries {
             // Its tokens cannot be counted, so nothing waits for their deliveries.
-            self.mark_text_only(at, answer.rid);
+            self.mark_text_only_and_unjudge_chunks(at, answer.rid);
         }
         self.record_tool_calls(at, answer);
-        self.record_client(at, answer);
+        self.record_whether_client_left(at, answer);
         self.keep_response_end(answer);
         self.record_response_end_for_retries(at, answer.rid);
-        self.count_answer(at, answer);
+        self.add_answer_to_totals(at, answer);
         if !is_judged_by_chunks {
-            self.judge_by_own_sums(at, answer);
+            self.compare_carried_with_claimed_tokens(at, answer);
         }
     }
 
@@ -83,21 +83,21 @@ impl Ledger {
     /// Counts the response's tool calls, if it has some, and marks its request if they are damaged.
     fn record_tool_calls(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let Some(calls) = answer.tool_calls else { return };
-        self.tool_calls.add_response(answer.rid, at, calls);
+        self.tool_calls.count_and_keep_response(answer.rid, at, calls);
         if calls.outcome.is_damaged() {
-            self.mark_damaged_call(answer.rid);
+            self.mark_request_with_damaged_call(answer.rid);
         }
     }
 
     /// Records whether the client left before the end of the response. If so, the request is watched for what is still generated for it.
-    fn record_client(&mut self, at: MonoNs, answer: &Answer<'_>) {
+    fn record_whether_client_left(&mut self, at: MonoNs, answer: &Answer<'_>) {
         if answer.end == AnswerEnd::ClientLeft {
             // Nobody reads its tokens any more: what the engine still generates for it is wasted.
             self.watch_clientless(answer.rid, at);
         } else {
             // A client waited for this response, even if another client of the request has left.
             self.unwatch_clientless(answer.rid);
-            self.retries.record_response(at, answer.rid);
+            self.retries.record_response_of_retry(at, answer.rid);
         }
     }
 
@@ -114,18 +114,18 @@ impl Ledger {
         if self.shared_rids.contains(answer.rid) {
             return;
         }
-        if let Some(summary) = self.finished.newest_mut(answer.rid) {
+        if let Some(summary) = self.finished.newest_summary_mut(answer.rid) {
             summary.numbers.response_end = Some(ResponseEnd::new(answer));
         }
     }
 
     /// Counts a whole response whose finish reason contradicts that of the engine's frames. Without both reasons, nothing is compared.
-    fn compare_finish(&mut self, at: MonoNs, answer: &Answer<'_>) {
+    fn count_contradicted_finish(&mut self, at: MonoNs, answer: &Answer<'_>) {
         if answer.end != AnswerEnd::Whole {
             return;
         }
         let Some(finish) = answer.content.and_then(|content| content.finish) else { return };
-        let Some(engine_finish) = self.finish_of_frames(answer.rid) else { return };
+        let Some(engine_finish) = self.unambiguous_finish_of_frames(answer.rid) else { return };
         // The server of such an engine looks for stop strings itself, so it may report a stop where the engine reports a cut.
         let may_stop_later = self.engine.facts().ends_silently();
         if finish.contradicts(engine_finish, may_stop_later) {
@@ -137,7 +137,7 @@ impl Ledger {
 
     /// Finish reason in the frames of a request. `None` if another response of the request has ended before, or if several requests have
     /// the rid.
-    fn finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
+    fn unambiguous_finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
         if let Some(request) = self.request(rid) {
             let has_earlier_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());
             // The frames may then be those of the earlier response, or of another request.
@@ -148,7 +148,7 @@ impl Ledger {
         if self.shared_rids.contains(rid) {
             return None;
         }
-        let summary = self.finished.newest_mut(rid)?;
+        let summary = self.finished.newest_summary_mut(rid)?;
         let has_earlier_response = summary.numbers.response_end.is_some();
         if has_earlier_response { None } else { summary.numbers.finish }
     }
@@ -170,7 +170,7 @@ impl Ledger {
     }
 
     /// Adds a response to the totals of the run: how it ended, how many tokens it claims, and what its events show.
-    fn count_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
+    fn add_answer_to_totals(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let answers = &mut self.totals.answers;
         answers.seen += 1;
         match answer.end {
@@ -183,12 +183,12 @@ impl Ledger {
         answers.uncounted += u64::from(answer.tokens.is_none());
         answers.claiming += u64::from(answer.completion_tokens.is_some());
         answers.tokens_claimed += answer.completion_tokens.map_or(0, u64::from);
-        self.count_answer_events(at, answer);
+        self.add_answer_events_to_totals(at, answer);
     }
 
     /// Adds what the events of a response show to the totals of the run. Only a response that is read event by event over HTTP has this
     /// content.
-    fn count_answer_events(&mut self, at: MonoNs, answer: &Answer<'_>) {
+    fn add_answer_events_to_totals(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let Some(content) = &answer.content else { return };
         let answers = &mut self.totals.answers;
         *answers.events.get_or_insert_default() += u64::from(content.events);
@@ -204,7 +204,7 @@ impl Ledger {
 
     /// Judges a whole response without its chunks: compares the tokens that it carried with the count that its last event claims. Too few
     /// count as lost, too many as repeated. Nothing is judged without both numbers.
-    fn judge_by_own_sums(&mut self, at: MonoNs, answer: &Answer<'_>) {
+    fn compare_carried_with_claimed_tokens(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let (Some(carried), Some(claimed)) = (answer.tokens, answer.completion_tokens) else { return };
         // A client that disconnected early did not wait for the rest.
         if answer.end != AnswerEnd::Whole {
@@ -232,7 +232,7 @@ impl Ledger {
 
     /// Marks the request with a damaged tool call: in its record or, if that is closed, in its summary. A rid that several requests use is
     /// not marked.
-    fn mark_damaged_call(&mut self, rid: &str) {
+    fn mark_request_with_damaged_call(&mut self, rid: &str) {
         if let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get_mut(ticket)) {
             if !request.is_shared() {
                 request.damaged_call = true;
@@ -243,14 +243,14 @@ impl Ledger {
         if self.shared_rids.contains(rid) {
             return;
         }
-        if let Some(summary) = self.finished.newest_mut(rid) {
+        if let Some(summary) = self.finished.newest_summary_mut(rid) {
             summary.numbers.damaged_call = true;
         }
     }
 
     /// Ends the request of a response that has ended, unless a frame of the engine has ended it. A response that was cut off ends it as
     /// aborted.
-    fn finish_by_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
+    fn end_request_with_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let Some(ticket) = self.table.ticket_of(answer.rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else { return };
         if request.finish.is_some() {

@@ -35,30 +35,30 @@ pub(crate) struct BacklogCourse {
 }
 
 impl BacklogCourse {
-    /// Records that a frame was sent, after which `frames` wait.
-    pub(crate) fn record_sent(&mut self, at: MonoNs, frames: u64) {
-        if frames > self.peak {
-            self.peak = frames;
+    /// Records that a frame was sent, after which `waiting_frames` wait.
+    pub(crate) fn record_backlog_after_send(&mut self, at: MonoNs, waiting_frames: u64) {
+        if waiting_frames > self.peak {
+            self.peak = waiting_frames;
             self.peak_at = at;
         }
     }
 
-    /// Records that a frame was received, after which `frames` wait.
-    pub(crate) fn record_received(&mut self, at: MonoNs, frames: u64, wait_ns: u64) {
-        if frames < BACKLOG_FRAMES {
+    /// Records that a frame was received, after which `waiting_frames` wait.
+    pub(crate) fn record_backlog_after_receive(&mut self, at: MonoNs, waiting_frames: u64, wait_ns: u64) {
+        if waiting_frames < BACKLOG_FRAMES {
             // The backlog is over; a new one begins with these frames.
-            *self = Self { peak: frames, peak_at: at, ..Self::default() };
+            *self = Self { peak: waiting_frames, peak_at: at, ..Self::default() };
         } else {
             self.longest_wait_ns = self.longest_wait_ns.max(wait_ns);
         }
     }
 
-    /// Records that `frames` frames wait at a tick. `trend` has their number over the last seconds. The first rise of it that lasts
+    /// Records that `waiting_frames` frames wait at a tick. `trend` has their number over the last seconds. The first rise of it that lasts
     /// [`MIN_RISING_SECONDS`] is kept, because it shows when the backlog began to grow.
-    pub(crate) fn record_tick(&mut self, now: MonoNs, frames: u64, trend: &Trend) {
-        if frames < BACKLOG_FRAMES {
+    pub(crate) fn record_backlog_at_tick(&mut self, now: MonoNs, waiting_frames: u64, trend: &Trend) {
+        if waiting_frames < BACKLOG_FRAMES {
             // The backlog is over. Checked here, too, because frames may leave without an observed receive.
-            *self = Self { peak: frames, peak_at: now, ..Self::default() };
+            *self = Self { peak: waiting_frames, peak_at: now, ..Self::default() };
             return;
         }
         let has_first_rise = self.rise.is_some();
@@ -66,7 +66,7 @@ impl BacklogCourse {
             return;
         }
         let Some(rise) = trend.rising_span() else { return };
-        // `rise.to` is the lowest number in the last second, which may be less than `frames`.
+        // `rise.to` is the lowest number in the last second, which may be less than `waiting_frames`.
         if rise.seconds >= MIN_RISING_SECONDS && rise.to >= BACKLOG_FRAMES {
             self.rise = Some(BacklogRise { since: rise.since, from: rise.from });
         }
@@ -83,7 +83,7 @@ impl Request {
 impl Ledger {
     /// Counts the requests of a frame that was received after a long wait on the hop at `hop_index`. Its chunks are in `pending_receive`.
     /// The count is that of the hop's group (the hops of one name), in which a request counts once.
-    pub(super) fn count_late_requests(&mut self, hop_index: usize) {
+    pub(super) fn count_requests_of_late_frame(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         for chunk in &self.pending_receive {
             let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
@@ -99,14 +99,14 @@ impl Ledger {
     }
 
     /// Requests with a frame on the hops of this group (the hops of one name) that waited, or has waited, at least [`LATE_NS`].
-    pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> CountedRids {
+    pub(crate) fn late_requests(&self, group_index: usize, now: MonoNs) -> CountedRids {
         // Requests with a received late frame are in the group's count. Those with one that is still queued are added here. They are
         // collected in a set, because a request may have several such frames. A lane is one connection of a hop.
-        let lanes = self.hops_of_group(group).flat_map(|hop| hop.lanes.values());
+        let lanes = self.hops_of_group(group_index).flat_map(|hop| hop.lanes.values());
         let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_queued_for(now, LATE_NS)).collect();
-        let mut late = self.hops.groups[group].late_requests.clone();
+        let mut late = self.hops.groups[group_index].late_requests.clone();
         for request in queued.iter().filter_map(|ticket| self.table.get(*ticket)) {
-            if !request.has_waited_on(group) {
+            if !request.has_waited_on(group_index) {
                 late.add_rid(&request.rid);
             }
         }

@@ -19,70 +19,75 @@ use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
 
 impl Ledger {
-    /// Records one chunk of a frame and returns its request's record. `prefetched`: the record that its rid had before. Returns
+    /// Records one chunk of a frame and returns its request's record. `prefetched_ticket`: the record that its rid had before. Returns
     /// [`Ticket::NONE`] for a chunk that belongs to no judged request.
     pub(super) fn record_chunk(
         &mut self,
         context: &FrameContext,
         chunk: &Chunk<'_>,
-        prefetched: Ticket,
-        sums: &mut FrameSums,
+        prefetched_ticket: Ticket,
+        frame_sums: &mut FrameSums,
     ) -> Ticket {
-        let is_untracked = self.count_if_untracked(chunk.rid, sums);
+        let is_untracked = self.count_chunk_if_untracked(chunk.rid, frame_sums);
         if is_untracked {
             return Ticket::NONE;
         }
-        let mut ticket = self.find_or_begin_request(context, chunk, prefetched);
+        let mut ticket = self.find_or_begin_request(context, chunk, prefetched_ticket);
         let mut checked = self.check_chunk_count(ticket, context, chunk);
         // Nearly every chunk fits and no rid is shared: the hot path ends here.
         if checked.step.verdict != CountVerdict::Fits || self.has_shared_rids() {
-            checked.step = self.resolve_shared_rid(checked, context, chunk);
+            checked.step = self.recheck_step_for_shared_rid(checked, context, chunk);
         }
         if checked.step.verdict == CountVerdict::Restart {
             // The chunk has not been counted: it is the first one of the request that has the rid now.
-            ticket = self.restart_stream(ticket, checked.stream_index, context, chunk.rid);
+            ticket = self.ticket_for_restarted_stream(ticket, checked.stream_index, context, chunk.rid);
             checked = self.check_chunk_count(ticket, context, chunk);
         }
         if checked.step.verdict == CountVerdict::Repeat {
             self.totals.chunks.repeats += 1;
-            sums.untracked_chunks += 1;
+            frame_sums.untracked_chunks += 1;
         }
         self.record_verdict(checked, context, chunk.rid);
-        sums.tokens += u64::from(checked.step.new);
-        self.apply_chunk(checked, context, chunk, sums);
+        frame_sums.tokens += u64::from(checked.step.new);
+        self.apply_chunk(checked, context, chunk, frame_sums);
         if chunk.finish.is_some() {
-            self.settle_if_finished(ticket, context.at);
+            self.close_soon_if_all_arrived(ticket, context.at);
         }
         ticket
     }
 
     /// Counts a chunk that belongs to no judged request: it has no rid, or is of a health check of the server. Returns whether it is one.
     #[inline]
-    fn count_if_untracked(&mut self, rid: &str, sums: &mut FrameSums) -> bool {
+    fn count_chunk_if_untracked(&mut self, rid: &str, frame_sums: &mut FrameSums) -> bool {
         if rid.is_empty() {
-            sums.untracked_chunks += 1;
+            frame_sums.untracked_chunks += 1;
             self.totals.unnamed += 1;
             return true;
         }
         if !self.engine.is_health_check(rid) {
             return false;
         }
-        sums.untracked_chunks += 1;
-        self.count_health_check(rid);
+        frame_sums.untracked_chunks += 1;
+        self.count_health_check_if_new(rid);
         let is_engine_idle = self.table.live_count() == 0;
         if is_engine_idle {
-            self.dispatched.record_idle_check(rid);
+            self.dispatched.record_idle_health_check(rid);
         }
         true
     }
 
     /// The record of a chunk's request, which is created if needed: for an unknown rid, or if the chunk begins another request with a known
-    /// one. `prefetched`: the record that the rid had before the frame was recorded.
+    /// one. `prefetched_ticket`: the record that the rid had before the frame was recorded.
     #[inline]
-    fn find_or_begin_request(&mut self, context: &FrameContext, chunk: &Chunk<'_>, prefetched: Ticket) -> Ticket {
+    fn find_or_begin_request(
+        &mut self,
+        context: &FrameContext,
+        chunk: &Chunk<'_>,
+        prefetched_ticket: Ticket,
+    ) -> Ticket {
         // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
-        let ticket = if self.table.is_mapped(prefetched) {
-            prefetched
+        let ticket = if self.table.is_mapped(prefetched_ticket) {
+            prefetched_ticket
         } else {
             self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
         };
@@ -92,11 +97,11 @@ impl Ledger {
         }
         let first_stream = 0;
         if self.begins_new_request(ticket, context) {
-            return self.restart_stream(ticket, first_stream, context, chunk.rid);
+            return self.ticket_for_restarted_stream(ticket, first_stream, context, chunk.rid);
         }
         if self.begins_concurrent_request(ticket, context) {
-            let new_ticket = self.restart_stream(ticket, first_stream, context, chunk.rid);
-            self.mark_concurrent(new_ticket);
+            let new_ticket = self.ticket_for_restarted_stream(ticket, first_stream, context, chunk.rid);
+            self.mark_requests_of_rid_concurrent(new_ticket);
             return new_ticket;
         }
         ticket
@@ -154,7 +159,7 @@ impl Ledger {
         let may_be_sum = stream_index > 0 && !context.is_origin && has_rid_alone;
         let sum = chunk.completion_tokens.filter(|&count| may_be_sum && count > request.streams[0].count.highest);
         let is_sum =
-            sum.is_some_and(|sum| self.totals.record_summed_counts(context.at, &self.hops, request, sum, stream_index));
+            sum.is_some_and(|sum| self.totals.record_claim_if_sum(context.at, &self.hops, request, sum, stream_index));
         // Outside the branch, because `chunk` borrows it.
         let without_count;
         let chunk = if is_sum {
@@ -166,7 +171,7 @@ impl Ledger {
         let stream = &mut request.streams[stream_index];
         let evidence_before = stream.count.evidence;
         let was_behind = stream.count.is_behind();
-        let mut step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
+        let mut step = stream.count_and_check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         let evidence = stream.count.evidence;
         let last_lane = std::mem::replace(&mut stream.lane, context.lane);
         let tokens_behind = highest.saturating_sub(chunk.completion_tokens.unwrap_or(highest));
@@ -190,7 +195,7 @@ impl Ledger {
                 let found = request.take_back_wire_loss(context.group, chunk.listed.unwrap_or(0));
                 if found.on_hop > 0 {
                     step = CountStep { carried: found.on_hop, verdict: CountVerdict::Late, ..step };
-                    self.totals.wire_loss.take_back(chunk.rid, found.of_request, request.wire_missing);
+                    self.totals.wire_loss.take_back_amount(chunk.rid, found.of_request, request.wire_missing);
                 }
                 let out_of_order = &mut self.hops.groups[context.group].out_of_order;
                 out_of_order.record_occurrence(context.at, chunk.rid, tokens_behind.into());
@@ -206,14 +211,20 @@ impl Ledger {
         CheckedChunk { ticket, stream_index, step }
     }
 
-    /// Marks requests with one rid as live at the same time if this chunk shows that: its counts are inconsistent, or it may belong to a
-    /// previous request with the rid. Returns the result of the chunk's count check, without a verdict on its tokens if its rid is shared.
+    /// Checks whether the chunk's rid is shared by requests that are live at the same time, and marks them if its counts are inconsistent
+    /// or it may belong to a previous request with the rid. Returns the result of its
+    /// count check, without a verdict on its tokens if its rid is shared.
     #[cold]
-    fn resolve_shared_rid(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> CountStep {
-        if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {
-            self.mark_concurrent(checked.ticket);
+    fn recheck_step_for_shared_rid(
+        &mut self,
+        checked: CheckedChunk,
+        context: &FrameContext,
+        chunk: &Chunk<'_>,
+    ) -> CountStep {
+        if checked.step.verdict == CountVerdict::Overlap || self.may_chunk_be_of_predecessor(checked, context, chunk) {
+            self.mark_requests_of_rid_concurrent(checked.ticket);
         }
-        self.step_without_verdict(checked, chunk)
+        self.step_without_verdict_if_shared(checked, chunk)
     }
 
     /// Adds what the chunk's counts prove about its request to the totals of the run: tokens lost on the wire, or listed more than once.
@@ -232,7 +243,7 @@ impl Ledger {
             }
             CountVerdict::Loss { missing } => {
                 let is_first_loss = request.wire_missing == 0;
-                let new_losses = request.add_wire_loss(checked.stream_index, missing);
+                let new_losses = request.add_wire_loss_and_count_new(checked.stream_index, missing);
                 if new_losses > 0 {
                     let loss = &mut totals.wire_loss;
                     loss.total += u64::from(new_losses);
@@ -284,12 +295,12 @@ impl Ledger {
             is_first && !is_from_scheduler && (request.is_shared() || self.predecessors.contains_key(&ticket));
         // The scheduler may run on another machine, where its chunks are not observed.
         let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous_first;
-        if is_answer && let Some(answered) = self.dispatched.remove_answered(context.at, chunk.rid) {
+        if is_answer && let Some(answered) = self.dispatched.remove_answered_and_mark_overtaken(context.at, chunk.rid) {
             let details = request.details.get_or_insert_default();
             details.dispatch = Some(answered.times);
             details.wait = Some(self.dispatched.dispatch_wait(&answered));
             if answered.times.received.is_none() {
-                self.hops.record_unobserved_receive(answered.message.hop);
+                self.hops.mark_receives_of_hop_unobserved(answered.message.hop);
             }
             if let Some(message) = answered.abort {
                 self.clientless.watch_aborted(ticket, context.at, message);
@@ -307,7 +318,7 @@ impl Ledger {
                 request.starts_with_one_token = step.new == 1;
             }
             if matches!(step.verdict, CountVerdict::Loss { .. }) {
-                self.silences.record_wire_loss(stream.last_at);
+                self.silences.forget_silence_with_wire_loss(stream.last_at);
             }
             // Across a rebase, the time since the last observed chunk is not the time between two chunks.
             if !is_first && step.new > 0 && step.verdict != CountVerdict::Rebased {
@@ -316,7 +327,7 @@ impl Ledger {
                     let chunks = stream.chunks;
                     let count = stream.count.highest;
                     let facts = self.engine.facts();
-                    self.silences.record_tokens(context.at, stream.last_at, step.new, || {
+                    self.silences.record_tokens_after_silence(context.at, stream.last_at, step.new, || {
                         is_streamed(chunks, count, facts.unstreamed_tokens())
                     });
                 }
@@ -345,7 +356,7 @@ impl Ledger {
         let has_position = context.claimed_ids == IdColumn::Uncounted && is_whole;
         let count = chunk.completion_tokens.or(has_position.then_some(end_count));
         if !is_repeat {
-            sums.ids.add_chunk(step.carried, chunk.listed.unwrap_or(0), count);
+            sums.ids.add_counts_of_chunk(step.carried, chunk.listed.unwrap_or(0), count);
         }
         if context.is_last_hop {
             self.pending_receive.push(PendingChunk {
@@ -373,7 +384,7 @@ impl Ledger {
             }
             // Its send on a later hop ends the time inside the process before that hop.
             if context.is_sent && !is_from_scheduler {
-                self.hops.processing_stages.record_send(
+                self.hops.processing_stages.record_chunk_send(
                     &request.streams,
                     &mut request.in_process,
                     stream_index,
@@ -385,7 +396,7 @@ impl Ledger {
         let mut judged = JudgedList::default();
         if context.tracks_deliveries && !is_repeat {
             sums.tracked_chunks += 1;
-            judged = self.track_delivery(checked, context, chunk, count);
+            judged = self.track_sent_chunk(checked, context, chunk, count);
         }
         self.recent_chunks.keep_chunk(context, chunk, number);
         // Most chunks are judged later, by a delivery.
@@ -393,14 +404,14 @@ impl Ledger {
             self.record_outcomes(context.at, ticket, &judged);
         }
         if let Some(finish) = chunk.finish
-            && (is_from_scheduler || self.is_end_of_known_request(ticket))
+            && (is_from_scheduler || self.is_downstream_finish_of_request(ticket))
         {
-            self.record_end(ticket, context.at, finish);
+            self.record_request_end(ticket, context.at, finish);
         }
     }
 
     /// Whether a finish seen behind the scheduler is certainly that of this record's request, not that of another one with its rid.
-    fn is_end_of_known_request(&self, ticket: Ticket) -> bool {
+    fn is_downstream_finish_of_request(&self, ticket: Ticket) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         // The ends of requests that share a rid are counted only where the scheduler sends them.
         if request.is_shared() {
@@ -418,7 +429,7 @@ impl Ledger {
 
     /// Records the end of a request. Each hop (channel between two processes) shows its finish, which may also be repeated, so only the
     /// first one counts.
-    fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
+    fn record_request_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let totals = &mut self.totals.requests;
         let is_shared_by_live_ones = request.sharing_requests > 1;
@@ -444,19 +455,19 @@ impl Ledger {
 
     /// Removes the rid's mapping to the record of a request that has ended, if the scheduler was asked to abort a later request with the
     /// rid. The next look-up of the rid then finds no record.
-    fn unmap_earlier_attempt(&mut self, rid: &str) {
+    fn unmap_ended_attempt_if_later_aborted(&mut self, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let has_ended = self.table.get(ticket).is_some_and(|request| request.finish.is_some());
         // The aborted one was dispatched and has no chunk, so it cannot be the request of this record.
         if has_ended && self.dispatched.is_aborted(rid) {
-            self.table.unmap(ticket);
+            self.table.unmap_rid(ticket);
         }
     }
 
     /// Records an `AbortReq` of the scheduler: it has aborted the request while that was queued, so the request may have no record yet.
     pub(super) fn record_scheduler_abort(&mut self, at: MonoNs, rid: &str) {
         // The abort must not count for an earlier request with the rid, which has ended.
-        self.unmap_earlier_attempt(rid);
+        self.unmap_ended_attempt_if_later_aborted(rid);
         let ticket = self.table.ticket_of(rid).unwrap_or_else(|| self.admit_request(rid, at));
         let Some(request) = self.table.get_mut(ticket) else { return };
         if request.finish.is_some() {

@@ -60,7 +60,7 @@ impl ClientlessRequests {
     }
 
     /// Watches a request without a client. Beyond the limit, the oldest one is forgotten.
-    fn watch(&mut self, request: WatchedRequest) {
+    fn watch_request(&mut self, request: WatchedRequest) {
         if self.watched.len() == MAX_WATCHED_REQUESTS {
             self.watched.pop_front();
         }
@@ -73,15 +73,15 @@ impl ClientlessRequests {
         let AbortMessage { id, abort } = message;
         // No chunk of it is counted yet, so its counts are those of an empty record.
         let empty_request = Request::default();
-        self.watch(WatchedRequest {
+        self.watch_request(WatchedRequest {
             abort: Some(abort),
             ..WatchedRequest::new(ticket, first_chunk_at, &empty_request)
         });
-        self.await_receive(ticket, id, abort);
+        self.await_receive_of_abort(ticket, id, abort);
     }
 
-    /// Remembers the message `frame` with an abort of the request until the scheduler receives it, unless it has.
-    fn await_receive(&mut self, ticket: Ticket, frame: FrameId, abort: RequestAbort) {
+    /// Remembers the message `abort_frame` with an abort of the request until the scheduler receives it, unless it has.
+    fn await_receive_of_abort(&mut self, ticket: Ticket, abort_frame: FrameId, abort: RequestAbort) {
         if abort.received.is_some() {
             return;
         }
@@ -89,11 +89,11 @@ impl ClientlessRequests {
         if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
             self.unreceived_aborts.clear();
         }
-        self.unreceived_aborts.entry(frame).or_default().push(ticket);
+        self.unreceived_aborts.entry(abort_frame).or_default().push(ticket);
     }
 
     /// Records the receive of a message, which may contain aborts.
-    pub(super) fn record_received_abort(&mut self, at: MonoNs, frame: FrameId) {
+    pub(super) fn record_receive_of_aborts(&mut self, at: MonoNs, frame: FrameId) {
         // Called for every received frame, of which few carry aborts.
         if self.unreceived_aborts.is_empty() {
             return;
@@ -149,26 +149,26 @@ impl Ledger {
                 watched.abort = earlier_watch.abort;
             }
         }
-        self.clientless.watch(watched);
+        self.clientless.watch_request(watched);
     }
 
     /// Records that the message `frame` asks the scheduler to abort a request, if the request has a record and has not finished. Returns
     /// whether it has a record. Every request with an observed chunk has one.
-    pub(super) fn record_abort_of_live(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
+    pub(super) fn record_abort_if_known(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
         let Some((ticket, request)) = self.unfinished_request(rid) else {
             // A finished request may have a record, too.
             return self.table.ticket_of(rid).is_some();
         };
         let new_watch = WatchedRequest::new(ticket, abort.sent, request);
         if self.clientless.watched_mut(ticket).is_none() {
-            self.clientless.watch(new_watch);
+            self.clientless.watch_request(new_watch);
         }
         let Some(watched) = self.clientless.watched_mut(ticket) else { return true };
         // A process between the tokenizer and the scheduler may send the message again. The first send is the tokenizer's, and the last
         // receive is the scheduler's.
         let first_sent = watched.abort.map_or(abort.sent, |first_abort| first_abort.sent);
         watched.abort = Some(RequestAbort { sent: first_sent, ..abort });
-        self.clientless.await_receive(ticket, frame, abort);
+        self.clientless.await_receive_of_abort(ticket, frame, abort);
         true
     }
 
@@ -188,10 +188,10 @@ impl Ledger {
     }
 
     /// Stops watching a request whose record is closed, and keeps its numbers if it was abandoned. Returns whether it was.
-    pub(super) fn close_clientless(&mut self, ticket: Ticket, request: &Request) -> bool {
+    pub(super) fn keep_closed_request_if_abandoned(&mut self, ticket: Ticket, request: &Request) -> bool {
         let watched = self.clientless.stop_watching(ticket);
         let Some(abandoned) = watched.and_then(|watched| self.find_abandoned(&watched, request)) else { return false };
-        self.clientless.closed_requests.add_request(abandoned);
+        self.clientless.closed_requests.add_abandoned_request(abandoned);
         true
     }
 
@@ -208,7 +208,7 @@ impl Ledger {
 
     /// Abandoned requests: as observed, or else according to the engine's log.
     pub fn abandoned_requests(&self) -> AbandonedRequests {
-        let observed = self.clientless_requests();
+        let observed = self.observed_abandoned_requests();
         if observed.requests > 0 { observed } else { self.stages().abandoned.clone() }
     }
 
@@ -222,19 +222,19 @@ impl Ledger {
     }
 
     /// Abandoned requests, as observed: after their clients left, the scheduler sent their chunks for longer than an abort takes.
-    fn clientless_requests(&self) -> AbandonedRequests {
+    fn observed_abandoned_requests(&self) -> AbandonedRequests {
         let mut abandoned_requests = self.clientless.closed_requests.clone();
         for watched in &self.clientless.watched {
             let Some(request) = self.table.get(watched.ticket) else { continue };
             if let Some(abandoned) = self.find_abandoned(watched, request) {
-                abandoned_requests.add_request(abandoned);
+                abandoned_requests.add_abandoned_request(abandoned);
             }
         }
         abandoned_requests
     }
 
     /// When the scheduler sent the last chunk of a request; `None` if none of its chunks was observed there.
-    fn last_chunk_of_scheduler(&self, request: &Request) -> Option<MonoNs> {
+    fn last_scheduler_chunk_at(&self, request: &Request) -> Option<MonoNs> {
         if !self.hops.any_origin {
             // Without a hop that is known to be the scheduler's, the first one stands for it.
             return Some(request.streams.first()?.last_at);
@@ -247,7 +247,7 @@ impl Ledger {
     /// What the scheduler sent of a watched request after its client had left. `None` if it soon stopped or sent almost nothing, or if
     /// another client may wait for it.
     fn find_abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
-        let last_chunk_at = self.last_chunk_of_scheduler(request)?;
+        let last_chunk_at = self.last_scheduler_chunk_at(request)?;
         // A rid in use twice, or a delivery since, may mean another client.
         let may_have_client = request.is_shared() || request.tokens_delivered > watched.tokens_delivered;
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);
@@ -305,7 +305,7 @@ mod tests {
         let mut path = path(AnswerEnd::ClientLeft, 80);
         // Also after its record is closed.
         for _ in 0..2 {
-            let all = path.ledger().clientless_requests();
+            let all = path.ledger().observed_abandoned_requests();
             assert_eq!((all.requests, all.outputs, all.tokens), (1, 80, Some(80)));
             let one = &all.longest()[0];
             assert_eq!((&*one.rid, one.length_ns(), one.tokens), ("a", 80 * STEP_NS, Some(80)));
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_abort_in_time_and_another_client_are_no_abandoned_requests() {
-        let requests = |path: &Path| path.ledger().clientless_requests().requests;
+        let requests = |path: &Path| path.ledger().observed_abandoned_requests().requests;
         assert_eq!(requests(&path(AnswerEnd::ClientLeft, 40)), 0, "the abort arrived");
         assert_eq!(requests(&path(AnswerEnd::Whole, 80)), 0);
         assert_eq!(requests(&path(AnswerEnd::ServerLeft, 80)), 0);
@@ -357,7 +357,7 @@ mod tests {
             path.now += STEP_NS;
             path.apply(What::Received(Received::new(id)));
             send_further(&mut path, 1..=chunks);
-            let abandoned = path.ledger().clientless_requests();
+            let abandoned = path.ledger().observed_abandoned_requests();
             assert_eq!(abandoned.requests, expected, "{chunks}");
             let ignored = abandoned.longest().iter().filter(|request| request.has_ignored_abort()).count();
             assert_eq!(ignored as u64, expected);
@@ -393,9 +393,9 @@ mod tests {
             let sent = MonoNs(path.now);
             abort(&mut path);
             send_further(&mut path, 6..=40);
-            assert_eq!(path.ledger().clientless_requests().requests, 0, "an abort takes its time");
+            assert_eq!(path.ledger().observed_abandoned_requests().requests, 0, "an abort takes its time");
             send_further(&mut path, 41..=80);
-            let all = path.ledger().clientless_requests();
+            let all = path.ledger().observed_abandoned_requests();
             let one = &all.longest()[0];
             let abort = one.abort.expect("observed");
             assert_eq!((all.requests, one.tokens, one.has_client_left), (1, Some(75), leaves));
@@ -412,9 +412,9 @@ mod tests {
             path.now += 60 * STEP_NS;
             send_further(&mut path, count..=count);
         }
-        assert_eq!(path.ledger().clientless_requests().requests, 0);
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 0);
         send_further(&mut path, 8..=8);
-        assert_eq!(path.ledger().clientless_requests().requests, 1);
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 1);
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         abort(&mut path);
         path.apply(What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new("a", Some(5), None) }));
         send_further(&mut path, 6..=80);
-        let all = path.ledger().clientless_requests();
+        let all = path.ledger().observed_abandoned_requests();
         assert_eq!((all.longest()[0].since.0, all.longest()[0].has_client_left), (sent, true));
     }
 
@@ -434,13 +434,13 @@ mod tests {
         abort(&mut path);
         send_further(&mut path, 6..=80);
         path.deliver(1, Some(6), false);
-        assert_eq!(path.ledger().clientless_requests().requests, 0, "its response goes on");
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 0, "its response goes on");
         let mut path = running();
         abort(&mut path);
         let request = Some(DispatchedRequest::new("a"));
         let id = FrameId::new(HopId(7), 0, 1);
         path.apply(What::Dispatched(Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request }));
         send_further(&mut path, 6..=80);
-        assert_eq!(path.ledger().clientless_requests().requests, 0, "the same rid again");
+        assert_eq!(path.ledger().observed_abandoned_requests().requests, 0, "the same rid again");
     }
 }

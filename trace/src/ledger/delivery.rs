@@ -17,13 +17,14 @@ const TOLERATED_EXTRA_TOKENS: u64 = 8;
 /// Minimum number of deliveries with all tokens so far listed as new. From then on, the consumer is known to add up cumulative counts.
 const MIN_REPEATING_DELIVERIES: u8 = 2;
 
-/// Whether the delivery, which should list only new tokens, repeats those that the client already has (`tokens_before`) and adds new ones.
-fn repeats_all_tokens(delivery: &Delivery<'_>, tokens_before: u64) -> bool {
+/// Whether the delivery, which should list only new tokens, repeats those that the client already has (`delivered_before`) and adds new
+/// ones.
+fn repeats_all_tokens(delivery: &Delivery<'_>, delivered_before: u64) -> bool {
     let Some(end_count) = delivery.completion_tokens.map(u64::from) else { return false };
-    let has_new_tokens = end_count > tokens_before;
+    let has_new_tokens = end_count > delivered_before;
     let listed = u64::from(delivery.tokens);
     let lists_all = listed >= end_count && listed <= end_count + TOLERATED_EXTRA_TOKENS;
-    delivery.mode == Mode::Incremental && tokens_before > 0 && has_new_tokens && lists_all
+    delivery.mode == Mode::Incremental && delivered_before > 0 && has_new_tokens && lists_all
 }
 
 /// By how much a delivery increased a count of its request, and the count since then.
@@ -41,24 +42,25 @@ impl CountGrowth {
 }
 
 impl Totals {
-    /// Adds the tokens that a delivery shows as lost, and the chunks that it shows as merged. `by_delivery`: outcomes that it decided.
-    /// `of_request`: outcomes of all chunks of its request so far, which include these.
+    /// Adds the tokens that a delivery shows as lost, and the chunks that it shows as merged. `outcomes_by_delivery`: outcomes that it
+    /// decided. `outcomes_of_request`: outcomes of all chunks of its request so far, which include these.
     fn record_drops_and_merges(
         &mut self,
         at: MonoNs,
         rid: &str,
         delivery: &Delivery<'_>,
-        by_delivery: OutcomeCounts,
-        of_request: OutcomeCounts,
+        outcomes_by_delivery: OutcomeCounts,
+        outcomes_of_request: OutcomeCounts,
     ) {
-        let lost = CountGrowth { by_delivery: by_delivery.tokens_lost, of_request: of_request.tokens_lost };
+        let lost =
+            CountGrowth { by_delivery: outcomes_by_delivery.tokens_lost, of_request: outcomes_of_request.tokens_lost };
         if lost.by_delivery > 0 {
             if delivery.response == Response::Text {
                 self.tokens.lost_from_text += lost.by_delivery;
             }
             self.drops.record_request(at, rid, lost.of_request, lost.is_first());
         }
-        let merged = CountGrowth { by_delivery: by_delivery.merged, of_request: of_request.merged };
+        let merged = CountGrowth { by_delivery: outcomes_by_delivery.merged, of_request: outcomes_of_request.merged };
         if merged.by_delivery > 0 {
             self.record_merges(at, rid, delivery.mode, merged);
         }
@@ -89,7 +91,7 @@ impl Totals {
         tracker: &mut DeliveryTracker,
         new_tokens: u32,
     ) {
-        let Some(generated) = exceeded_generation(streams, delivery, tracker) else { return };
+        let Some(generated) = generated_tokens_if_exceeded(streams, delivery, tracker) else { return };
         let is_first = !tracker.is_inflated;
         tracker.is_inflated = true;
         let inflation = &mut self.claimed_inflation;
@@ -103,7 +105,7 @@ impl Totals {
 /// Number of tokens that the engine generated for a request, if the consumer of its deliveries provably counts more. The consumer counts
 /// by adding up the deliveries (`claimed_tokens`). `None` if there is no proof.
 #[inline]
-fn exceeded_generation(streams: &[Stream], delivery: &Delivery<'_>, tracker: &DeliveryTracker) -> Option<u64> {
+fn generated_tokens_if_exceeded(streams: &[Stream], delivery: &Delivery<'_>, tracker: &DeliveryTracker) -> Option<u64> {
     // Without a count, or with missed deliveries (`is_incomplete`), it is not known how many tokens the client has.
     let count = delivery.completion_tokens?;
     if tracker.is_incomplete {
@@ -123,8 +125,8 @@ fn exceeded_generation(streams: &[Stream], delivery: &Delivery<'_>, tracker: &De
 }
 
 /// Tokens that the engine generated for a request: the highest count on any hop, or those delivered if more are.
-fn generated_tokens(streams: &[Stream], delivered: u64) -> u64 {
-    let mut generated = delivered;
+fn generated_tokens(streams: &[Stream], delivered_tokens: u64) -> u64 {
+    let mut generated = delivered_tokens;
     for stream in streams {
         generated = generated.max(u64::from(stream.count.highest));
     }
@@ -140,7 +142,7 @@ fn receives_repeated_tokens(streams: &[Stream], tracker: &DeliveryTracker) -> bo
 impl Ledger {
     /// Records when a request reached the server. Of several responses to it, the first counts.
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
-        self.new_connections.record_arrival(arrival);
+        self.new_connections.count_first_request_on_connection(arrival);
         if let Some(request) = self.table.ticket_of(arrival.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             request.details.get_or_insert_default().arrival.get_or_insert(arrival.times);
         }
@@ -160,11 +162,11 @@ impl Ledger {
             return;
         }
         if delivery.is_uncounted() {
-            return self.mark_text_only(at, delivery.rid);
+            return self.mark_text_only_and_unjudge_chunks(at, delivery.rid);
         }
         self.recent_chunks.keep_delivery(at, delivery);
         let mut delivery = *delivery;
-        if self.record_summed_counts(at, delivery.rid, delivery.completion_tokens) {
+        if self.record_claim_of_rid_if_sum(at, delivery.rid, delivery.completion_tokens) {
             // A sum of counts is not a position in the output.
             delivery.completion_tokens = None;
         }
@@ -173,18 +175,18 @@ impl Ledger {
             self.early_deliveries.keep_early_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
-        if self.record_shared_delivery(at, ticket, &delivery) {
+        if self.record_delivery_if_shared(at, ticket, &delivery) {
             return;
         }
         let Some(request) = self.table.get_mut(ticket) else { return };
         request.last_at = request.last_at.max(at);
         // Once per response: those of every token need not be compared with the retries.
         if delivery.finished || request.tokens_delivered == 0 {
-            self.retries.record_response(at, delivery.rid);
+            self.retries.record_response_of_retry(at, delivery.rid);
         }
         // A server that streams text sends its growth, so the next delivery contains the text of a skipped chunk.
         if matches!(delivery.response, Response::Whole | Response::Text) {
-            self.totals.withdraw_prediction(request, &mut self.loss_memory);
+            self.totals.withdraw_predicted_losses(request, &mut self.loss_memory);
         }
         let joined_late = request.streams.first().is_some_and(|stream| !stream.is_whole());
         let tracker = request.tracker.get_or_insert_with(|| {
@@ -218,7 +220,11 @@ impl Ledger {
         let totals = &mut self.totals;
         totals.tokens.delivered += u64::from(result.new_tokens);
         if result.new_tokens > 0 || !result.missed_deliveries {
-            totals.delivered_ids.add_chunk(result.new_tokens, delivery.tokens, tracker.count_after(&delivery));
+            totals.delivered_ids.add_counts_of_chunk(
+                result.new_tokens,
+                delivery.tokens,
+                tracker.count_after(&delivery),
+            );
         }
         request.tokens_delivered = request.tokens_delivered.saturating_add(result.new_tokens);
         if result.missed_deliveries {
@@ -258,7 +264,7 @@ impl Ledger {
             let losses = request.losses.get_or_insert_default();
             losses.chunks += judged.dropped;
             for range in result.lost_ranges {
-                self.loss_memory.keep_range(at, losses, range, &mut self.limits);
+                self.loss_memory.add_lost_range_within_limits(at, losses, range, &mut self.limits);
             }
         }
         totals.record_drops_and_merges(at, &request.rid, &delivery, judged, tracker.outcomes);
@@ -266,16 +272,16 @@ impl Ledger {
         request.has_one_body |= delivery.response == Response::Whole;
         // A receive that is observed later completes the path when the request is closed.
         if is_path_complete {
-            self.ttft.record_request(request, &mut self.limits);
+            self.ttft.record_ttft_of_request(request, &mut self.limits);
         }
         self.record_outcomes(at, ticket, &result.judged);
         if delivery.finished {
-            self.settle_if_finished(ticket, at);
+            self.close_soon_if_all_arrived(ticket, at);
         }
     }
 
     /// Marks the request's response as text only. The number of delivered tokens is then unknown, so its chunks are not judged.
-    pub(super) fn mark_text_only(&mut self, at: MonoNs, rid: &str) {
+    pub(super) fn mark_text_only_and_unjudge_chunks(&mut self, at: MonoNs, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else { return };
         // None of its chunks is judged, so early deliveries do not matter.
@@ -287,18 +293,18 @@ impl Ledger {
         }
         tracker.is_text_only = true;
         // A response that carries text loses no tokens if the task that waits for its chunks skips some, as was predicted.
-        self.totals.withdraw_prediction(request, &mut self.loss_memory);
-        self.totals.tokens.uncounted += self.stop_waiting(at, ticket, UnjudgedCause::TextOnly);
+        self.totals.withdraw_predicted_losses(request, &mut self.loss_memory);
+        self.totals.tokens.uncounted += self.unjudge_tokens_in_flight(at, ticket, UnjudgedCause::TextOnly);
     }
 
     /// Stops waiting for deliveries of the request's chunks in flight, which become unjudged. Returns the number of their tokens.
-    pub(super) fn stop_waiting(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
+    pub(super) fn unjudge_tokens_in_flight(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
         let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
         let Some(tracker) = tracker else { return 0 };
         // All entries leave the tracker below, so none is added to the memory use again.
         tracker.subtract_from_memory_use(&mut self.loss_memory);
         let tokens = tracker.tokens_in_flight();
-        let judged = tracker.stop_waiting(cause);
+        let judged = tracker.unjudge_all_in_flight(cause);
         self.record_outcomes(at, ticket, &judged);
         tokens
     }

@@ -85,14 +85,14 @@ pub(crate) struct DeliveryTracker {
 }
 
 impl DeliveryTracker {
-    /// Creates the tracker of a request. `epoch`: number that changes whenever deliveries may have been missed. `early_count`: count
-    /// reached by a delivery that was reported before the first chunk, if there was one.
-    pub(crate) fn new(epoch: u32, early_count: Option<u32>) -> Self {
+    /// Creates the tracker of a request. `delivery_epoch`: number that changes whenever deliveries may have been missed.
+    /// `early_delivered_count`: count reached by a delivery that was reported before the first chunk, if there was one.
+    pub(crate) fn new(delivery_epoch: u32, early_delivered_count: Option<u32>) -> Self {
         // What the early delivery contained was not observed, so losses cannot be proven.
-        let has_early_delivery = early_count.is_some();
+        let has_early_delivery = early_delivered_count.is_some();
         Self {
-            epoch,
-            delivered_to: early_count.unwrap_or(0),
+            epoch: delivery_epoch,
+            delivered_to: early_delivered_count.unwrap_or(0),
             is_uncertain: has_early_delivery,
             is_incomplete: has_early_delivery,
             ..Self::default()
@@ -101,7 +101,7 @@ impl DeliveryTracker {
 
     /// Sets the hop of the next chunk. A new hop leads to another tokenizer worker, or belongs to another request with the same rid. The
     /// chunks queued here are then not delivered with the next ones, so the next delivery is uncertain.
-    pub(crate) fn set_hop(&mut self, hop: HopId) {
+    pub(crate) fn set_hop_of_next_chunk(&mut self, hop: HopId) {
         let previous_hop = self.last_hop.replace(hop);
         if previous_hop.is_some_and(|previous| previous != hop) {
             self.mark_uncertain();
@@ -131,20 +131,20 @@ impl DeliveryTracker {
     }
 
     /// Stops waiting for deliveries. Returns the chunks in flight, which become unjudged.
-    pub(crate) fn stop_waiting(&mut self, cause: UnjudgedCause) -> JudgedList {
+    pub(crate) fn unjudge_all_in_flight(&mut self, cause: UnjudgedCause) -> JudgedList {
         self.mark_uncertain();
-        self.stop_waiting_until(cause, |_| false)
+        self.unjudge_chunks_before_awaited(cause, |_| false)
     }
 
     /// Stops waiting for the deliveries of chunks before the first one that `is_awaited`. Returns those chunks, which become unjudged.
-    pub(crate) fn stop_waiting_until(
+    pub(crate) fn unjudge_chunks_before_awaited(
         &mut self,
         cause: UnjudgedCause,
         is_awaited: impl Fn(&InFlightEntry) -> bool,
     ) -> JudgedList {
         let mut judged = JudgedList::default();
         while self.in_flight.front().is_some_and(|entry| !is_awaited(entry)) {
-            let Some(entry) = self.pop_entry() else { break };
+            let Some(entry) = self.pop_oldest_entry() else { break };
             judged.push_chunks(entry.as_unjudged(cause));
             self.mark_uncertain();
         }
@@ -188,7 +188,7 @@ impl DeliveryTracker {
 
     /// Records a chunk that was sent, with the ids of its tokens, if kept. It waits in flight for its delivery: in an entry of its own or,
     /// unless `has_own_entry`, in that of the chunk before. Returns it if its outcome is known: its delivery may have been observed before.
-    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], has_own_entry: bool) -> JudgedList {
+    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, token_ids: &[i64], has_own_entry: bool) -> JudgedList {
         let chunk = InFlightEntry { chunks: 1, ..chunk };
         let InFlightEntry { end_count: end, tokens, .. } = chunk;
         self.chunks_entered += 1;
@@ -208,25 +208,26 @@ impl DeliveryTracker {
             return judged;
         }
         self.chunks_in_flight += 1;
-        let entry = InFlightEntry { ids: ids.len() as u32, follows_gap: after_gap, ..chunk };
+        let entry = InFlightEntry { ids: token_ids.len() as u32, follows_gap: after_gap, ..chunk };
         if has_own_entry || self.in_flight.is_empty() {
             self.entries_behind += u32::from(entry.reported_count < end);
-            self.ids.extend(ids);
+            self.ids.extend(token_ids);
             self.in_flight.push_back(entry);
         } else {
-            self.add_to_last_entry(entry, ids);
+            self.add_chunk_to_last_entry(entry, token_ids);
         }
         JudgedList::default()
     }
 
-    /// Adds a chunk to the newest entry in flight, because there is no room for an entry of its own. `ids`: ids of its tokens, if kept.
+    /// Adds a chunk to the newest entry in flight, because there is no room for an entry of its own. `token_ids`: ids of its tokens, if
+    /// kept.
     #[inline]
-    fn add_to_last_entry(&mut self, chunk: InFlightEntry, ids: &[i64]) {
+    fn add_chunk_to_last_entry(&mut self, chunk: InFlightEntry, token_ids: &[i64]) {
         let Some(last) = self.in_flight.back_mut() else { return };
         let continues_ids = last.ids > 0 && last.end_count + chunk.tokens == chunk.end_count;
-        if continues_ids && ids.len() == chunk.tokens as usize {
+        if continues_ids && token_ids.len() == chunk.tokens as usize {
             last.ids += chunk.tokens;
-            self.ids.extend(ids);
+            self.ids.extend(token_ids);
         } else {
             // Without some of its ids, the entry's ids could not be assigned to its tokens.
             self.ids.truncate(self.ids.len() - last.ids as usize);
@@ -254,8 +255,8 @@ impl DeliveryTracker {
         // with the same count whose own delivery was missed.
         let is_ambiguous = self.is_incomplete && self.entries_behind > 0;
         // A delivery may contain unobserved tokens before one of its chunks (`follows_gap`).
-        let to = delivery.completion_tokens.unwrap_or(0);
-        let mut reached = self.in_flight.iter().take_while(|entry| entry.end_count <= to);
+        let to_count = delivery.completion_tokens.unwrap_or(0);
+        let mut reached = self.in_flight.iter().take_while(|entry| entry.end_count <= to_count);
         let has_gap = reached.any(|entry| entry.follows_gap);
         // `is_uncertain`: the delivery before this one matched no chunk.
         self.is_uncertain || has_missed_deliveries || is_ambiguous || has_gap
@@ -265,25 +266,25 @@ impl DeliveryTracker {
     /// deliveries before it may be unobserved.
     fn match_delivery(&mut self, delivery: &Delivery<'_>, proves_no_loss: bool) -> DeliveryResult {
         if delivery.mode == Mode::Cumulative {
-            let to = delivery.completion_tokens.unwrap_or(delivery.tokens);
-            return self.deliver_cumulative(to, delivery.finished);
+            let to_count = delivery.completion_tokens.unwrap_or(delivery.tokens);
+            return self.judge_cumulative_delivery(to_count, delivery.finished);
         }
-        let Some(to) = delivery.completion_tokens else {
-            return self.deliver_without_count(delivery.tokens);
+        let Some(to_count) = delivery.completion_tokens else {
+            return self.judge_delivery_without_count(delivery.tokens);
         };
         // Where chunks of a retracted request report lower counts again, the order of counts does not show which ones are covered.
         let counts_are_behind = self.entries_behind > 0;
         if counts_are_behind {
-            let matched = self.deliver_by_reported_count(delivery, to, proves_no_loss);
-            return matched.unwrap_or_else(|| self.unjudge_up_to(to));
+            let matched = self.judge_delivery_by_reported_count(delivery, to_count, proves_no_loss);
+            return matched.unwrap_or_else(|| self.unjudge_chunks_up_to(to_count));
         }
         // The last event of a response with text shows which text is missing before it, even without new text.
         let shows_what_is_missing = delivery.tokens > 0 || delivery.response == Response::Text;
         if shows_what_is_missing {
-            return self.deliver_incremental(delivery, to, proves_no_loss);
+            return self.judge_incremental_delivery(delivery, to_count, proves_no_loss);
         }
         // An empty delivery carries an empty chunk, which reported the same count.
-        let matched = self.deliver_by_reported_count(delivery, to, proves_no_loss);
+        let matched = self.judge_delivery_by_reported_count(delivery, to_count, proves_no_loss);
         if matched.is_none() {
             // The delivered chunk was not observed, so the next delivery proves no drop either.
             self.is_uncertain = true;
@@ -291,19 +292,19 @@ impl DeliveryTracker {
         matched.unwrap_or_default()
     }
 
-    /// Judges which of the sent chunks a delivery carried, merged or dropped. `epoch` changes whenever deliveries may have been missed.
-    pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
-        let has_missed_deliveries = self.epoch != epoch;
-        self.epoch = epoch;
+    /// Judges which sent chunks a delivery carried, merged or dropped. `delivery_epoch` changes whenever deliveries may have been missed.
+    pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, delivery_epoch: u32) -> DeliveryResult {
+        let has_missed_deliveries = self.epoch != delivery_epoch;
+        self.epoch = delivery_epoch;
         self.is_incomplete |= has_missed_deliveries;
         let proves_no_loss = self.may_follow_unobserved(delivery, has_missed_deliveries);
         // Its value was for this delivery. `match_delivery` sets it again if the next one is uncertain, too.
         self.is_uncertain = false;
         let mut result = self.match_delivery(delivery, proves_no_loss);
         // Chunks that come together by design count as delivered, not as merged.
-        let together_by_design = chunks_together_by_design(delivery);
+        let together_by_design = count_chunks_together_by_design(delivery);
         if together_by_design > 0 {
-            result.judged.mark_merged_delivered(together_by_design);
+            result.judged.mark_first_merged_as_delivered(together_by_design);
         }
         self.add_claimed_tokens(delivery);
         result.missed_deliveries |= has_missed_deliveries;
@@ -321,62 +322,67 @@ impl DeliveryTracker {
         }
     }
 
-    /// Judges a cumulative delivery: it has all tokens up to count `to`, and so covers all in-flight chunks up to there.
-    fn deliver_cumulative(&mut self, to: u32, is_finished: bool) -> DeliveryResult {
+    /// Judges a cumulative delivery: it has all tokens up to count `to_count`, and so covers all in-flight chunks up to there.
+    fn judge_cumulative_delivery(&mut self, to_count: u32, ends_request: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied() {
-            let is_covered = entry.end_count <= to;
+            let is_covered = entry.end_count <= to_count;
             // An empty chunk at the end of the delivery may have a delivery of its own.
-            if !is_covered || entry.may_be_delivered_later(to, has_carrier, is_finished) {
+            if !is_covered || entry.may_be_delivered_later(to_count, has_carrier, ends_request) {
                 break;
             }
-            self.pop_entry();
-            entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            self.pop_oldest_entry();
+            entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
         // If the first chunks were missed, so may be earlier deliveries, with an unknown part of these tokens: none counts as new.
         let may_have_missed_deliveries = self.is_incomplete && !self.has_begun;
         let max_new_tokens = if may_have_missed_deliveries { 0 } else { u32::MAX };
         DeliveryResult {
             judged,
-            new_tokens: self.advance_to(to, max_new_tokens),
+            new_tokens: self.advance_delivered_count(to_count, max_new_tokens),
             missed_deliveries: may_have_missed_deliveries,
             ..DeliveryResult::default()
         }
     }
 
-    /// Judges an incremental delivery: it has the last `delivery.tokens` tokens up to count `to`. Earlier tokens in flight (sent and not
-    /// delivered) are lost, unless it `proves_no_loss`.
-    fn deliver_incremental(&mut self, delivery: &Delivery<'_>, to: u32, proves_no_loss: bool) -> DeliveryResult {
-        let from = self.start_of_delivery(to, delivery.tokens);
-        if self.has_imprecise_gap_before(from, to) {
-            return self.deliver_imprecise(delivery, to, proves_no_loss);
+    /// Judges an incremental delivery: it has the last `delivery.tokens` tokens up to count `to_count`. Earlier tokens in flight (sent and
+    /// not delivered) are lost, unless it `proves_no_loss`.
+    fn judge_incremental_delivery(
+        &mut self,
+        delivery: &Delivery<'_>,
+        to_count: u32,
+        proves_no_loss: bool,
+    ) -> DeliveryResult {
+        let from_count = self.start_count_of_delivery(to_count, delivery.tokens);
+        if self.has_imprecise_gap_before(from_count, to_count) {
+            return self.judge_imprecise_delivery(delivery, to_count, proves_no_loss);
         }
-        // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
+        // No entry ends at `to_count`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
         // the start of the delivery.
-        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
+        let misses_end = self.last_covered_end(to_count).is_some_and(|end| end < to_count);
         let proves_no_loss = proves_no_loss || misses_end;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut carried_tokens = 0_u32;
         let mut lost_ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
-            let is_covered = entry.end_count <= to;
+            let is_covered = entry.end_count <= to_count;
             // An empty chunk at the end of the delivery may have a delivery of its own.
-            if !is_covered || entry.may_be_delivered_later(to, has_carrier, delivery.finished) {
+            if !is_covered || entry.may_be_delivered_later(to_count, has_carrier, delivery.finished) {
                 break;
             }
-            self.pop_entry();
+            self.pop_oldest_entry();
             let first_undelivered = entry.start_count().max(self.delivered_to);
             // An empty chunk has nothing to lose, so it counts as carried.
-            let is_carried = entry.tokens == 0 || first_undelivered >= from;
+            let is_carried = entry.tokens == 0 || first_undelivered >= from_count;
             if is_carried {
                 carried_tokens = entry.tokens.saturating_add(carried_tokens);
-                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+                entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
-            let undelivered = entry.end_count.min(from).saturating_sub(first_undelivered);
-            let skipped = judge_skipped_entry(&entry, from, undelivered, proves_no_loss);
+            let undelivered = entry.end_count.min(from_count).saturating_sub(first_undelivered);
+            let skipped = judge_skipped_entry(&entry, from_count, undelivered, proves_no_loss);
             judged.push_chunks(skipped);
             if skipped.tokens_lost > 0 {
                 let lost_to = first_undelivered + skipped.tokens_lost;
@@ -388,22 +394,22 @@ impl DeliveryTracker {
         DeliveryResult {
             judged,
             lost_ranges,
-            new_tokens: self.advance_to(to, delivery.tokens),
+            new_tokens: self.advance_delivered_count(to_count, delivery.tokens),
             ..DeliveryResult::default()
         }
     }
 
-    /// End of the last in-flight chunk that a delivery up to `to` may contain.
-    fn last_covered_end(&self, to: u32) -> Option<u32> {
-        self.in_flight.iter().map(|entry| entry.end_count).rfind(|&end| end <= to)
+    /// End of the last in-flight chunk that a delivery up to `to_count` may contain.
+    fn last_covered_end(&self, to_count: u32) -> Option<u32> {
+        self.in_flight.iter().map(|entry| entry.end_count).rfind(|&end| end <= to_count)
     }
 
-    /// Count at which a delivery of `tokens` tokens begins that ends at count `to`. Tokens lost on the wire in between are not part of it,
-    /// so it begins earlier by their number.
-    fn start_of_delivery(&self, to: u32, tokens: u32) -> u32 {
-        let mut start = to.saturating_sub(tokens);
+    /// Count at which a delivery of `delivered_tokens` tokens begins that ends at count `to_count`. Tokens lost on the wire in between are
+    /// not part of it, so it begins earlier by their number.
+    fn start_count_of_delivery(&self, to_count: u32, delivered_tokens: u32) -> u32 {
+        let mut start = to_count.saturating_sub(delivered_tokens);
         // Backwards from the last entry that the delivery covers.
-        for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to) {
+        for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to_count) {
             // The entry's missing tokens lie before its own ones. A delivery that begins before its own ones reaches over them.
             if start < entry.start_count() {
                 start = start.saturating_sub(entry.missing_tokens);
@@ -412,9 +418,9 @@ impl DeliveryTracker {
         start
     }
 
-    /// Finds the last chunk in a delivery by its reported count, `to`. The number of delivered tokens shows whether the delivery contains
-    /// all chunks up to that one or that one alone. `None` if no chunk matches.
-    fn find_last_carrier(&self, delivery: &Delivery<'_>, to: u32) -> Option<LastCarrier> {
+    /// Finds the last chunk in a delivery by its reported count, `to_count`. The number of delivered tokens shows whether the delivery
+    /// contains all chunks up to that one or that one alone. `None` if no chunk matches.
+    fn find_last_carrier(&self, delivery: &Delivery<'_>, to_count: u32) -> Option<LastCarrier> {
         // Tokens of the oldest entry in flight and of all after it, up to the present one.
         let mut tokens_so_far = 0_u32;
         let mut last_carrier: Option<LastCarrier> = None;
@@ -422,7 +428,7 @@ impl DeliveryTracker {
             tokens_so_far = tokens_so_far.saturating_add(entry.tokens);
             let carries_all = tokens_so_far == delivery.tokens;
             let carries_this_alone = entry.tokens == delivery.tokens;
-            let is_match = entry.reported_count == to && (carries_all || carries_this_alone);
+            let is_match = entry.reported_count == to_count && (carries_all || carries_this_alone);
             // Several chunks may report the same count. A delivery that ends the request has the last of them.
             if is_match && (last_carrier.is_none() || delivery.finished) {
                 last_carrier = Some(LastCarrier { index, carries_all });
@@ -431,34 +437,34 @@ impl DeliveryTracker {
         last_carrier
     }
 
-    /// Judges a delivery by its reported count `to`: it ends with the sent chunk that reported the same count. If it contains that chunk
-    /// alone, the earlier ones are dropped, unless it `proves_no_loss`. `None` if no chunk matches.
-    fn deliver_by_reported_count(
+    /// Judges a delivery by its reported count `to_count`: it ends with the sent chunk that reported the same count. If it contains that
+    /// chunk alone, the earlier ones are dropped, unless it `proves_no_loss`. `None` if no chunk matches.
+    fn judge_delivery_by_reported_count(
         &mut self,
         delivery: &Delivery<'_>,
-        to: u32,
+        to_count: u32,
         proves_no_loss: bool,
     ) -> Option<DeliveryResult> {
-        let last = self.find_last_carrier(delivery, to)?;
+        let last = self.find_last_carrier(delivery, to_count)?;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut new_tokens = 0_u32;
         let mut lost_ranges = Vec::new();
         // Asked before entries are removed.
-        let doubt = self.doubt_of_drops(last, proves_no_loss);
+        let doubt = self.doubt_about_drops_before(last, proves_no_loss);
         for index in 0..=last.index {
-            let Some(entry) = self.pop_entry() else { break };
+            let Some(entry) = self.pop_oldest_entry() else { break };
             let delivered_before = self.delivered_to;
             self.delivered_to = delivered_before.max(entry.end_count);
             // An entry without tokens loses none, so it counts as carried, too.
             let is_carried = last.carries_all || index == last.index || entry.tokens == 0;
             if is_carried {
-                entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
+                entry.push_judged_as_carried(delivered_before, &mut judged, &mut has_carrier);
                 new_tokens = entry.tokens.saturating_add(new_tokens);
             } else if let Some(cause) = doubt {
                 judged.push_chunks(entry.as_unjudged(cause));
             } else {
-                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.tokens));
+                judged.push_chunks(entry.judged_with_outcome(ChunkOutcome::Dropped, entry.tokens));
                 lost_ranges.push(self.lost_range(&entry, entry.start_count(), entry.end_count));
             }
         }
@@ -467,7 +473,7 @@ impl DeliveryTracker {
     }
 
     /// Why it is unknown whether chunks before `last`, the end of a delivery, were dropped; `None` if it is known.
-    fn doubt_of_drops(&self, last: LastCarrier, proves_no_loss: bool) -> Option<UnjudgedCause> {
+    fn doubt_about_drops_before(&self, last: LastCarrier, proves_no_loss: bool) -> Option<UnjudgedCause> {
         if proves_no_loss {
             return Some(UnjudgedCause::MissedObservations);
         }
@@ -476,54 +482,55 @@ impl DeliveryTracker {
         has_imprecise.then_some(UnjudgedCause::Ambiguous)
     }
 
-    /// Makes the chunks in flight unjudged that a delivery up to count `to` may have covered. Called if the delivery matches no chunk of a
-    /// retracted request, which reports lower counts again while it recomputes. The send of a chunk was then not observed.
-    fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
+    /// Makes the chunks in flight unjudged that a delivery up to count `to_count` may have covered. Called if the delivery matches no chunk
+    /// of a retracted request, which reports lower counts again while it recomputes. The send of a chunk was then not observed.
+    fn unjudge_chunks_up_to(&mut self, to_count: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
-        let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);
+        let last_covered =
+            self.in_flight.iter().rposition(|entry| entry.reported_count == to_count || entry.end_count <= to_count);
         let covered = last_covered.map_or(0, |index| index + 1);
         for _ in 0..covered {
-            let Some(entry) = self.pop_entry() else { break };
+            let Some(entry) = self.pop_oldest_entry() else { break };
             judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
         }
         self.is_uncertain = true;
         DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
-    /// Judges a delivery of `tokens` tokens without a count: it covers the oldest chunks in flight that have so many. It proves no loss.
-    fn deliver_without_count(&mut self, tokens: u32) -> DeliveryResult {
+    /// Judges a delivery without a count: it covers the oldest chunks in flight with `delivered_tokens` tokens. It proves no loss.
+    fn judge_delivery_without_count(&mut self, delivered_tokens: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut covered = 0_u32;
-        let mut to = self.delivered_to;
+        let mut to_count = self.delivered_to;
         while let Some(entry) = self.in_flight.front().copied() {
-            let remaining = tokens - covered;
+            let remaining = delivered_tokens - covered;
             // An entry that does not fit whole stays in flight.
             let is_within_delivery = remaining > 0 && entry.tokens <= remaining;
             if !is_within_delivery {
                 break;
             }
-            self.pop_entry();
+            self.pop_oldest_entry();
             covered += entry.tokens;
-            to = entry.end_count;
-            entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            to_count = entry.end_count;
+            entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
         // Returns the number of new tokens, which is `covered`.
-        self.advance_to(to, covered);
+        self.advance_delivered_count(to_count, covered);
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }
 
-    /// Raises the count delivered so far to `to`, and marks the request's deliveries as begun. Returns the number of new tokens, `max_new`
-    /// at most.
-    fn advance_to(&mut self, to: u32, max_new: u32) -> u32 {
-        let new_tokens = to.saturating_sub(self.delivered_to).min(max_new);
-        self.delivered_to = self.delivered_to.max(to);
+    /// Raises the count delivered so far to `to_count`, and marks the request's deliveries as begun. Returns the number of new tokens,
+    /// `max_new_tokens` at most.
+    fn advance_delivered_count(&mut self, to_count: u32, max_new_tokens: u32) -> u32 {
+        let new_tokens = to_count.saturating_sub(self.delivered_to).min(max_new_tokens);
+        self.delivered_to = self.delivered_to.max(to_count);
         self.has_begun = true;
         new_tokens
     }
 
     /// Removes and returns the oldest entry, and keeps its token ids in `removed_ids`.
-    fn pop_entry(&mut self) -> Option<InFlightEntry> {
+    fn pop_oldest_entry(&mut self) -> Option<InFlightEntry> {
         let entry = self.in_flight.pop_front()?;
         self.chunks_in_flight -= u64::from(entry.chunks);
         self.entries_behind -= u32::from(entry.reported_count < entry.end_count);
@@ -533,17 +540,17 @@ impl DeliveryTracker {
         Some(entry)
     }
 
-    /// The lost tokens of `entry` after count `from` up to count `to`, with their ids if kept. The entry must be the most recently removed
-    /// one, whose ids are in `removed_ids`.
-    fn lost_range(&self, entry: &InFlightEntry, from: u32, to: u32) -> LostRange {
-        // The entry's ids begin after count `end_count - tokens`. Those up to count `from` are not lost.
-        let first_lost_id = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
-        let lost_tokens = (to - from) as usize;
+    /// The lost tokens of `entry` after count `from_count` up to count `to_count`, with their ids if kept. The entry must be the most
+    /// recently removed one, whose ids are in `removed_ids`.
+    fn lost_range(&self, entry: &InFlightEntry, from_count: u32, to_count: u32) -> LostRange {
+        // The entry's ids begin after count `end_count - tokens`. Those up to count `from_count` are not lost.
+        let first_lost_id = (from_count as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
+        let lost_tokens = (to_count - from_count) as usize;
         // `None` if the entry did not keep its ids.
         let lost_ids = self.removed_ids.get(first_lost_id..first_lost_id + lost_tokens);
         LostRange {
             // Positions count from 1.
-            tokens: [from + 1, to],
+            tokens: [from_count + 1, to_count],
             // In an entry of several chunks, it is unknown which of them are lost.
             chunks: (entry.chunks == 1).then_some([entry.first_number; 2]),
             ids: lost_ids.unwrap_or_default().to_vec(),
@@ -551,11 +558,16 @@ impl DeliveryTracker {
     }
 }
 
-/// Judges an entry of sent chunks with `undelivered` tokens before count `from`, at which a delivery begins. These tokens are lost,
-/// because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has several chunks, it may be
+/// Judges an entry of sent chunks with `undelivered_tokens` tokens before count `from_count`, at which a delivery begins. These tokens are
+/// lost, because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has several chunks, it may be
 /// unknown which of them lost tokens.
 #[inline]
-fn judge_skipped_entry(entry: &InFlightEntry, from: u32, undelivered: u32, proves_no_loss: bool) -> JudgedChunks {
+fn judge_skipped_entry(
+    entry: &InFlightEntry,
+    from_count: u32,
+    undelivered_tokens: u32,
+    proves_no_loss: bool,
+) -> JudgedChunks {
     if proves_no_loss {
         return entry.as_unjudged(UnjudgedCause::MissedObservations);
     }
@@ -564,17 +576,17 @@ fn judge_skipped_entry(entry: &InFlightEntry, from: u32, undelivered: u32, prove
         // The wire lost tokens between its chunks, too, so not even the positions of the undelivered ones are known.
         return entry.as_unjudged(UnjudgedCause::Ambiguous);
     }
-    let is_partly_delivered = entry.end_count > from;
+    let is_partly_delivered = entry.end_count > from_count;
     let outcome = if has_several_chunks && is_partly_delivered {
         ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)
     } else {
         ChunkOutcome::Dropped
     };
-    entry.with_outcome(outcome, undelivered)
+    entry.judged_with_outcome(outcome, undelivered_tokens)
 }
 
 /// Number of chunks in a delivery that come together with another chunk by design, and so do not count as merged.
-fn chunks_together_by_design(delivery: &Delivery<'_>) -> u64 {
+fn count_chunks_together_by_design(delivery: &Delivery<'_>) -> u64 {
     match delivery.response {
         // All: a response that does not stream delivers once.
         Response::Whole => u64::MAX,

@@ -164,23 +164,23 @@ struct LastMessage {
 }
 
 impl DispatchedRequests {
-    /// Adds a request that the message `frame` sent to the scheduler. Returns whether the oldest one was evicted because `max` are waiting.
-    /// `missed_before`: a number that changes whenever a message is missed, and with it perhaps the request's first chunk.
-    fn add_request(
+    /// Adds a request that the message `frame` sent to the scheduler. Returns whether the oldest one was evicted because `max_waiting` are
+    /// waiting. `missed_before`: a number that changes whenever a message is missed, and with it perhaps the request's first chunk.
+    fn add_waiting_request_and_check_eviction(
         &mut self,
         at: MonoNs,
         frame: FrameId,
         request: &DispatchedRequest<'_>,
         missed_before: u64,
-        max: usize,
+        max_waiting: usize,
     ) -> bool {
         // A maximum of 0 counts as 1, so that there is room for this request.
-        let max = max.max(1);
+        let max_waiting = max_waiting.max(1);
         // A reused rid belongs to the latest request.
         let is_ambiguous = self.remove(request.rid).is_some();
-        let has_evicted = self.evict_to_make_room(max);
+        let has_evicted = self.evict_to_make_room(max_waiting);
         let received = self.early_receive(frame);
-        let number = self.take_number();
+        let number = self.take_request_number();
         let rid: Arc<str> = request.rid.into();
         let times = RequestDispatch {
             sent: at,
@@ -204,15 +204,15 @@ impl DispatchedRequests {
         };
         self.waiting.insert(number, waiting);
         if received.is_none() {
-            self.await_receive(frame, number, max);
+            self.await_receive_of_request(frame, number, max_waiting);
         }
         has_evicted
     }
 
-    /// Evicts the oldest requests until fewer than `max` are waiting. Returns whether so many were.
-    fn evict_to_make_room(&mut self, max: usize) -> bool {
-        let is_full = self.by_rid.len() >= max;
-        while self.by_rid.len() >= max {
+    /// Evicts the oldest requests until fewer than `max_waiting` are waiting. Returns whether that many were.
+    fn evict_to_make_room(&mut self, max_waiting: usize) -> bool {
+        let is_full = self.by_rid.len() >= max_waiting;
+        while self.by_rid.len() >= max_waiting {
             let was_removed = self.remove_oldest();
             if !was_removed {
                 break;
@@ -222,13 +222,13 @@ impl DispatchedRequests {
     }
 
     /// Remembers which message has the request with this number until its receive.
-    fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
+    fn await_receive_of_request(&mut self, frame: FrameId, request_number: u64, max_unreceived: usize) {
         // An observed receive removes its entry. So many entries mean that receives are not observed, and none of them is of use.
-        let max = max.max(1);
-        if self.unreceived.len() >= max {
+        let max_unreceived = max_unreceived.max(1);
+        if self.unreceived.len() >= max_unreceived {
             self.unreceived.clear();
         }
-        self.unreceived.entry(frame).or_default().push(number);
+        self.unreceived.entry(frame).or_default().push(request_number);
     }
 
     /// The hop on which the waiting request with this id was sent last.
@@ -239,25 +239,25 @@ impl DispatchedRequests {
 
     /// Records that a process between the tokenizer and the scheduler sends a waiting request again. It was dispatched before, and is not
     /// received yet.
-    fn record_forwarded(&mut self, at: MonoNs, frame: FrameId, rid: &str, max: usize) {
+    fn record_forwarded_request(&mut self, at: MonoNs, new_frame: FrameId, rid: &str, max_unreceived: usize) {
         let Some(&number_before) = self.by_rid.get(rid) else { return };
         let Some(mut forwarded) = self.waiting.remove(&number_before) else { return };
         // The receive of the new message may have been observed before its send.
-        let received = self.early_receive(frame);
+        let received = self.early_receive(new_frame);
         // From now on, only the receive of the new message matters.
         self.unreceived.remove(&forwarded.message);
         let hop = forwarded.message.hop;
         forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
         // Any later request overtook it on the hop before, not on the new one.
         forwarded.overtaken = None;
-        forwarded.message = frame;
+        forwarded.message = new_frame;
         forwarded.times.received = received;
         // Numbers are in the order in which the scheduler gets the requests, and it gets this one only now.
-        let number = self.take_number();
+        let number = self.take_request_number();
         self.by_rid.insert(Arc::clone(&forwarded.rid), number);
         self.waiting.insert(number, forwarded);
         if received.is_none() {
-            self.await_receive(frame, number, max);
+            self.await_receive_of_request(new_frame, number, max_unreceived);
         }
     }
 
@@ -273,7 +273,7 @@ impl DispatchedRequests {
     }
 
     /// Records the receive of a message to the scheduler, in the requests that it dispatched or aborts.
-    pub(super) fn record_received(&mut self, at: MonoNs, frame: FrameId) {
+    pub(super) fn record_receive_of_message(&mut self, at: MonoNs, frame: FrameId) {
         let Some(numbers) = self.unreceived.remove(&frame) else { return };
         for number in numbers {
             let Some(waiting) = self.waiting.get_mut(&number) else { continue };
@@ -293,7 +293,7 @@ impl DispatchedRequests {
 
     /// Records a frame with output of the engine. The time since the last one counts as busy time, but of a long pause only
     /// [`MAX_PAUSE_NS`]. A long pause does not count as time with output.
-    pub(super) fn record_output(&mut self, at: MonoNs) {
+    pub(super) fn record_output_frame(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));
         self.busy_ns += pause_ns.min(MAX_PAUSE_NS);
@@ -303,7 +303,7 @@ impl DispatchedRequests {
     }
 
     /// Records that the scheduler answered the health check with this id while it ran nothing else.
-    pub(super) fn record_idle_check(&mut self, rid: &str) {
+    pub(super) fn record_idle_health_check(&mut self, rid: &str) {
         if let Some(check) = self.health_check
             && check.rid_hash == hash_rid(rid)
         {
@@ -312,38 +312,38 @@ impl DispatchedRequests {
         }
     }
 
-    /// The engine's load and output while the request `answered` waited for its first chunk, which has come now.
-    pub(super) fn dispatch_wait(&self, answered: &WaitingRequest) -> DispatchWait {
+    /// The engine's load and output while the request `answered_request` waited for its first chunk, which has come now.
+    pub(super) fn dispatch_wait(&self, answered_request: &WaitingRequest) -> DispatchWait {
         // The request itself has been removed, and aborted ones do not wait for output.
         let waiting = self.by_rid.len() - self.aborted;
         DispatchWait {
-            hop: answered.slowest_hop(),
+            hop: answered_request.slowest_hop(),
             load: EngineLoad { running: self.running, waiting: waiting as u64 },
-            output_ns: self.output_ns - answered.output_before_ns,
-            is_ambiguous: answered.is_ambiguous,
+            output_ns: self.output_ns - answered_request.output_before_ns,
+            is_ambiguous: answered_request.is_ambiguous,
         }
     }
 
     /// Removes the request with this id, whose first chunk was observed. Marks the requests that were sent before it on its hop (channel
     /// to the scheduler) as overtaken. `None` if its dispatch was not observed.
-    pub(super) fn remove_answered(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
+    pub(super) fn remove_answered_and_mark_overtaken(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
         // Called for every new request. Without a watched tokenizer, no dispatch is observed.
         if self.by_rid.is_empty() {
             return None;
         }
         let number = *self.by_rid.get(rid)?;
         let answered = self.remove(rid)?;
-        self.count_answered(at, answered.message.hop, number, answered.times.sent);
+        self.count_answered_and_mark_overtaken(at, answered.message.hop, number, answered.times.sent);
         if let Some(forwarding) = answered.forwarding {
             // It also waited on the hop to the process that forwarded it, with another number.
-            self.count_answered(at, forwarding.hop, forwarding.number, answered.times.sent);
+            self.count_answered_and_mark_overtaken(at, forwarding.hop, forwarding.number, answered.times.sent);
         }
         Some(answered)
     }
 
     /// Counts the request with this number as answered on the hop (channel to the scheduler). Marks waiting requests with lower numbers
     /// there as overtaken.
-    fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
+    fn count_answered_and_mark_overtaken(&mut self, at: MonoNs, hop: HopId, request_number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
         answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
@@ -352,15 +352,15 @@ impl DispatchedRequests {
         answered_on_hop.count += 1;
         // A waiting request is marked by the first later one that has a chunk, so those below the highest such number are marked already.
         let marked_below = answered_on_hop.overtaken_below;
-        if number > marked_below {
-            answered_on_hop.overtaken_below = number;
-            self.mark_overtaken(hop, marked_below..number, progress);
+        if request_number > marked_below {
+            answered_on_hop.overtaken_below = request_number;
+            self.mark_overtaken(hop, marked_below..request_number, progress);
         }
     }
 
     /// Marks the waiting requests of the hop with these numbers as overtaken, at this progress of the engine.
-    fn mark_overtaken(&mut self, hop: HopId, numbers: Range<u64>, progress: OutputProgress) {
-        for (_, waiting) in self.waiting.range_mut(numbers) {
+    fn mark_overtaken(&mut self, hop: HopId, request_numbers: Range<u64>, progress: OutputProgress) {
+        for (_, waiting) in self.waiting.range_mut(request_numbers) {
             if waiting.message.hop == hop {
                 waiting.overtaken.get_or_insert(progress);
             }
@@ -368,7 +368,7 @@ impl DispatchedRequests {
     }
 
     /// Number of a request that is sent now. Numbers are in the order in which the scheduler gets the requests.
-    fn take_number(&mut self) -> u64 {
+    fn take_request_number(&mut self) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
         number
@@ -387,27 +387,27 @@ impl DispatchedRequests {
         let matching = self.waiting.iter().filter(|(_, waiting)| waiting.rid.starts_with(prefix));
         let numbers: Vec<u64> = matching.map(|(number, _)| *number).collect();
         for number in numbers {
-            self.mark_number_aborted(number, message);
+            self.mark_request_number_aborted(number, message);
         }
     }
 
     /// Marks the request with this id as aborted. Returns whether there is one.
-    fn mark_aborted(&mut self, rid: &str, message: AbortMessage) -> bool {
+    fn mark_rid_aborted_if_waiting(&mut self, rid: &str, message: AbortMessage) -> bool {
         let Some(&number) = self.by_rid.get(rid) else { return false };
-        self.mark_number_aborted(number, message);
+        self.mark_request_number_aborted(number, message);
         true
     }
 
     /// Marks the request with this number as aborted by this message.
-    fn mark_number_aborted(&mut self, number: u64, message: AbortMessage) {
-        let Some(waiting) = self.waiting.get_mut(&number) else { return };
+    fn mark_request_number_aborted(&mut self, request_number: u64, message: AbortMessage) {
+        let Some(waiting) = self.waiting.get_mut(&request_number) else { return };
         let previous = waiting.abort.replace(message);
         // A second abort of the request replaces the first, but counts once.
         if previous.is_none() {
             self.aborted += 1;
         }
         if message.abort.received.is_none() {
-            self.unreceived.entry(message.id).or_default().push(number);
+            self.unreceived.entry(message.id).or_default().push(request_number);
         }
     }
 
@@ -417,10 +417,10 @@ impl DispatchedRequests {
         waiting.is_some_and(|waiting| waiting.abort.is_some())
     }
 
-    /// Removes requests that wait for their first chunk since before `until`: such a chunk will not be recognised any more.
-    pub(super) fn drop_older_than(&mut self, until: MonoNs) {
+    /// Removes requests that wait for their first chunk since before `oldest_allowed`: such a chunk will not be recognised any more.
+    pub(super) fn drop_requests_sent_before(&mut self, oldest_allowed: MonoNs) {
         while let Some(oldest) = self.waiting.values().next() {
-            if oldest.times.sent >= until {
+            if oldest.times.sent >= oldest_allowed {
                 break;
             }
             let was_removed = self.remove_oldest();
@@ -456,7 +456,7 @@ impl Ledger {
     pub(super) fn record_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) {
         // The message itself counts once, with its first request.
         if dispatch.index == 0 {
-            let has_room = self.record_dispatch_message(at, dispatch);
+            let has_room = self.record_dispatch_message_if_room(at, dispatch);
             if !has_room {
                 return;
             }
@@ -480,7 +480,7 @@ impl Ledger {
         }
         match dispatch.kind {
             DispatchKind::Requests if self.is_forwarded(dispatch.id.hop, request.rid) => {
-                self.dispatched.record_forwarded(at, dispatch.id, request.rid, self.limits.dispatched_requests);
+                self.dispatched.record_forwarded_request(at, dispatch.id, request.rid, self.limits.dispatched_requests);
             }
             DispatchKind::Requests => self.record_dispatched_request(at, dispatch.id, &request),
             DispatchKind::Aborts => self.record_dispatched_abort(at, dispatch.id, request.rid),
@@ -489,8 +489,8 @@ impl Ledger {
     }
 
     /// Records the send of a message to the scheduler, without its content. Returns false at the limit of hops.
-    fn record_dispatch_message(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) -> bool {
-        let Some(hop_index) = self.register_frame(at, dispatch.id) else { return false };
+    fn record_dispatch_message_if_room(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) -> bool {
+        let Some(hop_index) = self.register_frame_returning_hop_index(at, dispatch.id) else { return false };
         let hop = &mut self.hops.all[hop_index];
         hop.counts.bytes += super::capped(dispatch.bytes);
         // The receive by a process that forwards requests is not that of the scheduler.
@@ -514,7 +514,13 @@ impl Ledger {
         // With a rid in use, a chunk does not show whose it is.
         let is_in_use = self.table.ticket_of(request.rid).is_some();
         let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
-        let has_evicted = self.dispatched.add_request(at, frame, request, missed, self.limits.dispatched_requests);
+        let has_evicted = self.dispatched.add_waiting_request_and_check_eviction(
+            at,
+            frame,
+            request,
+            missed,
+            self.limits.dispatched_requests,
+        );
         if has_evicted {
             self.limits.count_reached("dispatched_requests");
         }
@@ -533,8 +539,8 @@ impl Ledger {
         let abort = RequestAbort { sent: sent_before.unwrap_or(at), received };
         let message = AbortMessage { id: frame, abort };
         // Both are asked: a retry with the rid of a finished request may be waiting.
-        let is_waiting = self.dispatched.mark_aborted(rid, message);
-        let is_known = self.record_abort_of_live(rid, frame, abort) || is_waiting;
+        let is_waiting = self.dispatched.mark_rid_aborted_if_waiting(rid, message);
+        let is_known = self.record_abort_if_known(rid, frame, abort) || is_waiting;
         // An engine may end all requests whose ids begin with that of the abort, so such an id need not be that of a request.
         if !is_known && self.engine.facts().aborts_by_prefix() {
             self.dispatched.mark_aborted_with_prefix(rid, message);
@@ -554,7 +560,7 @@ impl Ledger {
     /// Whether the sender of this hop forwards the request with this id, which it received on another hop. A second attempt with the id is
     /// sent on a hop that begins where the first one did.
     fn is_forwarded(&self, hop: HopId, rid: &str) -> bool {
-        self.dispatched.last_hop_of(rid).is_some_and(|before| self.hops.is_followed_by(before, hop))
+        self.dispatched.last_hop_of(rid).is_some_and(|before| self.hops.is_first_hop_followed_by_second(before, hop))
     }
 
     /// Requests that were sent to the scheduler, were not aborted, and of which no chunk was observed.

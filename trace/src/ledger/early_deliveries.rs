@@ -52,7 +52,7 @@ impl EarlyDeliveries {
 
     /// Count reached by early deliveries of a request whose first chunk was sent at `first_sent`. `None` if there was none; 0 if it is
     /// unknown whether there was one, so that the request proves no loss.
-    pub(super) fn count_reached(&self, rid: &str, first_sent: MonoNs) -> Option<u32> {
+    pub(super) fn early_delivered_count(&self, rid: &str, first_sent: MonoNs) -> Option<u32> {
         let kept_count = self.highest_kept_count(rid, first_sent);
         if kept_count.is_some() {
             return kept_count;
@@ -86,7 +86,7 @@ pub(super) fn hash_rid(rid: &str) -> u64 {
 
 impl Ledger {
     /// Counts a health check of the server, unless it was seen recently. Health checks are never judged.
-    pub(super) fn count_health_check(&mut self, rid: &str) {
+    pub(super) fn count_health_check_if_new(&mut self, rid: &str) {
         let rid_hash = hash_rid(rid);
         if !self.health_checks.contains(&rid_hash) {
             // A health check may have several chunks and log lines with one rid.
@@ -104,9 +104,9 @@ mod tests {
     fn a_delivery_before_the_first_send_belongs_to_the_earlier_request() {
         let mut early = EarlyDeliveries::default();
         early.keep_early_delivery("a", MonoNs(20), 3);
-        assert_eq!(early.count_reached("a", MonoNs(10)), Some(3));
-        assert_eq!(early.count_reached("a", MonoNs(21)), None, "belongs to the previous request with the rid");
-        assert_eq!(early.count_reached("b", MonoNs(10)), None);
+        assert_eq!(early.early_delivered_count("a", MonoNs(10)), Some(3));
+        assert_eq!(early.early_delivered_count("a", MonoNs(21)), None, "belongs to the previous request with the rid");
+        assert_eq!(early.early_delivered_count("b", MonoNs(10)), None);
     }
 
     #[test]
@@ -115,8 +115,8 @@ mod tests {
         for at in 0..=MAX_EARLY_DELIVERIES as u64 {
             early.keep_early_delivery("a", MonoNs(at), 1);
         }
-        assert_eq!(early.count_reached("b", MonoNs(0)), Some(0), "its delivery may have been the evicted one");
-        assert_eq!(early.count_reached("b", MonoNs(1)), None);
+        assert_eq!(early.early_delivered_count("b", MonoNs(0)), Some(0), "its delivery may have been the evicted one");
+        assert_eq!(early.early_delivered_count("b", MonoNs(1)), None);
         early.keep_early_delivery("c", MonoNs(2 * MAX_DELAY_NS), 1);
         assert_eq!(early.deliveries.len(), 1);
     }

@@ -159,38 +159,39 @@ impl EngineSilences {
         self.last_control = self.last_control.max(Some(at));
     }
 
-    /// Records a frame sent at `at`. A relay may write it later, until `end`. Returns the end of the frames before it, if the time since
-    /// then is long.
-    fn record_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
-        let newest_end = self.last_frame.map_or(end, |last| last.max(end));
+    /// Records a frame sent at `sent_at`. A relay may write it later, until `written_at`. Returns the end of the frames before it, if the
+    /// time since then is long.
+    fn record_frame_and_find_silence_start(&mut self, sent_at: MonoNs, written_at: MonoNs) -> Option<MonoNs> {
+        let newest_end = self.last_frame.map_or(written_at, |last| last.max(written_at));
         // Before the first frame, there is no silence.
         let previous_end = self.last_frame.replace(newest_end)?;
-        (at.since(previous_end) >= MIN_SILENCE_NS).then_some(previous_end)
+        (sent_at.since(previous_end) >= MIN_SILENCE_NS).then_some(previous_end)
     }
 
-    /// Records that the wire lost tokens of a stream whose last chunk before was sent at `last_at`. If an unconfirmed silence lies in
+    /// Records that the wire lost tokens of a stream whose last chunk before was sent at `last_chunk_at`. If an unconfirmed silence lies in
     /// between, it is forgotten, because the lost tokens may have been sent in it.
-    pub(super) fn record_wire_loss(&mut self, last_at: MonoNs) {
+    pub(super) fn forget_silence_with_wire_loss(&mut self, last_chunk_at: MonoNs) {
         let Some(ended) = &self.ended_silence else { return };
-        let lies_in_between = last_at <= ended.silence.from;
+        let lies_in_between = last_chunk_at <= ended.silence.from;
         if lies_in_between && !ended.is_confirmed {
             self.ended_silence = None;
         }
     }
 
-    /// Counts new tokens of a stream (a request's chunks) after the silence that has just ended. `last_at` is the time of the stream's
-    /// chunk before. If that precedes the silence, the stream was open before and after it, and counts unless `is_streamed` is false.
+    /// Counts new tokens of a stream (a request's chunks) after the silence that has just ended. `last_chunk_at` is the time of the
+    /// stream's chunk before. If that precedes the silence, the stream was open before and after it, and counts unless `is_streamed` is
+    /// false.
     #[inline]
-    pub(super) fn record_tokens(
+    pub(super) fn record_tokens_after_silence(
         &mut self,
         at: MonoNs,
-        last_at: MonoNs,
+        last_chunk_at: MonoNs,
         tokens: u32,
         is_streamed: impl FnOnce() -> bool,
     ) {
         let Some(ended) = &mut self.ended_silence else { return };
         let since_end = at.since(ended.silence.to);
-        let is_first_after_silence = last_at <= ended.silence.from;
+        let is_first_after_silence = last_chunk_at <= ended.silence.from;
         if is_first_after_silence && since_end <= MAX_RESUME_NS {
             ended.silence.streams += u64::from(is_streamed());
         }
@@ -201,7 +202,7 @@ impl EngineSilences {
     }
 
     /// Advances time. Returns whether a silence ended so long ago that what followed can confirm it.
-    fn advance_time(&mut self, now: MonoNs) -> bool {
+    fn advance_and_check_confirmable(&mut self, now: MonoNs) -> bool {
         let last_tick = self.last_tick.replace(now);
         if last_tick.is_some_and(|last_tick| now.since(last_tick) > OWN_STALL_NS) {
             // tokengap itself did not run, so the engine may have sent frames meanwhile.
@@ -209,7 +210,8 @@ impl EngineSilences {
         }
         let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        // After this time, `record_tokens` adds nothing to its streams and tokens, so a confirmed silence needs no more counting.
+        // After this time, `record_tokens_after_silence` adds nothing to its streams and tokens, so a confirmed silence needs no more
+        // counting.
         let is_fully_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
         if is_fully_counted && ended.is_confirmed {
             self.ended_silence = None;
@@ -218,9 +220,9 @@ impl EngineSilences {
         since_end >= ended.catch_up_ns()
     }
 
-    /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread`: time use of the
+    /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread_use`: time use of the
     /// engine's busiest main thread in it.
-    fn confirm_ended_silence(&mut self, main_thread: Option<TimeUse>) {
+    fn confirm_ended_silence(&mut self, main_thread_use: Option<TimeUse>) {
         let Some(ended) = &mut self.ended_silence else { return };
         if !ended.is_silence_of_engine() {
             return;
@@ -233,7 +235,7 @@ impl EngineSilences {
             let silent = SilentTime { from: ended.silence.from, to: ended.silence.to };
             push_bounded(&mut self.recent, silent, MAX_RECENT);
             self.times.record_span(silent.from, silent.to);
-            ended.silence.main_thread = main_thread;
+            ended.silence.main_thread = main_thread_use;
         }
         // Streams are counted for a second after it, so the copy of a confirmed one is renewed.
         if self.longest.as_ref().is_none_or(|longest| ended.silence.ns() >= longest.ns()) {
@@ -245,8 +247,13 @@ impl EngineSilences {
 impl Ledger {
     /// Ends the silence (time without a frame) before a frame on the hop (channel between two processes) at `hop_index`. Nothing is
     /// recorded unless the engine sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's
-    /// chunks are recorded. `forwarded`: when a relay had written the frame to its receiver.
-    pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
+    /// chunks are recorded. `forwarded_at`: when a relay had written the frame to its receiver.
+    pub(super) fn end_engine_silence_before_frame(
+        &mut self,
+        at: MonoNs,
+        hop_index: usize,
+        forwarded_at: Option<MonoNs>,
+    ) {
         let hop = &self.hops.all[hop_index];
         let is_behind_scheduler = self.hops.any_origin && !hop.origin;
         if is_behind_scheduler {
@@ -254,10 +261,10 @@ impl Ledger {
             return;
         }
         // A relay reads no further frame until it has written this one, so a silence of the engine can only begin then.
-        let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
-        let Some(from) = self.silences.record_frame(at, end) else { return };
+        let end = forwarded_at.map_or(at, |forwarded_at| forwarded_at.max(at));
+        let Some(from) = self.silences.record_frame_and_find_silence_start(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
-        let Some(usual_ns) = self.usual_chunk_interval_ns(at.since(from)) else { return };
+        let Some(usual_ns) = self.usual_chunk_interval_if_exceeded_ns(at.since(from)) else { return };
         // The median. It is unknown until a stream has several tokens.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence {
@@ -269,14 +276,14 @@ impl Ledger {
             hop: hop_name,
             // Set when the silence is confirmed.
             main_thread: None,
-            control: self.control_since(from),
+            control: self.control_messages_since(from),
         };
         self.silences.ended_silence =
             Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
     }
 
     /// Whether control messages may have caused a silence since `from`, because one was sent in it or shortly before.
-    fn control_since(&self, from: MonoNs) -> ControlMessages {
+    fn control_messages_since(&self, from: MonoNs) -> ControlMessages {
         let last_control = self.silences.last_control;
         // `since` is 0 for a message sent after `from`.
         if last_control.is_some_and(|sent_at| from.since(sent_at) <= MAX_CONTROL_DELAY_NS) {
@@ -291,7 +298,7 @@ impl Ledger {
 
     /// Median time between two chunks of a stream, with which a silence of `silence_ns` is compared. `None` if the silence is not far
     /// longer, or if sends may have been blocked or unseen.
-    fn usual_chunk_interval_ns(&self, silence_ns: u64) -> Option<u64> {
+    fn usual_chunk_interval_if_exceeded_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
         let mut outputs = self.hops.all.iter().filter(|hop| !hop.carries_requests);
         // With so many frames queued, the engine may wait until the receiver makes room.
@@ -302,22 +309,22 @@ impl Ledger {
 
     /// Whether frames crossed hops beyond the limit of hops.
     pub(super) fn has_unseen_hops(&self) -> bool {
-        self.limits.list_counted().any(|limit| limit.name == "hops" && limit.times > 0)
+        self.limits.list_counted_limits().any(|limit| limit.name == "hops" && limit.times > 0)
     }
 
     /// Advances time for [`EngineSilences`]. Counts the silence that has ended, if what followed shows that the engine was silent.
     pub(super) fn advance_engine_silences(&mut self, now: MonoNs) {
-        let may_be_confirmed = self.silences.advance_time(now);
+        let may_be_confirmed = self.silences.advance_and_check_confirmable(now);
         if !may_be_confirmed {
             return;
         }
         let Some(ended) = &self.silences.ended_silence else { return };
-        let main_thread = self.busiest_main_thread(&ended.silence);
+        let main_thread = self.time_use_of_busiest_main_thread(&ended.silence);
         self.silences.confirm_ended_silence(main_thread);
     }
 
     /// Time use of the busiest main thread of the processes that send on the silence's hop.
-    fn busiest_main_thread(&self, silence: &EngineSilence) -> Option<TimeUse> {
+    fn time_use_of_busiest_main_thread(&self, silence: &EngineSilence) -> Option<TimeUse> {
         let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
         let sender_threads = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
         let main_threads = sender_threads.filter(|thread| thread.part == Some(ThreadPart::Main));
@@ -333,24 +340,24 @@ impl Ledger {
     /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a
     /// relay reports what it missed only with its next frame.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
-        let silence = self.silence_at(now)?;
-        let is_proven = !self.is_relayed() || self.has_unreceived_request(silence.from, now);
+        let silence = self.long_silence_at(now)?;
+        let is_proven = !self.is_relayed() || self.has_long_unreceived_request(silence.from, now);
         is_proven.then_some(silence)
     }
 
     /// Whether the engine seems to be silent at `now`, which a relay can decide only once the next frame has come.
     pub fn has_undecided_silence(&self, now: MonoNs) -> bool {
-        self.silence_at(now).is_some() && self.current_engine_silence(now).is_none()
+        self.long_silence_at(now).is_some() && self.current_engine_silence(now).is_none()
     }
 
-    /// Whether a request that was sent to the scheduler after `from` has waited in its socket for as long as the shortest silence. A
+    /// Whether a request that was sent to the scheduler after `sent_after` has waited in its socket for as long as the shortest silence. A
     /// scheduler that runs receives its requests even while it sends nothing.
-    fn has_unreceived_request(&self, from: MonoNs, now: MonoNs) -> bool {
+    fn has_long_unreceived_request(&self, sent_after: MonoNs, now: MonoNs) -> bool {
         self.dispatched.waiting.values().any(|request| {
             let hop = self.hop(request.message.hop);
             let is_receive_observed = hop.is_some_and(|hop| hop.shows.received && !hop.forwards_requests);
             let sent = request.times.sent;
-            let is_late = sent >= from && now.since(sent) >= MIN_SILENCE_NS;
+            let is_late = sent >= sent_after && now.since(sent) >= MIN_SILENCE_NS;
             is_late && is_receive_observed && request.times.received.is_none()
         })
     }
@@ -360,13 +367,13 @@ impl Ledger {
     }
 
     /// The silence that lasts at `now`, if it is far longer than the usual time between chunks and several streams are open.
-    fn silence_at(&self, now: MonoNs) -> Option<EngineSilence> {
+    fn long_silence_at(&self, now: MonoNs) -> Option<EngineSilence> {
         let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
         // Such an engine does not send the end of each request, so it is not known which streams are open.
         if self.engine.facts().ends_silently() {
             return None;
         }
-        let usual_ns = self.usual_chunk_interval_ns(now.since(from))?;
+        let usual_ns = self.usual_chunk_interval_if_exceeded_ns(now.since(from))?;
         let streams = self.count_open_streams(from, usual_ns);
         if streams < MIN_STREAMS {
             return None;
@@ -379,16 +386,16 @@ impl Ledger {
             usual_ns,
             hop: group_of_engine.name.as_str().into(),
             main_thread: None,
-            control: self.control_since(from),
+            control: self.control_messages_since(from),
         };
-        let main_thread = self.busiest_main_thread(&silence);
+        let main_thread = self.time_use_of_busiest_main_thread(&silence);
         Some(EngineSilence { main_thread, ..silence })
     }
 
-    /// Number of requests that streamed when a silence began at `from`.
-    fn count_open_streams(&self, from: MonoNs, usual_ns: u64) -> u64 {
+    /// Number of requests that streamed when a silence began at `silence_start`.
+    fn count_open_streams(&self, silence_start: MonoNs, usual_interval_ns: u64) -> u64 {
         // A stream whose last chunk is older than that may have ended unobserved.
-        let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
+        let active_since = MonoNs(silence_start.0.saturating_sub(usual_interval_ns.saturating_mul(MIN_TIMES_USUAL)));
         self.table.iter().filter(|request| self.is_streaming_since(request, active_since)).count() as u64
     }
 

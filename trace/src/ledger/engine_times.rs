@@ -35,19 +35,19 @@ impl Ledger {
     }
 
     /// Why the engine's times are absent from requests without them.
-    pub fn absent_engine_times(&self) -> AbsentEngineTimes {
+    pub fn reasons_for_absent_engine_times(&self) -> AbsentEngineTimes {
         let sent = self.engine.facts().sent_times(self.engine.version.as_deref());
         AbsentEngineTimes {
-            entries: self.absence_of_time(sent.entries),
-            prefill_end: self.absence_of_time(sent.prefill_end),
+            entries: self.reason_for_absent_time(sent.entries),
+            prefill_end: self.reason_for_absent_time(sent.prefill_end),
         }
     }
 
-    /// Why a time of a request is absent. `sent`: whether the engine sends this time.
-    fn absence_of_time(&self, sent: SentTime) -> &'static str {
+    /// Why a time of a request is absent. `sent_time`: whether the engine sends this time.
+    fn reason_for_absent_time(&self, sent_time: SentTime) -> &'static str {
         // A time of any request shows that the condition is met.
         let has_times = self.totals.engine_times.requests > 0;
-        match sent {
+        match sent_time {
             SentTime::Never(reason) => reason,
             SentTime::OnlyIf(reason) if !has_times => reason,
             SentTime::OnlyIf(_) | SentTime::Always => {
@@ -114,11 +114,11 @@ mod tests {
     #[test]
     fn the_reason_for_absent_times_is_the_engine_until_a_request_has_some() {
         let mut path = path();
-        let AbsentEngineTimes { entries, prefill_end } = path.ledger().absent_engine_times();
+        let AbsentEngineTimes { entries, prefill_end } = path.ledger().reasons_for_absent_engine_times();
         assert_eq!(entries, prefill_end);
         path.now = 2_000;
         path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
         path.apply(times("a", 1_000, 0));
-        assert_ne!(path.ledger().absent_engine_times().entries, entries);
+        assert_ne!(path.ledger().reasons_for_absent_engine_times().entries, entries);
     }
 }

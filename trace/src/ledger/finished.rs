@@ -49,7 +49,7 @@ impl FinishedRequests {
             if let Some(evicted) = self.evict_or_move_oldest(limits.summaries / 2, &is_notable) {
                 self.rid_bytes = self.rid_bytes.saturating_sub(evicted.rid.len());
                 self.evicted += 1;
-                self.uncount_rid(&evicted.rid);
+                self.uncount_summary_of_rid(&evicted.rid);
             }
         }
         self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
@@ -81,7 +81,7 @@ impl FinishedRequests {
     }
 
     /// Counts one summary less with this rid. At 0, its entry is removed, so that the map stays as small as the list.
-    fn uncount_rid(&mut self, rid: &str) {
+    fn uncount_summary_of_rid(&mut self, rid: &str) {
         if let Entry::Occupied(mut summaries) = self.by_rid_hash.entry(self.hasher.hash_one(rid)) {
             *summaries.get_mut() -= 1;
             if *summaries.get() == 0 {
@@ -95,7 +95,7 @@ impl FinishedRequests {
     }
 
     /// The newest request with this id; `None` without a summary of it.
-    pub(super) fn newest_mut(&mut self, rid: &str) -> Option<&mut RequestSummary> {
+    pub(super) fn newest_summary_mut(&mut self, rid: &str) -> Option<&mut RequestSummary> {
         // The search reads all summaries, so it is made only for rids that have one.
         if !self.by_rid_hash.contains_key(&self.hasher.hash_one(rid)) {
             return None;
@@ -132,10 +132,10 @@ mod tests {
         let kept: Vec<String> = finished.iter().map(|summary| summary.rid.to_string()).collect();
         for n in 0..500 {
             let rid = n.to_string();
-            let newest = finished.newest_mut(&rid).map(|summary| summary.wire_missing);
+            let newest = finished.newest_summary_mut(&rid).map(|summary| summary.wire_missing);
             assert_eq!(newest.is_some(), kept.contains(&rid), "{rid} of {kept:?}");
         }
-        assert!(finished.newest_mut("499").is_some() && finished.by_rid_hash.len() <= 8);
+        assert!(finished.newest_summary_mut("499").is_some() && finished.by_rid_hash.len() <= 8);
     }
 
     #[test]

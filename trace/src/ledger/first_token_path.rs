@@ -121,7 +121,7 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     for timed in path.legs() {
         // The leg behind the first send is the way from the scheduler to the tokenizer, which is split by hop.
         if timed.leg.from == TtftMoment::FirstSent {
-            add_legs_of_way(&mut legs, crossings, Some(timed.at), Some(timed));
+            legs.extend(legs_of_way(crossings, Some(timed.at), Some(timed)));
         } else {
             legs.push(FirstTokenLeg::on_ttft(timed));
         }
@@ -130,10 +130,10 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
     let whole_way = None;
     match path.moments().last() {
         // Without any moment, the start of the way is unknown, too.
-        None => add_legs_of_way(&mut legs, crossings, None, whole_way),
-        Some((TtftMoment::FirstSent, at)) => add_legs_of_way(&mut legs, crossings, Some(at), whole_way),
+        None => legs.extend(legs_of_way(crossings, None, whole_way)),
+        Some((TtftMoment::FirstSent, at)) => legs.extend(legs_of_way(crossings, Some(at), whole_way)),
         // Without a delivery, the time to first token ends here, but its processing may follow.
-        Some((TtftMoment::FirstReceived, received)) => legs.extend(processing_leg(numbers, received)),
+        Some((TtftMoment::FirstReceived, received)) => legs.extend(first_token_processing_leg(numbers, received)),
         // Any other moment ends the path.
         Some(_) => {}
     }
@@ -141,29 +141,28 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
 }
 
 /// The leg from the first receive to the end of its processing; `None` if that was not observed.
-fn processing_leg(numbers: &RequestNumbers, received: MonoNs) -> Option<FirstTokenLeg> {
-    let processed = numbers.processed_first.filter(|processed| *processed >= received)?;
+fn first_token_processing_leg(numbers: &RequestNumbers, received_at: MonoNs) -> Option<FirstTokenLeg> {
+    let processed = numbers.processed_first.filter(|processed| *processed >= received_at)?;
     let leg = TtftLeg { from: TtftMoment::FirstReceived, to: TtftMoment::Processed };
-    Some(FirstTokenLeg::on_ttft(TimedLeg { leg, at: received, ns: processed.since(received) }))
+    Some(FirstTokenLeg::on_ttft(TimedLeg { leg, at: received_at, ns: processed.since(received_at) }))
 }
 
-/// Adds the legs of the way from the scheduler to the tokenizer. The way begins at `start`, the first send, and is split at each observed
-/// send and receive of the first chunk. `whole` is the leg of the time to first token that begins with it; `None` if no later moment was
-/// observed.
-fn add_legs_of_way(
-    legs: &mut Vec<FirstTokenLeg>,
+/// The legs of the way from the scheduler to the tokenizer. The way begins at `way_start`, the first send, and is split at each observed
+/// send and receive of the first chunk. `whole_leg`: the leg of the time to first token that begins with the way; `None` if no later moment
+/// was observed.
+fn legs_of_way(
     crossings: &[FirstCrossing],
-    start: Option<MonoNs>,
-    whole: Option<TimedLeg>,
-) {
-    let stops = stops_of_way(crossings, start, whole);
-    if let Some(whole) = whole
-        && !show_where_time_passed(&stops)
+    way_start: Option<MonoNs>,
+    whole_leg: Option<TimedLeg>,
+) -> Vec<FirstTokenLeg> {
+    let stops = stops_of_way(crossings, way_start, whole_leg);
+    if let Some(whole_leg) = whole_leg
+        && !do_stops_show_where_time_passed(&stops)
     {
         // The hops show no more than the whole leg.
-        legs.push(FirstTokenLeg::on_ttft(whole));
-        return;
+        return vec![FirstTokenLeg::on_ttft(whole_leg)];
     }
+    let mut legs = Vec::new();
     // Each pair of neighbouring stops is a leg.
     for pair in stops.windows(2) {
         let from = pair[0];
@@ -171,25 +170,26 @@ fn add_legs_of_way(
         let parts = WayParts { from: from.position, to: to.position };
         legs.push(FirstTokenLeg { place: FirstTokenPlace::Way(parts), from: from.at, to: to.at });
     }
+    legs
 }
 
 /// Whether the stops show more than begin and end of the way: a moment in between, or that the whole way lies on one hop or in one process.
-fn show_where_time_passed(stops: &[WayStop]) -> bool {
+fn do_stops_show_where_time_passed(stops: &[WayStop]) -> bool {
     // Neighbouring positions are the two ends of one hop, or of one process.
     let has_leg_at_one_place = stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
     stops.len() > 2 || has_leg_at_one_place
 }
 
-/// The observed moments on the way from scheduler to tokenizer, in order: its `start`, the sends and receives of the first chunk on the
-/// hops, and the end of the way, which is that of `whole`. A time that contradicts the order of the others is left out. A stop's position
-/// grows along the way: twice the hop's index at a send, one more at a receive.
-fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) -> Vec<WayStop> {
-    let end = whole.and_then(|whole| end_of_way(crossings, whole));
+/// The observed moments on the way from scheduler to tokenizer, in order: its `way_start`, the sends and receives of the first chunk on the
+/// hops, and the end of the way, which is that of `whole_leg`. A time that contradicts the order of the others is left out. A stop's
+/// position grows along the way: twice the hop's index at a send, one more at a receive.
+fn stops_of_way(crossings: &[FirstCrossing], way_start: Option<MonoNs>, whole_leg: Option<TimedLeg>) -> Vec<WayStop> {
+    let end = whole_leg.and_then(|whole_leg| end_stop_of_way(crossings, whole_leg));
     // Without a known end, no stop lies behind it.
-    let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
+    let last_at = whole_leg.map_or(MonoNs(u64::MAX), TimedLeg::end);
     let end_position = end.map_or(usize::MAX, |end| end.position);
     let mut stops: Vec<WayStop> = Vec::new();
-    if let Some(at) = start {
+    if let Some(at) = way_start {
         stops.push(WayStop { position: send_position(0), at });
     }
     for stop in observed_stops(crossings) {
@@ -204,9 +204,9 @@ fn stops_of_way(crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Optio
     stops
 }
 
-/// End of the way from scheduler to tokenizer, which is that of `whole`, the leg of the time to first token that begins with the way.
+/// End of the way from scheduler to tokenizer, which is that of `whole_leg`, the leg of the time to first token that begins with the way.
 /// `None` if hops at the end of the path were not crossed observably.
-fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
+fn end_stop_of_way(crossings: &[FirstCrossing], whole_leg: TimedLeg) -> Option<WayStop> {
     let last = crossings.last()?;
     let has_hop_into_tokenizer = crossings.iter().any(|crossing| crossing.is_last);
     let ends_elsewhere = has_hop_into_tokenizer && !last.is_last;
@@ -215,9 +215,9 @@ fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
     }
     // The way ends with the receive on the last hop or, if that was not observed, with a later moment behind it.
     let last_receive = receive_position(crossings.len() - 1);
-    let ends_with_receive = whole.leg.to == TtftMoment::FirstReceived;
+    let ends_with_receive = whole_leg.leg.to == TtftMoment::FirstReceived;
     let position = if ends_with_receive { last_receive } else { last_receive + 1 };
-    Some(WayStop { position, at: whole.end() })
+    Some(WayStop { position, at: whole_leg.end() })
 }
 
 /// The observed sends and receives of the first chunk, in the order of the path.

@@ -82,14 +82,19 @@ pub(crate) struct FirstTokenWaits {
 
 impl FirstTokenWaits {
     /// Keeps a wait until samples of its receiving thread cover it.
-    pub(crate) fn add_wait(&mut self, wait: FirstTokenWait) {
+    pub(crate) fn add_pending_wait(&mut self, wait: FirstTokenWait) {
         let evicted = push_bounded(&mut self.pending, wait, MAX_PENDING_WAITS);
         // Evicted before the samples of its receiver came.
         self.unjudged += u64::from(evicted.is_some());
     }
 
     /// Judges how a receiving thread spent the pending waits for it. Waits that its samples do not cover yet stay pending.
-    pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[HopGroup]) {
+    pub(crate) fn judge_waits_covered_by_samples(
+        &mut self,
+        receiver: ThreadId,
+        threads: &Threads,
+        groups: &[HopGroup],
+    ) {
         let Some(thread) = threads.get(receiver) else { return };
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
         // Taken out, because a judged wait changes the totals.
@@ -100,16 +105,17 @@ impl FirstTokenWaits {
             if is_covered {
                 // Before its send on the last hop, the token waited for other threads.
                 let time_use = thread.use_between(wait.sent_on_last_hop, wait.received_at);
-                self.judge_wait(wait, time_use, &groups[wait.group]);
+                self.judge_wait_or_count_unjudged(wait, time_use, &groups[wait.group]);
             }
             !is_covered
         });
         self.pending = pending;
     }
 
-    /// Adds a wait and how its receiver `spent` it. `spent` is `None` if no samples cover the wait: it is then unjudged.
-    fn judge_wait(&mut self, wait: &FirstTokenWait, spent: Option<TimeUse>, group: &HopGroup) {
-        let Some(spent) = spent else {
+    /// Adds a wait with its receiver's time use in it (`time_spent`). If that is `None`, because no samples cover the wait, counts it as
+    /// unjudged.
+    fn judge_wait_or_count_unjudged(&mut self, wait: &FirstTokenWait, time_spent: Option<TimeUse>, group: &HopGroup) {
+        let Some(time_spent) = time_spent else {
             self.unjudged += 1;
             return;
         };
@@ -117,8 +123,8 @@ impl FirstTokenWaits {
             requests: 1,
             gap_ns: wait.received_at.since(wait.sent_at),
             upstream_ns: wait.sent_on_last_hop.since(wait.sent_at),
-            spent,
-            kernel_bytes_max: group.kernel.max_between(wait.sent_on_last_hop, wait.received_at),
+            spent: time_spent,
+            kernel_bytes_max: group.kernel.max_bytes_between(wait.sent_on_last_hop, wait.received_at),
         };
         self.total = self.total.plus(breakdown);
         // Of equally long ones, the latest.
@@ -129,7 +135,7 @@ impl FirstTokenWaits {
     }
 
     /// Removes waits whose samples did not arrive in time, and counts them as unjudged.
-    pub(crate) fn drop_overdue(&mut self, now: MonoNs) {
+    pub(crate) fn drop_overdue_waits(&mut self, now: MonoNs) {
         while let Some(oldest) = self.pending.front() {
             if now.since(oldest.received_at) <= MAX_SAMPLE_DELAY_NS {
                 break;
@@ -162,7 +168,7 @@ mod tests {
     fn sample(threads: &mut Threads, at_ms: u64, on_ms: u64) {
         let sample =
             CpuSample { wait_ns: Some((100 - on_ms) * MS), ..CpuSample::new(BY, "tokenizer", 100 * MS, on_ms * MS) };
-        assert!(threads.add_sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
+        assert!(threads.add_cpu_sample_if_room(MonoNs(at_ms * MS), &sample, 6_000, 4));
     }
 
     #[test]
@@ -175,12 +181,12 @@ mod tests {
         for n in 1..=5 {
             sample(&mut threads, n * 100, 80);
         }
-        waits.add_wait(wait("a", 100, 400));
-        waits.add_wait(wait("b", 100, 550));
-        waits.judge_covered(BY, &threads, &groups);
+        waits.add_pending_wait(wait("a", 100, 400));
+        waits.add_pending_wait(wait("b", 100, 550));
+        waits.judge_waits_covered_by_samples(BY, &threads, &groups);
         assert_eq!(waits.total.requests, 1);
         sample(&mut threads, 600, 0);
-        waits.judge_covered(BY, &threads, &groups);
+        waits.judge_waits_covered_by_samples(BY, &threads, &groups);
         let WorstWait { rid, breakdown: worst } = waits.worst.clone().unwrap();
         assert_eq!((&*rid, worst.gap_ns, worst.upstream_ns), ("b", 500 * MS, 50 * MS));
         assert_eq!((worst.spent.on_ns, worst.spent.interval_ns), (320 * MS, 450 * MS));
@@ -191,11 +197,11 @@ mod tests {
     #[test]
     fn a_wait_without_samples_is_dropped_and_counted() {
         let mut waits = FirstTokenWaits::default();
-        waits.add_wait(wait("a", 100, 400));
-        waits.judge_covered(BY, &Threads::default(), &[]);
-        waits.drop_overdue(MonoNs(401 * MS));
+        waits.add_pending_wait(wait("a", 100, 400));
+        waits.judge_waits_covered_by_samples(BY, &Threads::default(), &[]);
+        waits.drop_overdue_waits(MonoNs(401 * MS));
         assert_eq!(waits.unjudged, 0);
-        waits.drop_overdue(MonoNs(6_000 * MS));
+        waits.drop_overdue_waits(MonoNs(6_000 * MS));
         assert_eq!((waits.unjudged, waits.total.requests), (1, 0));
     }
 }

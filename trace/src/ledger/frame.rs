@@ -40,13 +40,13 @@ pub(super) struct FrameContext {
 }
 
 impl FrameContext {
-    /// Properties of the hop that `frame` crosses, observed at its send or, if that was not observed, at its receive (`is_sent` false).
-    /// `any_received`: whether receives of any hop are observed.
+    /// Properties of the hop that `frame` crosses, observed at its send or, if that was not observed, at its receive (`is_observed_at_send`
+    /// false). `any_received`: whether receives of any hop are observed.
     #[inline]
-    fn new(at: MonoNs, hop: &Hop, frame: &Frame<'_>, is_sent: bool, any_received: bool) -> Self {
+    fn new(at: MonoNs, hop: &Hop, frame: &Frame<'_>, is_observed_at_send: bool, any_received: bool) -> Self {
         let leads_to_tokenizer = hop.may_lead_to_tokenizer();
         // A frame that was not observed at its send is recorded at its receive.
-        let is_receive_observed = hop.shows.received || !is_sent;
+        let is_receive_observed = hop.shows.received || !is_observed_at_send;
         let watched_until_now = hop.lanes.get(&frame.id.lane).map_or(0, |lane| lane.watched_frames);
         Self {
             at,
@@ -61,11 +61,11 @@ impl FrameContext {
             is_forwarded: !leads_to_tokenizer && is_receive_observed,
             tracks_deliveries: hop.tracks_deliveries,
             is_unwatched: !hop.shows.delivered,
-            hides_receives: is_sent && any_received && hop.hides_receives(),
+            hides_receives: is_observed_at_send && any_received && hop.hides_receives(),
             claimed_ids: frame.ids,
             // Without this frame, which its lane (connection) counts already.
             watched_frames: watched_until_now.saturating_sub(1),
-            is_sent,
+            is_sent: is_observed_at_send,
         }
     }
 }
@@ -97,27 +97,27 @@ pub(super) struct FrameSums {
 impl Ledger {
     /// Records the send of a frame with its content.
     pub(super) fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>) {
-        let Some(hop_index) = self.register_frame(at, frame.id) else { return };
+        let Some(hop_index) = self.register_frame_returning_hop_index(at, frame.id) else { return };
         // Before the chunks, which show whether the streams go on after it.
-        self.end_engine_silence(at, hop_index, frame.forwarded);
+        self.end_engine_silence_before_frame(at, hop_index, frame.forwarded);
         // Filled with the frame's chunks by `record_frame_content`, and queued with the frame.
         self.pending_receive.clear();
-        let is_sent = true;
-        self.record_frame_content(at, hop_index, frame, is_sent);
+        let is_observed_at_send = true;
+        self.record_frame_content(at, hop_index, frame, is_observed_at_send);
         let load = FrameLoad::new(frame.chunks.len(), frame.bytes);
         self.queue_sent_frame(at, frame.id, hop_index, load, frame.forwarded);
     }
 
     /// Records the number of a frame in its lane (connection), which is created if needed, and the frames missed before it, as the numbers
     /// show. Returns the index of its hop; `None` at the limit of hops.
-    pub(super) fn register_frame(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
-        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
+    pub(super) fn register_frame_returning_hop_index(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
+        let Some(hop_index) = self.hops.hop_index_or_add(id.hop, self.limits.hops) else {
             self.limits.count_reached("hops");
             return None;
         };
         self.make_room_for_lane(hop_index, id.lane);
         let hop = &mut self.hops.all[hop_index];
-        let missed = hop.lanes.entry(id.lane).or_default().record_frame(id.seq, at);
+        let missed = hop.lanes.entry(id.lane).or_default().record_frame_and_count_missed(id.seq, at);
         if missed > 0 {
             self.record_missed_frames(at, hop_index, missed);
         }
@@ -133,12 +133,12 @@ impl Ledger {
         if evicted.backlog() > 0 {
             self.limits.count_reached("lanes_per_hop");
         }
-        self.subtract_lane(hop_index, &evicted);
+        self.subtract_removed_lane(hop_index, &evicted);
     }
 
     /// Records that frames crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged
     /// across the gap.
-    fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
+    fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed_frames: u64) {
         let hop = &mut self.hops.all[hop_index];
         self.silences.forget_current_silence();
         // With another epoch, the next chunk of a stream does not continue the last observed one.
@@ -148,25 +148,25 @@ impl Ledger {
         }
         // The same for deliveries of the hop's chunks.
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
-        self.count_unannounced_frames(at, hop_index, missed);
+        self.count_unannounced_frames(at, hop_index, missed_frames);
     }
 
     /// Counts missed frames whose loss the source has not reported itself.
-    fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
+    fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed_frames: u64) {
         let hop = &mut self.hops.all[hop_index];
         // Frames in the source's reports whose gap in the numbers was not seen yet. They were counted with the report.
-        let already_reported = missed.min(hop.reported_missed);
+        let already_reported = missed_frames.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
-        if missed > already_reported {
+        if missed_frames > already_reported {
             self.totals.missed.times.record(at);
             let unannounced = &mut self.totals.missed.unannounced;
-            *unannounced = unannounced.saturating_add(missed - already_reported);
+            *unannounced = unannounced.saturating_add(missed_frames - already_reported);
         }
     }
 
     /// Subtracts the queued frames of `lane`, a connection that was removed from the hop at `hop_index`, from the totals. Their receives
     /// count as missed.
-    fn subtract_lane(&mut self, hop_index: usize, lane: &Lane) {
+    fn subtract_removed_lane(&mut self, hop_index: usize, lane: &Lane) {
         let hop = &mut self.hops.all[hop_index];
         self.pending_frames -= lane.frames.len();
         self.pending_chunks -= lane.chunks.len();
@@ -180,10 +180,10 @@ impl Ledger {
         for hop_index in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[hop_index];
             hop.epoch += 1;
-            // Taken out, because `subtract_lane` borrows the ledger.
+            // Taken out, because `subtract_removed_lane` borrows the ledger.
             let lanes = std::mem::take(&mut hop.lanes);
             for lane in lanes.values() {
-                self.subtract_lane(hop_index, lane);
+                self.subtract_removed_lane(hop_index, lane);
             }
         }
     }
@@ -206,23 +206,29 @@ impl Ledger {
         self.delivery_epoch += 1;
     }
 
-    /// Records the content of a frame at its send or, if that was not observed, at its receive (`is_sent` false). Leaves the chunks that
-    /// wait for a receive in `pending_receive`.
-    pub(super) fn record_frame_content(&mut self, at: MonoNs, hop_index: usize, frame: &Frame<'_>, is_sent: bool) {
+    /// Records the content of a frame at its send or, if that was not observed, at its receive (`is_observed_at_send` false). Leaves the
+    /// chunks that wait for a receive in `pending_receive`.
+    pub(super) fn record_frame_content(
+        &mut self,
+        at: MonoNs,
+        hop_index: usize,
+        frame: &Frame<'_>,
+        is_observed_at_send: bool,
+    ) {
         if frame.kind == Kind::Failed && self.totals.engine_failed.is_none() {
             self.totals.engine_failed = Some(EngineFailure { at, live_requests: self.live_count() });
         }
         let any_received = self.hops.any_received;
         let hop = &mut self.hops.all[hop_index];
         hop.counts.bytes += super::capped(frame.bytes);
-        let context = FrameContext::new(at, hop, frame, is_sent, any_received);
+        let context = FrameContext::new(at, hop, frame, is_observed_at_send, any_received);
         if frame.kind == Kind::Abort {
             self.record_scheduler_aborts(at, frame.chunks);
             return;
         }
         hop.counts.chunks += frame.chunks.len() as u64;
         if !frame.chunks.is_empty() {
-            self.dispatched.record_output(at);
+            self.dispatched.record_output_frame(at);
         }
         let mut sums = self.record_chunks(&context, frame.chunks);
         sums.itl.record_pending(&mut self.itl_sent);
@@ -236,7 +242,7 @@ impl Ledger {
         hop.tracked_chunks += sums.tracked_chunks;
         hop.untracked_chunks += sums.untracked_chunks;
         if let Some(lane) = hop.lanes.get_mut(&frame.id.lane) {
-            lane.record_content(at, frame.chunks.len() as u64, tokens);
+            lane.count_frame_content(at, frame.chunks.len() as u64, tokens);
         }
         let group = &mut self.hops.groups[context.group];
         group.ids.add_counts(sums.ids);

@@ -34,7 +34,7 @@ pub(crate) struct GapPart {
 
 /// Parts of a request's first-token gap: the time from the scheduler's send of its first token to `until`. That is the tokenizer's receive,
 /// or now while the token waits. A part is left out if the receive at its end was missed.
-pub(crate) fn parts_of_gap<'a>(
+pub(crate) fn parts_of_first_token_gap<'a>(
     request: &'a Request,
     hops: &'a [Hop],
     until: MonoNs,
@@ -44,13 +44,18 @@ pub(crate) fn parts_of_gap<'a>(
     whole_streams.flat_map(move |stream| {
         let hop = hops.iter().find(|hop| hop.id == stream.hop);
         let sent_on = sent_on_at(request, stream);
-        parts_of_stream(stream, hop, sent_on, until).into_iter().flatten()
+        gap_parts_of_stream(stream, hop, sent_on, until).into_iter().flatten()
     })
 }
 
-/// Parts of a request's first-token gap on the hop of this stream (its chunks on one hop) and inside the hop's receiver. `sent_on`: when
+/// Parts of a request's first-token gap on the hop of this stream (its chunks on one hop) and inside the hop's receiver. `sent_on_at`: when
 /// the receiver sent the token on; `None` if it did not yet, or is the tokenizer. A part that has not ended counts up to `until`.
-fn parts_of_stream(stream: &Stream, hop: Option<&Hop>, sent_on: Option<MonoNs>, until: MonoNs) -> [Option<GapPart>; 2] {
+fn gap_parts_of_stream(
+    stream: &Stream,
+    hop: Option<&Hop>,
+    sent_on_at: Option<MonoNs>,
+    until: MonoNs,
+) -> [Option<GapPart>; 2] {
     let part_between = |place: GapPlace, from: MonoNs, to: Option<MonoNs>| {
         let ns = to.unwrap_or(until).since(from);
         GapPart { place, hop: stream.hop, ns, is_open: to.is_none() }
@@ -60,14 +65,14 @@ fn parts_of_stream(stream: &Stream, hop: Option<&Hop>, sent_on: Option<MonoNs>, 
         let on_hop = part_between(GapPlace::OnHop, sent, Some(received));
         // The gap ends when the tokenizer receives the token.
         let is_end_of_gap = hop.is_some_and(|hop| hop.last);
-        let in_receiver = (!is_end_of_gap).then(|| part_between(GapPlace::InReceiver, received, sent_on));
+        let in_receiver = (!is_end_of_gap).then(|| part_between(GapPlace::InReceiver, received, sent_on_at));
         return [Some(on_hop), in_receiver];
     }
     let shows_receives = hop.is_some_and(|hop| hop.shows.received);
     if !shows_receives {
-        return [Some(part_between(GapPlace::OnHopOrInReceiver, sent, sent_on)), None];
+        return [Some(part_between(GapPlace::OnHopOrInReceiver, sent, sent_on_at)), None];
     }
-    if sent_on.is_some() {
+    if sent_on_at.is_some() {
         // It was sent on, so its receive was missed.
         return [None, None];
     }
@@ -82,8 +87,8 @@ fn sent_on_at(request: &Request, stream: &Stream) -> Option<MonoNs> {
 
 impl Hops {
     /// Sums of the parts that long first-token gaps spent at this place of the hop; `None` if the hop is unknown.
-    fn long_gap_sums_mut(&mut self, place: GapPlace, id: HopId) -> Option<&mut LongDurations> {
-        let hop = self.all.iter_mut().find(|hop| hop.id == id)?;
+    fn long_gap_sums_mut(&mut self, place: GapPlace, hop_id: HopId) -> Option<&mut LongDurations> {
+        let hop = self.all.iter_mut().find(|hop| hop.id == hop_id)?;
         let receiver = hop.ends.to;
         match place {
             GapPlace::OnHop => Some(&mut hop.long_gap_waits),
@@ -97,12 +102,12 @@ impl Hops {
 }
 
 impl Ledger {
-    /// Adds a long gap that ended at `received` to the sums of long ones, with its parts.
-    pub(super) fn record_long_gap(&mut self, ticket: Ticket, gap_ns: u64, received: MonoNs) {
+    /// Adds a long gap that ended at `received_at` to the sums of long ones, with its parts.
+    pub(super) fn record_long_gap(&mut self, ticket: Ticket, gap_ns: u64, received_at: MonoNs) {
         let Some(request) = self.table.get(ticket) else { return };
         self.long_gaps.record(gap_ns);
         // Collected first, because reading the parts borrows the hops, whose sums change below.
-        let parts: SmallVec<[GapPart; 4]> = parts_of_gap(request, &self.hops.all, received).collect();
+        let parts: SmallVec<[GapPart; 4]> = parts_of_first_token_gap(request, &self.hops.all, received_at).collect();
         for part in parts {
             if let Some(sums) = self.hops.long_gap_sums_mut(part.place, part.hop) {
                 sums.record_part(part.ns, gap_ns);

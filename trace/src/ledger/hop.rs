@@ -90,7 +90,12 @@ pub(crate) struct Burst {
 impl Burst {
     /// Adds a frame to the receiver's burst (frames received in one wakeup without a wait), and returns its position there. After a wait,
     /// or in another wakeup, the frame begins a new burst.
-    pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
+    pub(crate) fn add_frame_and_return_position(
+        &mut self,
+        receiver: BurstReceiver,
+        wakeup: u64,
+        has_waited: bool,
+    ) -> BurstPosition {
         // Bursts are numbered from 1.
         let is_first = self.number == 0;
         let begins_burst = is_first || has_waited || wakeup != self.wakeup;
@@ -232,7 +237,7 @@ impl Hop {
     }
 
     /// Counts a frame that could not be decoded, by the reason for that.
-    pub(super) fn count_undecoded(&mut self, reason: &str) {
+    pub(super) fn count_undecoded_frame(&mut self, reason: &str) {
         self.counts.undecoded += 1;
         if let Some(count) = self.undecoded.get_mut(reason) {
             *count += 1;
@@ -289,7 +294,7 @@ impl Hop {
     }
 
     /// Chunks that wait for their receive, sorted by request and number, without repeats of an earlier finish.
-    pub(crate) fn queued_chunks(&self) -> Vec<PendingChunk> {
+    pub(crate) fn sorted_queued_chunks(&self) -> Vec<PendingChunk> {
         let queued = self.lanes.values().flat_map(|lane| &lane.chunks);
         let mut queued: Vec<PendingChunk> = queued.filter(|chunk| !chunk.is_repeat).copied().collect();
         // Lanes are unordered, and the chunks of one request may be in several.
@@ -299,7 +304,7 @@ impl Hop {
 
     /// When the oldest queued frame was sent; `None` if none is queued. Without frames whose receive may have been missed.
     pub fn oldest_waiting(&self) -> Option<MonoNs> {
-        self.lanes.values().filter_map(|lane| lane.oldest_sent_after(self.receives_missed_until)).min()
+        self.lanes.values().filter_map(|lane| lane.oldest_queued_send_after(self.receives_missed_until)).min()
     }
 
     /// Load of the queued frames; `None` if some were evicted at a limit.
@@ -321,7 +326,7 @@ impl Hop {
     /// Counts a received frame in the current wakeup of its receiver. If it begins a new one, returns the number of frames of the previous
     /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. The frames of one wakeup are a burst;
     /// `position` is the frame's place in it.
-    pub(crate) fn count_wakeup(&mut self, position: BurstPosition) -> Option<u32> {
+    pub(crate) fn count_frame_and_take_ended_wakeup_frames(&mut self, position: BurstPosition) -> Option<u32> {
         let BurstPosition { receiver, burst, .. } = position;
         let mut frames = 1;
         let mut frames_of_ended = None;
@@ -349,21 +354,21 @@ impl Hop {
     }
 
     /// Frames received in the first wakeup, until it ends.
-    pub(crate) fn first_wakeup_frames(&self) -> u32 {
+    pub(crate) fn frames_of_unended_first_wakeup(&self) -> u32 {
         // The maximum stays 0 until the first wakeup has ended.
         let has_first_ended = self.counts.wakeup_frames_max > 0;
         if has_first_ended { 0 } else { self.current_wakeup_frames() }
     }
 
     /// Remembers a received frame until it is processed, if that is observed.
-    pub(crate) fn add_unprocessed(&mut self, id: FrameId, received_at: MonoNs) {
+    pub(crate) fn remember_unprocessed_frame(&mut self, id: FrameId, received_at: MonoNs) {
         if self.shows.processed {
             push_bounded(&mut self.unprocessed, UnprocessedFrame { id, received_at }, MAX_UNPROCESSED_FRAMES);
         }
     }
 
     /// Remembers a request whose first chunk is in the frame received at this time, until the frame is processed, if that is observed.
-    pub(crate) fn add_unprocessed_request(&mut self, received_at: MonoNs, ticket: Ticket) {
+    pub(crate) fn remember_unprocessed_request(&mut self, received_at: MonoNs, ticket: Ticket) {
         if self.shows.processed {
             let unprocessed = UnprocessedRequest { received_at, ticket };
             push_bounded(&mut self.unprocessed_requests, unprocessed, MAX_UNPROCESSED_REQUESTS);
@@ -400,7 +405,7 @@ mod tests {
     fn undecoded_reasons_are_bounded() {
         let mut hop = Hop::new(HopId(0), 0, RunSeconds::default());
         for n in 0..1000 {
-            hop.count_undecoded(&format!("reason {n}"));
+            hop.count_undecoded_frame(&format!("reason {n}"));
         }
         assert_eq!(hop.undecoded.len(), MAX_UNDECODED_REASONS + 1);
         assert_eq!(hop.undecoded.values().sum::<u64>(), 1000);

@@ -23,7 +23,7 @@ impl DeliveryTracking {
 }
 
 /// Number of the first chunk of this request in `queued`, which is sorted by request and number; `None` if it has none there.
-fn first_queued_number(queued: &[PendingChunk], ticket: Ticket) -> Option<u32> {
+fn first_queued_chunk_number(queued: &[PendingChunk], ticket: Ticket) -> Option<u32> {
     let index = queued.partition_point(|chunk| chunk.ticket < ticket);
     let first = queued.get(index).filter(|chunk| chunk.ticket == ticket)?;
     Some(first.number)
@@ -52,7 +52,7 @@ fn entry_of_queued_chunk(chunk: &PendingChunk, stream: &Stream, previous_end: Op
 
 impl Ledger {
     /// Applies an announcement of a hop (channel between two processes). It may add the hop, rename it, or change what is observed of it.
-    pub(super) fn announce_hop(&mut self, announced: &event::Hop<'_>) {
+    pub(super) fn apply_hop_announcement(&mut self, announced: &event::Hop<'_>) {
         // An announcement may change which of the known hops track deliveries.
         let previous_tracking: Vec<DeliveryTracking> = self.hops.all.iter().map(DeliveryTracking::of_hop).collect();
         let known = self.hops.get(announced.id);
@@ -64,7 +64,7 @@ impl Ledger {
             return;
         }
         // The announcement has added the hop, so this only looks it up.
-        if let Some(hop_index) = self.hops.index_or_add(announced.id, self.limits.hops) {
+        if let Some(hop_index) = self.hops.hop_index_or_add(announced.id, self.limits.hops) {
             if previous_group.is_some_and(|group| group != self.hops.all[hop_index].group) {
                 self.move_streams_to_group_of(hop_index);
             }
@@ -73,7 +73,7 @@ impl Ledger {
         // A hop that begins to track deliveries also tracks the chunks that it carried before.
         for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
             if self.hops.all[hop_index].tracks_deliveries && !previous.tracks_deliveries {
-                self.adopt_chunks_of_hop(hop_index, previous.may_lead_to_tokenizer);
+                self.track_earlier_chunks_of_hop(hop_index, previous.may_lead_to_tokenizer);
             }
         }
     }
@@ -89,12 +89,17 @@ impl Ledger {
     }
 
     /// Applies which stages of the frames on the hop at `hop_index` are observed from now on, and which were until now.
-    fn apply_observed_stages(&mut self, hop_index: usize, previous: Capabilities, announced: Capabilities) {
-        self.hops.all[hop_index].update_observation_ends(self.now, previous);
-        if previous.received && !announced.received {
+    fn apply_observed_stages(
+        &mut self,
+        hop_index: usize,
+        previous_stages: Capabilities,
+        announced_stages: Capabilities,
+    ) {
+        self.hops.all[hop_index].update_observation_ends(self.now, previous_stages);
+        if previous_stages.received && !announced_stages.received {
             self.stop_observing_receives(hop_index);
         }
-        if !previous.delivered && announced.delivered {
+        if !previous_stages.delivered && announced_stages.delivered {
             self.unjudge_carried_chunks(hop_index);
         }
     }
@@ -106,7 +111,7 @@ impl Ledger {
         let mut chunks = Vec::new();
         for lane in hop.lanes.values_mut() {
             // Moves the chunks of the lane to `chunks`.
-            let frames = lane.stop_waiting(&mut chunks);
+            let frames = lane.move_all_chunks_and_count_frames(&mut chunks);
             self.pending_frames -= frames;
         }
         self.hops.groups[hop.group].backlog -= hop.counts.backlog;
@@ -124,7 +129,7 @@ impl Ledger {
         request.first_receive_missed |= chunk.is_first;
         if chunk.is_last {
             request.final_received = true;
-            self.settle_if_finished(chunk.ticket, self.now);
+            self.close_soon_if_all_arrived(chunk.ticket, self.now);
         }
     }
 
@@ -137,7 +142,7 @@ impl Ledger {
             hop.deliveries_observed_at = self.now;
         }
         let id = hop.id;
-        let queued = hop.queued_chunks();
+        let queued = hop.sorted_queued_chunks();
         for ticket in self.table.tickets() {
             let Some(request) = self.table.get_mut(ticket) else { continue };
             let has_crossed_hop = request.streams.iter().any(|stream| stream.hop == id);
@@ -145,13 +150,13 @@ impl Ledger {
                 continue;
             }
             let Some(tracker) = &mut request.tracker else { continue };
-            let first_queued = first_queued_number(&queued, ticket);
+            let first_queued = first_queued_chunk_number(&queued, ticket);
             // Memory use is added again below, with what is left of the tracker.
             tracker.subtract_from_memory_use(&mut self.loss_memory);
             let is_still_queued = |entry: &InFlightEntry| {
                 entry.hop == id && first_queued.is_some_and(|first_queued| first_queued <= entry.first_number)
             };
-            let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, is_still_queued);
+            let judged = tracker.unjudge_chunks_before_awaited(UnjudgedCause::UnobservedDeliveries, is_still_queued);
             tracker.add_to_memory_use(&mut self.loss_memory);
             self.record_outcomes(self.now, ticket, &judged);
         }
@@ -159,7 +164,7 @@ impl Ledger {
 
     /// Records chunks that the hop (channel) at `hop_index` carried before their deliveries were observed. If it may have led to the
     /// tokenizer, chunks still queued are judged by their deliveries. The others are unjudged.
-    fn adopt_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
+    fn track_earlier_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
         // All chunks of the hop but those without an expected delivery, and those that are tracked already.
         let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
@@ -167,14 +172,14 @@ impl Ledger {
             return;
         }
         let id = hop.id;
-        let queued = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
+        let queued = if may_have_led_to_tokenizer { hop.sorted_queued_chunks() } else { Vec::new() };
         let mut adopted = 0;
         for ticket in self.table.tickets() {
             // Sorted by request, so the chunks of one request follow each other.
             let from = queued.partition_point(|chunk| chunk.ticket < ticket);
             let to = queued.partition_point(|chunk| chunk.ticket <= ticket);
             let queued_of_request = &queued[from..to];
-            adopted += self.adopt_chunks_of_request(ticket, id, queued_of_request);
+            adopted += self.track_and_count_earlier_chunks_of_request(ticket, id, queued_of_request);
         }
         self.totals.chunks.tracked += earlier_chunks;
         // The others belong to closed requests.
@@ -182,31 +187,37 @@ impl Ledger {
         self.hops.all[hop_index].tracked_chunks += earlier_chunks;
     }
 
-    /// Records the chunks of one request on hop `id` in its delivery tracker. Those in `waiting`, which are still queued, wait for their
-    /// deliveries there. The earlier ones are unjudged. Returns how many were recorded.
-    fn adopt_chunks_of_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
+    /// Records the chunks of one request on hop `hop_id` in its delivery tracker. Those in `queued_chunks`, which are still queued,
+    /// wait for their deliveries there. The earlier ones are unjudged. Returns how many were recorded.
+    fn track_and_count_earlier_chunks_of_request(
+        &mut self,
+        ticket: Ticket,
+        hop_id: HopId,
+        queued_chunks: &[PendingChunk],
+    ) -> u64 {
         let Some(request) = self.table.get_mut(ticket) else { return 0 };
-        let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else { return 0 };
+        let Some(stream) = request.streams.iter().find(|stream| stream.hop == hop_id) else { return 0 };
         // Counts of a retracted request run behind, and pending chunks do not show by how much.
-        let waiting = if request.retractions > 0 || stream.count.highest == 0 { &[] } else { waiting };
-        let early = self.early_deliveries.count_reached(&request.rid, stream.first_at);
+        let queued_chunks = if request.retractions > 0 || stream.count.highest == 0 { &[] } else { queued_chunks };
+        let early = self.early_deliveries.early_delivered_count(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.is_whole();
         // Those that the tracker has already are not recorded again.
-        let known_chunks = tracker.chunks_entered + waiting.len() as u64;
+        let known_chunks = tracker.chunks_entered + queued_chunks.len() as u64;
         let passed_chunks = u64::from(stream.chunks).saturating_sub(known_chunks);
         let mut judged = Vec::new();
         if passed_chunks > 0 {
             // The first chunks passed before deliveries were observed.
             let count = u32::try_from(passed_chunks).unwrap_or(u32::MAX);
             let first = 1;
-            judged.push(tracker.skip_chunks(id, first, count, UnjudgedCause::UnobservedDeliveries));
+            judged.push(tracker.skip_chunks(hop_id, first, count, UnjudgedCause::UnobservedDeliveries));
         }
         let mut entered = passed_chunks;
         let mut previous_end = None;
-        for chunk in waiting {
+        for chunk in queued_chunks {
             let entry = entry_of_queued_chunk(chunk, stream, previous_end);
-            let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
+            let has_room =
+                self.limits.has_room_in_flight_else_count_reached(tracker.entry_count(), self.loss_memory.entries);
             tracker.subtract_from_memory_use(&mut self.loss_memory);
             // Queued chunks do not keep the ids of their tokens.
             let ids: &[i64] = &[];

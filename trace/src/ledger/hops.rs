@@ -107,8 +107,8 @@ impl Hops {
 
     /// Records that a request sent on this hop (channel to the scheduler) was answered although no receive of it was observed, so its
     /// receives are unobserved.
-    pub(crate) fn record_unobserved_receive(&mut self, id: HopId) {
-        if let Some(hop) = self.all.iter_mut().find(|hop| hop.id == id) {
+    pub(crate) fn mark_receives_of_hop_unobserved(&mut self, hop_id: HopId) {
+        if let Some(hop) = self.all.iter_mut().find(|hop| hop.id == hop_id) {
             hop.is_received_unobserved = true;
         }
     }
@@ -149,7 +149,7 @@ impl Hops {
 
     /// Number of frames with chunks that the stream's connection carried after its last chunk, up to
     /// [`RECENT_SENDS`](super::lane::RECENT_SENDS).
-    pub(crate) fn sends_since(&self, stream: &Stream) -> usize {
+    pub(crate) fn frames_sent_since_last_chunk(&self, stream: &Stream) -> usize {
         let Some(hop) = self.hop_of(stream) else { return 0 };
         // A stream keeps only the lower half of its lane's number.
         let lane = hop.lanes.iter().find(|(number, _)| **number as u16 == stream.lane);
@@ -157,21 +157,21 @@ impl Hops {
     }
 
     /// Index of the hop, which is added if unknown. `None` at the limit of hops.
-    pub(crate) fn index_or_add(&mut self, id: HopId, limit: usize) -> Option<usize> {
-        if let Some(&hop_index) = self.by_id.get(&id) {
+    pub(crate) fn hop_index_or_add(&mut self, hop_id: HopId, max_hops: usize) -> Option<usize> {
+        if let Some(&hop_index) = self.by_id.get(&hop_id) {
             return Some(hop_index);
         }
-        self.add_hop(id, Ends::from(&*format!("hop {}", id.0)), limit)
+        self.add_unannounced_hop(hop_id, Ends::from(&*format!("hop {}", hop_id.0)), max_hops)
     }
 
     /// Adds a hop that has not been announced, and returns its index; `None` at the limit.
-    fn add_hop(&mut self, id: HopId, ends: Ends<&str>, limit: usize) -> Option<usize> {
-        if self.all.len() >= limit {
+    fn add_unannounced_hop(&mut self, id: HopId, ends: Ends<&str>, max_hops: usize) -> Option<usize> {
+        if self.all.len() >= max_hops {
             return None;
         }
-        let group = self.group_or_add(ends);
+        let group = self.group_index_or_add(ends);
         let mut hop = Hop::new(id, group, self.processing_stages.seconds);
-        hop.ends = self.roles_of(ends);
+        hop.ends = self.role_indices_or_add(ends);
         // Presumed until its announcement, which may say otherwise.
         hop.shows.sent = true;
         hop.capabilities.sent = true;
@@ -192,9 +192,9 @@ impl Hops {
 
     /// Applies an announcement to its hop (channel between two processes), which is added if needed. Returns false if there is no room for
     /// it. Hops with one name form a group.
-    pub(crate) fn apply_announcement(&mut self, announced: &event::Hop<'_>, limit: usize) -> bool {
+    pub(crate) fn apply_announcement(&mut self, announced: &event::Hop<'_>, max_hops: usize) -> bool {
         let known = self.by_id.get(&announced.id).copied();
-        let Some(hop_index) = known.or_else(|| self.add_hop(announced.id, announced.ends, limit)) else {
+        let Some(hop_index) = known.or_else(|| self.add_unannounced_hop(announced.id, announced.ends, max_hops)) else {
             return false;
         };
         let old_group = self.all[hop_index].group;
@@ -204,9 +204,9 @@ impl Hops {
             // The whole group takes the new name, with its history.
             self.groups[old_group].set_ends(announced.ends);
         }
-        let group = self.group_or_add(announced.ends);
+        let group = self.group_index_or_add(announced.ends);
         self.groups[group].carries_requests = announced.carries_requests;
-        let ends = self.roles_of(announced.ends);
+        let ends = self.role_indices_or_add(announced.ends);
         let hop = &mut self.all[hop_index];
         hop.group = group;
         hop.ends = ends;
@@ -226,12 +226,12 @@ impl Hops {
         if old_group != group {
             self.move_backlog(hop_index, old_group);
         }
-        self.update_facts_of_all();
+        self.update_facts_of_all_hops();
         true
     }
 
     /// Updates what depends on all hops together, after an announcement has changed one of them.
-    fn update_facts_of_all(&mut self) {
+    fn update_facts_of_all_hops(&mut self) {
         self.any_origin = self.all.iter().any(|hop| hop.origin);
         self.any_last = self.all.iter().any(|hop| hop.last);
         // The chunks of a request are tracked on one hop only: the hop into the tokenizer, if deliveries are observed there.
@@ -266,9 +266,9 @@ impl Hops {
 
     /// Whether the receiver of the first hop (channel between two processes) is the sender on the second one: it then forwards what it
     /// receives.
-    pub(crate) fn is_followed_by(&self, first: HopId, second: HopId) -> bool {
-        match (self.get(first), self.get(second)) {
-            (Some(first), Some(second)) => first.ends.to == second.ends.from,
+    pub(crate) fn is_first_hop_followed_by_second(&self, first_hop: HopId, second_hop: HopId) -> bool {
+        match (self.get(first_hop), self.get(second_hop)) {
+            (Some(first_hop), Some(second_hop)) => first_hop.ends.to == second_hop.ends.from,
             _ => false,
         }
     }
@@ -297,7 +297,7 @@ impl Hops {
     }
 
     /// Numbers of the roles at both ends, which are added if unknown.
-    fn roles_of(&mut self, ends: Ends<&str>) -> HopRoles {
+    fn role_indices_or_add(&mut self, ends: Ends<&str>) -> HopRoles {
         HopRoles {
             from: self.processing_stages.role_index_or_add(ends.from),
             to: self.processing_stages.role_index_or_add(ends.to),
@@ -313,7 +313,7 @@ impl Hops {
     }
 
     /// Index of the group of hops between these ends, which is added if there is none.
-    fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
+    fn group_index_or_add(&mut self, ends: Ends<&str>) -> usize {
         if let Some(group_index) = self.group_between(ends) {
             return group_index;
         }
@@ -324,10 +324,10 @@ impl Hops {
         self.groups.len() - 1
     }
 
-    /// Makes room in the hop for `lane`, one of its connections, if it is a new one and the hop is full. Evicts and returns the lane with
-    /// the fewest queued frames. Of several such lanes, it is the one silent longest. `None` if there was room.
-    pub(crate) fn evict_lane_if_full(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
-        if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
+    /// Makes room in the hop for `new_lane`, one of its connections, if it is not known yet and the hop is full. Evicts and returns the
+    /// lane with the fewest queued frames. Of several such lanes, it is the one silent longest. `None` if there was room.
+    pub(crate) fn evict_lane_if_full(hop: &mut Hop, new_lane: u32, max_lanes: usize) -> Option<Lane> {
+        if hop.lanes.len() < max_lanes.max(1) || hop.lanes.contains_key(&new_lane) {
             return None;
         }
         let (&least_used, _) = hop.lanes.iter().min_by_key(|(_, lane)| (lane.frames.len(), lane.last_at))?;
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn hops_with_one_name_share_a_group_and_a_late_name_moves_the_hop() {
         let mut hops = Hops::default();
-        assert_eq!(hops.index_or_add(HopId(1), 3), Some(0));
+        assert_eq!(hops.hop_index_or_add(HopId(1), 3), Some(0));
         assert_eq!(hops.groups[0].name, "hop 1");
         assert!(hops.apply_announcement(&named(0, "router->detokenizer"), 3));
         assert!(hops.apply_announcement(&named(1, "router->detokenizer"), 3));

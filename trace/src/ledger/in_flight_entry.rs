@@ -38,7 +38,7 @@ impl InFlightEntry {
 
     /// Minimum and maximum number of tokens that the entry's delivery may have carried. They differ if the entry is imprecise: only the
     /// growth of its count is known.
-    pub(super) fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
+    pub(super) fn token_count_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
         if !self.is_imprecise {
             return self.tokens..=self.tokens;
         }
@@ -48,7 +48,7 @@ impl InFlightEntry {
     }
 
     /// The chunks of the entry with this outcome, and with `tokens_lost` of their tokens lost.
-    pub(super) fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
+    pub(super) fn judged_with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
         JudgedChunks {
             hop: self.hop,
             first: self.first_number,
@@ -62,16 +62,21 @@ impl InFlightEntry {
     /// The chunks of the entry as unjudged for this reason.
     pub(super) fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
         let tokens_lost = 0;
-        self.with_outcome(ChunkOutcome::Unjudged(cause), tokens_lost)
+        self.judged_with_outcome(ChunkOutcome::Unjudged(cause), tokens_lost)
     }
 
     /// Adds its chunks to `judged` as part of a delivery. The first chunk of the delivery counts as delivered, and the others as merged
     /// into it. `has_carrier`: whether an earlier entry of the delivery has that first chunk; true afterwards. If the entry has several
-    /// chunks, and earlier deliveries (up to count `delivered_to`) carried a part of them, they are unjudged.
-    pub(super) fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
+    /// chunks, and earlier deliveries (up to count `delivered_to_count`) carried a part of them, they are unjudged.
+    pub(super) fn push_judged_as_carried(
+        &self,
+        delivered_to_count: u32,
+        judged: &mut JudgedList,
+        has_carrier: &mut bool,
+    ) {
         let has_first_chunk = !*has_carrier;
         *has_carrier = true;
-        let is_partly_delivered = self.start_count() < delivered_to;
+        let is_partly_delivered = self.start_count() < delivered_to_count;
         if self.chunks > 1 && is_partly_delivered {
             // It is unknown which of them the earlier deliveries carried.
             judged.push_chunks(self.as_unjudged(UnjudgedCause::Ambiguous));
@@ -82,12 +87,12 @@ impl InFlightEntry {
         let tokens_lost = 0;
         judged.push_chunks(JudgedChunks {
             count: delivered_chunks,
-            ..self.with_outcome(ChunkOutcome::Delivered, tokens_lost)
+            ..self.judged_with_outcome(ChunkOutcome::Delivered, tokens_lost)
         });
         judged.push_chunks(JudgedChunks {
             first: self.first_number.wrapping_add(delivered_chunks),
             count: self.chunks - delivered_chunks,
-            ..self.with_outcome(ChunkOutcome::Merged, tokens_lost)
+            ..self.judged_with_outcome(ChunkOutcome::Merged, tokens_lost)
         });
     }
 

@@ -7,7 +7,7 @@ impl Ledger {
     ///
     /// # Panics
     /// In debug builds, if it does not hold.
-    pub fn debug_check(&self) {
+    pub fn debug_check_balance(&self) {
         if cfg!(debug_assertions)
             && self.is_checked
             && let Err(what) = self.check_balance()

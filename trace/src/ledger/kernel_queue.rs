@@ -33,26 +33,32 @@ struct QueueLevel {
 }
 
 impl KernelQueue {
-    /// Records a sample of the bytes in the sockets' buffers. `backlog`: frames sent on the hops (channels) and not received, `None` if
-    /// sends or receives are not observed. `mean_bytes`: mean frame length.
-    pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
+    /// Records a sample of the bytes in the sockets' buffers. `backlog_frames`: those sent on the hops (channels) and not received, `None`
+    /// if sends or receives are not observed. `mean_frame_bytes`: mean frame length.
+    pub(crate) fn add_sample(
+        &mut self,
+        at: MonoNs,
+        sample: &QueueSample<'_>,
+        backlog_frames: Option<u64>,
+        mean_frame_bytes: u64,
+    ) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;
         self.last_sample_at = Some(at);
         // Without the receivers' sockets, the queue is unknown, not empty.
         let Some(bytes) = sample.receive_bytes else { return };
         self.bytes_max = self.bytes_max.max(Some(bytes));
-        if let Some(backlog) = backlog {
+        if let Some(backlog_frames) = backlog_frames {
             // Frames that wait outside the kernel wait in the receiver's inbox, libzmq's own queue. Rounded up, so that the inbox is not
             // overestimated.
-            let frames_in_kernel = bytes.div_ceil(mean_bytes.max(1));
-            self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(frames_in_kernel)));
+            let frames_in_kernel = bytes.div_ceil(mean_frame_bytes.max(1));
+            self.inbox_max = self.inbox_max.max(Some(backlog_frames.saturating_sub(frames_in_kernel)));
         }
         push_bounded(&mut self.samples, QueueLevel { at, bytes }, MAX_SAMPLES);
     }
 
     /// Maximum bytes of the samples between `from` and `to`; `None` without samples.
-    pub(crate) fn max_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
+    pub(crate) fn max_bytes_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
         // Samples are in order of time.
         let first = self.samples.partition_point(|sample| sample.at < from);
         let between = self.samples.range(first..).take_while(|sample| sample.at <= to);
@@ -78,9 +84,9 @@ mod tests {
         assert_eq!(queue.bytes_max, Some(2_500));
         queue.add_sample(MonoNs(3), &sample(None), Some(900), 1_000);
         assert_eq!((queue.bytes, queue.inbox_max), (None, Some(850)), "an unreadable value is not 0");
-        assert_eq!(queue.max_between(MonoNs(0), MonoNs(1)), Some(0));
-        assert_eq!(queue.max_between(MonoNs(2), MonoNs(9)), Some(2_500));
-        assert_eq!(queue.max_between(MonoNs(3), MonoNs(9)), None);
+        assert_eq!(queue.max_bytes_between(MonoNs(0), MonoNs(1)), Some(0));
+        assert_eq!(queue.max_bytes_between(MonoNs(2), MonoNs(9)), Some(2_500));
+        assert_eq!(queue.max_bytes_between(MonoNs(3), MonoNs(9)), None);
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// Records that the frame numbered `seq` was observed on this connection. Returns the number of frames missed just before it, by the
     /// gap in the numbers.
-    pub(crate) fn record_frame(&mut self, seq: u64, at: MonoNs) -> u64 {
+    pub(crate) fn record_frame_and_count_missed(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
         // Before the first observed frame, none was missed.
         let expected_seq = self.next_seq.unwrap_or(seq);
@@ -122,7 +122,7 @@ impl Lane {
     }
 
     /// Counts the chunks and tokens in a frame sent on this connection, and keeps when the last frames with chunks were sent.
-    pub(crate) fn record_content(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
+    pub(crate) fn count_frame_content(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
         self.counts.chunks += chunks;
         self.counts.tokens += tokens;
         // Only a frame with chunks shows a step of the scheduler.
@@ -143,7 +143,7 @@ impl Lane {
 
     /// When the oldest queued frame was sent. Frames sent until `missed_until` do not count: they may have been received unobserved. If it
     /// is 0, all count. `None` if no frame counts.
-    pub(crate) fn oldest_sent_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
+    pub(crate) fn oldest_queued_send_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
         let oldest = self.frames.front()?.sent_at;
         if oldest > missed_until || missed_until == MonoNs(0) {
             return Some(oldest);
@@ -157,14 +157,14 @@ impl Lane {
         self.frames.push_back(PendingFrame { seq, sent_at: at, chunks, load });
     }
 
-    /// Moves the `count` chunks queued longest to the end of `to`.
-    pub(crate) fn pop_chunks(&mut self, count: usize, to: &mut Vec<PendingChunk>) {
+    /// Moves the `count` chunks queued longest to the end of `moved_chunks`.
+    pub(crate) fn move_oldest_chunks_to(&mut self, count: usize, moved_chunks: &mut Vec<PendingChunk>) {
         let count = count.min(self.chunks.len());
         // Two copies of slices are cheaper than a move of each chunk.
         let (front, back) = self.chunks.as_slices();
         let from_front = count.min(front.len());
-        to.extend_from_slice(&front[..from_front]);
-        to.extend_from_slice(&back[..count - from_front]);
+        moved_chunks.extend_from_slice(&front[..from_front]);
+        moved_chunks.extend_from_slice(&back[..count - from_front]);
         self.chunks.drain(..count);
     }
 
@@ -195,21 +195,22 @@ impl Lane {
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
-    /// Empties the queue, because receives are not observed any more, and moves its chunks to `to`. Returns the number of frames, without
-    /// evicted ones.
-    pub(crate) fn stop_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
-        to.extend(self.chunks.drain(..));
+    /// Empties the queue, because receives are not observed any more, and moves its chunks to `moved_chunks`. Returns the number of frames,
+    /// without evicted ones.
+    pub(crate) fn move_all_chunks_and_count_frames(&mut self, moved_chunks: &mut Vec<PendingChunk>) -> usize {
+        moved_chunks.extend(self.chunks.drain(..));
         self.evicted_frames = 0;
         let frames = self.frames.len();
         self.frames.clear();
         frames
     }
 
-    /// Forgets evicted frames that the receive of frame `seq` shows as received, and returns their number. If `seq` is in the queue or
-    /// later, all evicted frames were received before it. Otherwise frame `seq` is one of them, and only that one was received.
-    pub(crate) fn take_evicted_before(&mut self, seq: u64) -> u64 {
+    /// Forgets evicted frames that the receive of frame `received_seq` shows as received, and returns their number. If `received_seq` is in
+    /// the queue or later, all evicted frames were received before it. Otherwise frame `received_seq` is one of them, and only that one was
+    /// received.
+    pub(crate) fn forget_received_evicted_frames(&mut self, received_seq: u64) -> u64 {
         // Evicted frames are older than all queued ones, and a lane keeps its order.
-        let is_after_evicted = self.first_waiting().is_some_and(|first| first <= seq);
+        let is_after_evicted = self.first_waiting().is_some_and(|first| first <= received_seq);
         let received = if is_after_evicted { self.evicted_frames } else { self.evicted_frames.min(1) };
         self.evicted_frames -= received;
         received
@@ -233,12 +234,12 @@ mod tests {
     #[test]
     fn frames_leave_a_lane_in_order_and_gaps_are_detected() {
         let mut lane = Lane::default();
-        assert_eq!(lane.record_frame(7, MonoNs(1)), 0, "attaching mid-stream is not a gap");
+        assert_eq!(lane.record_frame_and_count_missed(7, MonoNs(1)), 0, "attaching mid-stream is not a gap");
         lane.push_frame(7, MonoNs(1), 0, FrameLoad::new(3, 100));
-        assert_eq!(lane.record_frame(8, MonoNs(2)), 0);
+        assert_eq!(lane.record_frame_and_count_missed(8, MonoNs(2)), 0);
         lane.push_frame(8, MonoNs(2), 0, FrameLoad::new(2, 50));
         assert_eq!(lane.queued_load(), Some(QueuedLoad { chunks: 5, bytes: 150 }));
-        assert_eq!(lane.record_frame(11, MonoNs(3)), 2);
+        assert_eq!(lane.record_frame_and_count_missed(11, MonoNs(3)), 2);
         let mut pop = |seq| lane.pop_through(seq).map(|frame| (frame.seq, frame.sent_at));
         assert_eq!((pop(5), pop(7)), (None, Some((7, MonoNs(1)))));
         assert_eq!((pop(9), pop(9)), (Some((8, MonoNs(2))), None), "a frame received before 9");

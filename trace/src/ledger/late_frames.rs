@@ -44,7 +44,7 @@ impl LateFrames {
 
     /// Records the receive of a frame that waited `wait_ns` on its hop. Counts it if it is late: if it waited at least [`LATE_NS`].
     /// `busy_ns`: total time that its receiver has spent on processing frames so far.
-    pub(crate) fn record_received(&mut self, at: MonoNs, wait_ns: u64, busy_ns: u64) {
+    pub(crate) fn record_frame_receive(&mut self, at: MonoNs, wait_ns: u64, busy_ns: u64) {
         if wait_ns < LATE_NS {
             // Its receiver is not behind any more.
             self.last_late = None;
@@ -94,12 +94,12 @@ mod tests {
     #[test]
     fn the_share_covers_the_time_between_late_receives_only() {
         let mut late = LateFrames::default();
-        late.record_received(MonoNs(1_000 * MS), 300 * MS, 50 * MS);
+        late.record_frame_receive(MonoNs(1_000 * MS), 300 * MS, 50 * MS);
         assert_eq!(late.processing_share(), None);
-        late.record_received(MonoNs(1_400 * MS), 400 * MS, 350 * MS);
-        late.record_received(MonoNs(1_500 * MS), 10 * MS, 450 * MS);
-        late.record_received(MonoNs(1_600 * MS), 260 * MS, 460 * MS);
-        late.record_received(MonoNs(9_000 * MS), 260 * MS, 460 * MS);
+        late.record_frame_receive(MonoNs(1_400 * MS), 400 * MS, 350 * MS);
+        late.record_frame_receive(MonoNs(1_500 * MS), 10 * MS, 450 * MS);
+        late.record_frame_receive(MonoNs(1_600 * MS), 260 * MS, 460 * MS);
+        late.record_frame_receive(MonoNs(9_000 * MS), 260 * MS, 460 * MS);
         assert_eq!((late.frames, late.longest_ns, late.processing_share()), (4, 400 * MS, Some(0.75)));
         assert_eq!(late.longest_stretch_ns, 400 * MS, "a frame that is not late ends it");
     }

@@ -92,9 +92,10 @@ impl TtftPart {
         share_of_whole(self.ns, self.whole_ns)
     }
 
-    /// Adds a wait of `ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait only.
-    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_first_wait: bool) {
-        self.ns += u128::from(ns);
+    /// Adds a wait of `wait_ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait
+    /// only.
+    pub(crate) fn add_wait(&mut self, wait_ns: u64, ttft_ns: u64, is_first_wait: bool) {
+        self.ns += u128::from(wait_ns);
         if is_first_wait {
             self.requests += 1;
             self.whole_ns += u128::from(ttft_ns);
@@ -198,7 +199,7 @@ impl LateLeg {
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
         if let Some(accept_wait_ns) = late.accept_wait_ns {
-            self.add_accept_wait(accept_wait_ns);
+            self.count_late_accept(accept_wait_ns);
         }
         if late.is_beside_others() {
             self.beside_others_ns += u128::from(late.ns);
@@ -216,10 +217,10 @@ impl LateLeg {
     }
 
     /// Counts a new connection that waited this long to be accepted, if that is long.
-    fn add_accept_wait(&mut self, wait_ns: u64) {
-        if wait_ns >= GAP_WARNING_NS {
+    fn count_late_accept(&mut self, accept_wait_ns: u64) {
+        if accept_wait_ns >= GAP_WARNING_NS {
             self.accepted_late += 1;
-            self.accept_wait_max_ns = self.accept_wait_max_ns.max(wait_ns);
+            self.accept_wait_max_ns = self.accept_wait_max_ns.max(accept_wait_ns);
         }
     }
 

@@ -69,7 +69,7 @@ pub struct SilencedRequests {
 
 impl SilencedRequests {
     /// Adds a request that was late while the engine was silent.
-    pub(super) fn record_late(&mut self, late: &LateRequest) {
+    pub(super) fn record_silenced_request(&mut self, late: &LateRequest) {
         // `requests.amount` is the longest wait so far.
         if late.ns >= self.requests.amount {
             self.worst_hop = late.wait.map(|wait| wait.hop);
@@ -127,7 +127,7 @@ fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
 
 /// Minimum length, in nanoseconds, of the leg of this request that makes it late. A leg is the time from one observed moment to the next
 /// one; it has several parts if moments between them were not observed. `None` if the leg is not judged by its length.
-fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
+fn min_late_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     let is_single_part = leg.parts().len() == 1;
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
     let is_queue = is_single_part && leg.from == Queued;
@@ -137,12 +137,12 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
         return None;
     }
     let has_prefill = is_in_scheduler && leg.to >= FirstSent;
-    if has_prefill { late_from_ns_with_prefill(request, leg) } else { Some(GAP_WARNING_NS) }
+    if has_prefill { min_late_ns_with_prefill(request, leg) } else { Some(GAP_WARNING_NS) }
 }
 
 /// Minimum length, in nanoseconds, that makes a leg late if the prefill is a part of it: a second for the rest of the leg, and the time
 /// that a prompt of this length needs. `None` if the leg is not judged by its length.
-fn late_from_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
+fn min_late_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     // A prefill alone is compared with other prefills instead.
     let is_prefill_alone = leg.parts().len() == 1;
     // The parts behind the first send are outside the scheduler, where a prompt needs no time.
@@ -154,13 +154,13 @@ fn late_from_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
 }
 
-/// The time with which the legs of this request up to the moment `until` are compared: its time to first token if it is streamed, otherwise
-/// the sum of these legs. `None` if a streamed one has no time to first token.
-fn compared_time_ns(request: &Request, path: &TtftPath, until: TtftMoment) -> Option<u64> {
+/// The time with which the legs of this request up to the moment `last_moment` are compared: its time to first token if it is streamed,
+/// otherwise the sum of these legs. `None` if a streamed one has no time to first token.
+fn compared_time_ns(request: &Request, path: &TtftPath, last_moment: TtftMoment) -> Option<u64> {
     if request.is_streamed() {
         return path.ttft_ns();
     }
-    let legs = path.legs().filter(|timed| timed.leg.to <= until);
+    let legs = path.legs().filter(|timed| timed.leg.to <= last_moment);
     Some(legs.map(|timed| timed.ns).sum())
 }
 
@@ -176,7 +176,7 @@ fn dispatch_wait(request: &Request) -> Option<DispatchWait> {
 }
 
 /// Whether each leg (part of the time to first token) of this request between its dispatch and its first token is judged.
-fn is_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
+fn is_each_leg_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
     if path.time_of(Dispatched).is_none() || is_of_pair(request) {
         return false;
     }
@@ -194,19 +194,20 @@ impl LateLegs {
         // The first chunk of a response that is not streamed has several tokens, so the end of its prefill is not known.
         let until = if is_streamed { FirstDelivered } else { BatchEntered };
         let Some(ttft_ns) = compared_time_ns(request, path, until) else { return };
-        self.count_judged(request, path);
-        self.add_ttft(path, ttft_ns);
+        self.count_judged_request(request, path);
+        self.add_ttft_to_sums(path, ttft_ns);
         if is_streamed {
-            let has_evicted = self.process_waits.record_request(request, path, ttft_ns, limits.prefills);
+            let has_evicted =
+                self.process_waits.record_long_waits_and_check_eviction(request, path, ttft_ns, limits.prefills);
             if has_evicted {
                 limits.count_reached("prefills");
             }
         }
         for timed in path.legs().filter(|timed| timed.leg.to <= until) {
             let has_evicted = if timed.leg.from == BatchEntered {
-                self.keep_prefill(request, timed, ttft_ns, limits.prefills)
+                self.keep_prefill_and_check_eviction(request, timed, ttft_ns, limits.prefills)
             } else {
-                self.keep_if_late(request, path, timed, ttft_ns, limits.prefills)
+                self.keep_if_late_and_check_eviction(request, path, timed, ttft_ns, limits.prefills)
             };
             if has_evicted {
                 limits.count_reached("prefills");
@@ -214,48 +215,62 @@ impl LateLegs {
         }
     }
 
-    /// Keeps the prefill with which the leg `timed` of a request begins, until it can be compared with others. Returns whether the oldest
-    /// of `max` was evicted for it.
-    fn keep_prefill(&mut self, request: &Request, timed: TimedLeg, ttft_ns: u64, max: usize) -> bool {
-        let Some(end) = prefill_end(request, timed) else { return false };
-        let span = PrefillSpan { from: timed.at, to: end };
+    /// Keeps the prefill with which the leg `timed_leg` of a request begins, until it can be compared with others. Returns whether the
+    /// oldest of `max_kept` was evicted for it.
+    fn keep_prefill_and_check_eviction(
+        &mut self,
+        request: &Request,
+        timed_leg: TimedLeg,
+        ttft_ns: u64,
+        max_kept: usize,
+    ) -> bool {
+        let Some(end) = prefill_end(request, timed_leg) else { return false };
+        let span = PrefillSpan { from: timed_leg.at, to: end };
         let request_hop = dispatch_wait(request).map(|wait| wait.hop);
-        self.prefills.add_unjudged(request, span, request_hop, ttft_ns, max)
+        self.prefills.add_unjudged_prefill_and_check_eviction(request, span, request_hop, ttft_ns, max_kept)
     }
 
-    /// Keeps a request until it is judged, if it was late on the leg `timed`. Returns whether the oldest of `max` was evicted for it.
-    fn keep_if_late(&mut self, request: &Request, path: &TtftPath, timed: TimedLeg, ttft_ns: u64, max: usize) -> bool {
-        let is_late = late_from_ns(request, timed.leg).is_some_and(|late_from_ns| timed.ns >= late_from_ns);
+    /// Keeps a request until it is judged, if it was late on the leg `timed_leg`. Returns whether the oldest of `max_kept` was evicted for
+    /// it.
+    fn keep_if_late_and_check_eviction(
+        &mut self,
+        request: &Request,
+        path: &TtftPath,
+        timed_leg: TimedLeg,
+        ttft_ns: u64,
+        max_kept: usize,
+    ) -> bool {
+        let is_late = min_late_ns(request, timed_leg.leg).is_some_and(|min_ns| timed_leg.ns >= min_ns);
         if !is_late {
             return false;
         }
         let late = LateRequest {
-            leg: timed.leg,
+            leg: timed_leg.leg,
             rid: request.rid.clone(),
-            from: timed.at,
-            ns: timed.ns,
+            from: timed_leg.at,
+            ns: timed_leg.ns,
             ttft_ns,
             accept_wait_ns: accept_wait_ns(request),
             dispatched_ns: dispatched_ns(path),
             wait: dispatch_wait(request),
         };
-        push_bounded(&mut self.unjudged, late, max).is_some()
+        push_bounded(&mut self.unjudged, late, max_kept).is_some()
     }
 
     /// Counts a judged request, by the parts of its path that are observed and judged.
-    fn count_judged(&mut self, request: &Request, path: &TtftPath) {
+    fn count_judged_request(&mut self, request: &Request, path: &TtftPath) {
         let has_arrival = path.time_of(Arrived).is_some() && path.time_of(Read).is_some();
         let has_time_before_dispatch = has_arrival && path.time_of(Dispatched).is_some();
         let judged = &mut self.judged;
         judged.requests += 1;
         judged.before_dispatch += u64::from(has_time_before_dispatch);
-        judged.until_first_token += u64::from(is_judged_until_first_token(request, path));
+        judged.until_first_token += u64::from(is_each_leg_judged_until_first_token(request, path));
         judged.of_pairs += u64::from(is_of_pair(request));
     }
 
     /// Adds a time to first token to the sums that late legs are compared with. These are the sum of the whole run, and that of the
     /// window in which the first token came.
-    fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
+    fn add_ttft_to_sums(&mut self, path: &TtftPath, ttft_ns: u64) {
         let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
             self.begin_window(window_number);
@@ -279,7 +294,7 @@ impl LateLegs {
     }
 
     /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].
-    fn record_late(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
+    fn add_late_request_to_leg(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         let known_index = self.legs.iter().position(|known| known.leg == late.leg);
         if known_index.is_none() {
             self.legs.push(LateLeg::new(late.leg));
@@ -292,14 +307,14 @@ impl LateLegs {
     /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.
     pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill, scheduler_use: Option<TimeUse>) {
         let late = slow.to_late_request();
-        // Before `record_late`, which replaces the worst request of the leg.
+        // Before `add_late_request_to_leg`, which replaces the worst request of the leg.
         let worst = self.legs.iter().find(|known| known.leg == late.leg).and_then(|known| known.worst.as_ref());
         if worst.is_none_or(|worst| worst.ns <= late.ns) {
             self.slowest_prefill = Some(SlowestPrefill { comparison: slow.comparison, scheduler_use });
         }
         // A prefill does not wait for the process that answers clients.
         let receiver_use = None;
-        self.record_late(&late, receiver_use);
+        self.add_late_request_to_leg(&late, receiver_use);
     }
 
     /// The slowest prefill that is slow beside others; `None` without any.
@@ -333,22 +348,22 @@ impl Ledger {
         while let Some(late) = self.ttft.late_legs.unjudged.pop_front() {
             let waits_for_engine = late.leg.from < FirstSent && late.leg.to > Dispatched;
             if waits_for_engine && self.silences.explains(late.from, late.to()) {
-                self.ttft.late_legs.silenced.record_late(&late);
+                self.ttft.late_legs.silenced.record_silenced_request(&late);
                 continue;
             }
             let mut receiver_use = None;
             // Later legs do not begin in the process that answers clients, so its use of time does not explain them.
             let begins_in_receiver = late.leg.from <= Read;
             if begins_in_receiver {
-                receiver_use = self.receiver_process_use(late.from, late.to());
+                receiver_use = self.time_use_of_only_receiver(late.from, late.to());
                 self.count_late_stack_samples(late.leg.from, late.from, late.to());
             }
-            self.ttft.late_legs.record_late(&late, receiver_use);
+            self.ttft.late_legs.add_late_request_to_leg(&late, receiver_use);
         }
     }
 
     /// Time use of the only process that answers clients. `None` if it is not sampled, or there are several such processes.
-    fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<ReceiverUse> {
+    fn time_use_of_only_receiver(&self, from: MonoNs, to: MonoNs) -> Option<ReceiverUse> {
         let main_thread = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
         let main = self.threads.get(main_thread)?.use_between(from, to)?;
         let process_threads = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);

@@ -21,13 +21,13 @@ impl Ledger {
     pub fn tick(&mut self, now: MonoNs) {
         self.now = self.now.max(now);
         let now = self.now;
-        self.forget_closed();
-        self.apply_missed_receives();
+        self.forget_closed_timelines();
+        self.mark_missed_receives();
         self.close_finished_requests(now);
         self.close_silent_requests(now);
-        self.drop_early_receives(now);
-        self.waits.drop_overdue(now);
-        self.dispatched.drop_older_than(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
+        self.drop_overdue_early_receives(now);
+        self.waits.drop_overdue_waits(now);
+        self.dispatched.drop_requests_sent_before(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
         // Before the judgements below, which a silence of the engine may explain.
         self.advance_engine_silences(now);
         self.judge_unanswered_requests(now);
@@ -37,7 +37,7 @@ impl Ledger {
         // The backlog of each group of hops (channels of one name) over time: whether it rises, and since when many frames wait.
         for group in &mut self.hops.groups {
             group.trend.record_level(now, group.backlog);
-            group.course.record_tick(now, group.backlog, &group.trend);
+            group.course.record_backlog_at_tick(now, group.backlog, &group.trend);
         }
     }
 
@@ -59,7 +59,7 @@ impl Ledger {
     }
 
     /// Forgets receives whose sends did not follow in time.
-    fn drop_early_receives(&mut self, now: MonoNs) {
+    fn drop_overdue_early_receives(&mut self, now: MonoNs) {
         for hop in &mut self.hops.all {
             while let Some(oldest) = hop.early_receives.front() {
                 if now.since(oldest.at) <= EARLY_RECEIVE_TIMEOUT_NS {
@@ -76,7 +76,7 @@ impl Ledger {
         // A part of the table, so that no tick of a large one delays events.
         let examined = MIN_SLOTS_PER_TICK.max(slots / TICKS_PER_ROUND).min(slots);
         for _ in 0..examined {
-            let Some(ticket) = self.table.step_cursor() else { continue };
+            let Some(ticket) = self.table.advance_one_slot() else { continue };
             let Some(request) = self.table.get(ticket) else { continue };
             if now.since(request.last_at) <= self.limits.orphan_after_ns {
                 continue;
@@ -127,18 +127,18 @@ impl Ledger {
     }
 
     /// Evicts one request at the limit with this name. Returns false if there is none.
-    fn evict_one_request(&mut self, limit: &'static str) -> bool {
+    fn evict_one_request(&mut self, limit_name: &'static str) -> bool {
         // Finished requests are evicted first, since that loses no information.
         while let Some((_, ticket)) = self.lingering.pop_front() {
             if self.evict_request(ticket, CloseReason::Ended) {
                 return true;
             }
         }
-        if self.evict_one_with_logged_receive(limit) {
+        if self.evict_one_with_logged_receive(limit_name) {
             return true;
         }
         // From here on, an eviction loses information: first that of finished requests whose last receives or deliveries may still come.
-        self.limits.count_reached(limit);
+        self.limits.count_reached(limit_name);
         while let Some((_, ticket)) = self.settling.pop_front() {
             if self.evict_request(ticket, CloseReason::Ended) {
                 return true;
@@ -154,7 +154,8 @@ impl Ledger {
     /// each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
         // Each call advances the table's cursor, so that the next eviction looks at others.
-        let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
+        let candidates: [Option<Ticket>; EVICTION_CANDIDATES] =
+            std::array::from_fn(|_| self.table.advance_to_next_record());
         candidates.into_iter().flatten().min_by_key(|ticket| {
             let request = self.table.get(*ticket);
             // Each of these tickets has a record.
@@ -179,13 +180,13 @@ impl Ledger {
 
     /// Evicts one request whose first receive is in the engine's log, which need not contain its end. Returns false if there is none. An
     /// eviction loses information only if the request was seen within the settle time. It then counts at the limit with this name.
-    fn evict_one_with_logged_receive(&mut self, limit: &'static str) -> bool {
+    fn evict_one_with_logged_receive(&mut self, limit_name: &'static str) -> bool {
         while let Some(ticket) = self.stages.with_logged_receive.pop_front() {
             // The queue also has requests whose records are closed.
             let Some(request) = self.table.get(ticket) else { continue };
             let may_continue = self.now.since(request.last_at) < self.limits.settle_ns;
             if may_continue {
-                self.limits.count_reached(limit);
+                self.limits.count_reached(limit_name);
             }
             return self.evict_request(ticket, CloseReason::Ended);
         }
@@ -195,15 +196,15 @@ impl Ledger {
     /// Marks the request as finished, unless it is already. Its last receives and deliveries may be in flight, so its record is closed
     /// later.
     pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
-        let was_unfinished = self.table.mark_finished(ticket, finish);
+        let was_unfinished = self.table.mark_finished_if_open(ticket, finish);
         if !was_unfinished {
             return;
         }
         if let Some(request) = self.table.get(ticket) {
-            self.retries.record_finish(&request.rid, request.dispatch(), finish);
+            self.retries.record_finish_of_retry(&request.rid, request.dispatch(), finish);
             // Some engines abort the rid of an ended request some time later, which may end another attempt with it.
             if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
-                self.retries.record_end(at, &request.rid, delay_ns);
+                self.retries.record_sign_of_attempt_end(at, &request.rid, delay_ns);
             }
         }
         self.totals.requests.settling += 1;
@@ -224,14 +225,14 @@ impl Ledger {
 
     /// Queues the request for closing if everything observable about it has arrived: its finish at the tokenizer, and its last delivery to
     /// the client.
-    pub(super) fn settle_if_finished(&mut self, ticket: Ticket, at: MonoNs) {
+    pub(super) fn close_soon_if_all_arrived(&mut self, ticket: Ticket, at: MonoNs) {
         let Some(request) = self.table.get(ticket) else { return };
         let is_queued_already = request.is_closing_soon;
         if is_queued_already || request.finish.is_none() {
             return;
         }
         let has_finish_arrived = if self.hops.any_last {
-            self.has_reached_tokenizer(request)
+            self.has_finish_reached_tokenizer(request)
         } else {
             // Where no hop is known to lead to the tokenizer, the finish must have crossed each one.
             request.streams.iter().all(Stream::is_finished)
@@ -259,7 +260,7 @@ impl Ledger {
 
     /// Marks first tokens and ends of requests that the tokenizer may have received unobserved: those on their way when observations were
     /// missed. All of them are marked, on whichever hop they were seen last: their sends on later hops may have been missed, too.
-    fn apply_missed_receives(&mut self) {
+    fn mark_missed_receives(&mut self) {
         let Some(until) = self.receives_missed_until.take() else { return };
         for request in self.table.iter_mut() {
             if request.received_first.is_none() && request.sent_first.is_some_and(|sent| sent <= until) {
@@ -279,7 +280,7 @@ impl Ledger {
     }
 
     /// Whether the finish was sent on the last hop, the channel into the tokenizer, and was received there if receives are observed.
-    fn has_reached_tokenizer(&self, request: &Request) -> bool {
+    fn has_finish_reached_tokenizer(&self, request: &Request) -> bool {
         for stream in &request.streams {
             let Some(hop) = self.hops.hop_of(stream) else { continue };
             if hop.last {
@@ -301,7 +302,7 @@ impl Ledger {
     }
 
     /// Keeps the losses of a finished request, and evicts the oldest at the limit.
-    fn keep_lossy_request(&mut self, lossy: Lossy) {
+    fn keep_losses_of_finished_request(&mut self, lossy: Lossy) {
         self.lossy.push_back(lossy);
         // Half of the ranges are for live requests.
         while self.lossy.len() > self.limits.lossy_requests || self.loss_memory.ranges > self.limits.lost_ranges / 2 {
@@ -315,20 +316,20 @@ impl Ledger {
     /// Removes a request's record and keeps its summary. Returns false if it is not in the table.
     fn close_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
         let Some(mut request) = self.table.remove(ticket) else { return false };
-        self.count_closed(&request, reason);
-        let is_abandoned = self.close_clientless(ticket, &request);
-        self.subtract_from_memory_use(&request);
+        self.count_closed_record(&request, reason);
+        let is_abandoned = self.keep_closed_request_if_abandoned(ticket, &request);
+        self.subtract_waiting_chunks_of_closed(&request);
         self.predecessors.remove(&ticket);
         if request.streams.iter().any(|stream| stream.count.last_chunk_listed_all()) {
             // Its last chunk may belong to another request with the rid, whose later chunks then look like a new request.
             self.add_shared_rid(request.rid.clone());
         }
         if let Some(lossy) = request.take_losses() {
-            self.keep_lossy_request(lossy);
+            self.keep_losses_of_finished_request(lossy);
         }
-        self.ttft.record_request(&mut request, &mut self.limits);
+        self.ttft.record_ttft_of_request(&mut request, &mut self.limits);
         let mut numbers = self.numbers(&request);
-        // `close_clientless` has stopped watching the request, so its numbers do not show this any more.
+        // `keep_closed_request_if_abandoned` has stopped watching the request, so its numbers do not show this any more.
         numbers.is_abandoned |= is_abandoned;
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {
@@ -340,7 +341,7 @@ impl Ledger {
 
     /// Subtracts the chunks of a closed request that wait in processes and for their deliveries from the numbers over all requests. Those
     /// without a delivery count as undelivered.
-    fn subtract_from_memory_use(&mut self, request: &Request) {
+    fn subtract_waiting_chunks_of_closed(&mut self, request: &Request) {
         self.hops.processing_stages.subtract_closed(&request.in_process);
         if let Some(tracker) = &request.tracker {
             self.totals.chunks.undelivered += tracker.chunks_in_flight;
@@ -349,7 +350,7 @@ impl Ledger {
     }
 
     /// Counts a request whose record is closed, and subtracts it from the counts of those that are on their way to their end.
-    fn count_closed(&mut self, request: &Request, reason: CloseReason) {
+    fn count_closed_record(&mut self, request: &Request, reason: CloseReason) {
         let totals = &mut self.totals.requests;
         totals.settling -= u64::from(request.finish.is_some());
         totals.ends_in_transit -= u64::from(request.is_end_in_transit);
@@ -407,7 +408,7 @@ mod tests {
         }
         assert_eq!(path.ledger().record_count(), 1, "a limit of 10,000 bytes fits one request");
         assert_eq!(path.ledger().finished_count(), 1);
-        let degraded: Vec<String> = path.ledger().degraded_reasons().collect();
+        let degraded: Vec<String> = path.ledger().degraded_reason_lines().collect();
         assert_eq!(degraded, ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]);
     }
 

@@ -174,13 +174,17 @@ impl Deref for CountedLimits {
 impl CountedLimits {
     /// Counts that the limit with this name was reached.
     pub(crate) fn count_reached(&mut self, name: &'static str) {
-        debug_assert!(self.list_counted().any(|limit| limit.name == name), "{name}");
+        debug_assert!(self.list_counted_limits().any(|limit| limit.name == name), "{name}");
         *self.times_reached.entry(Cow::Borrowed(name)).or_default() += 1;
     }
 
     /// Whether a further chunk may get an in-flight entry of its own, with this many entries of its request and of all. If not, counts
     /// each limit that forbids it as reached.
-    pub(crate) fn has_room_in_flight(&mut self, entries_of_request: usize, all_entries: usize) -> bool {
+    pub(crate) fn has_room_in_flight_else_count_reached(
+        &mut self,
+        entries_of_request: usize,
+        all_entries: usize,
+    ) -> bool {
         let is_request_full = entries_of_request >= self.in_flight_per_rid;
         let is_total_full = all_entries >= self.in_flight;
         if is_request_full {
@@ -194,7 +198,7 @@ impl CountedLimits {
 
     /// All limits whose evictions lose information, each with the number of times that it was reached. Evicting summaries of finished
     /// requests loses none: counters keep their totals.
-    pub(crate) fn list_counted(&self) -> impl Iterator<Item = ReachedLimit> {
+    pub(crate) fn list_counted_limits(&self) -> impl Iterator<Item = ReachedLimit> {
         let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
         // The limit of live requests has a command-line flag of its own, so it is none of the `BOUNDS`.
         let all_limits = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
@@ -215,8 +219,8 @@ mod tests {
         let set = Limits { in_flight_per_rid: 2, in_flight: 4, ..Limits::default() };
         for (own, all, reached) in [(1, 3, None), (2, 3, Some("in_flight_per_rid")), (1, 4, Some("in_flight"))] {
             let mut limits = CountedLimits { values: set, ..CountedLimits::default() };
-            assert_eq!(limits.has_room_in_flight(own, all), reached.is_none());
-            let counted = limits.list_counted().filter(|limit| limit.times > 0);
+            assert_eq!(limits.has_room_in_flight_else_count_reached(own, all), reached.is_none());
+            let counted = limits.list_counted_limits().filter(|limit| limit.times > 0);
             assert!(counted.map(|limit| (limit.name, limit.times)).eq(reached.map(|name| (name, 1))));
         }
     }

@@ -37,7 +37,7 @@ impl LostRange {
     }
 
     /// Appends `next` to this range if its tokens and chunks continue those here, and both or none have token ids. Returns whether it did.
-    fn extend_with(&mut self, next: &Self) -> bool {
+    fn extend_if_continued_by(&mut self, next: &Self) -> bool {
         let Some([first_chunk, last_chunk]) = self.chunks else { return false };
         let Some([next_first_chunk, next_last_chunk]) = next.chunks else { return false };
         let continues_tokens = self.last_token().checked_add(1) == Some(next.first_token());
@@ -84,9 +84,9 @@ impl Losses {
 
     /// Adds a lost range: to the last one if it continues that, otherwise as a new one if `has_room`, otherwise only to the sums. Returns
     /// whether it was added as a new one.
-    fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
+    fn add_range_and_check_if_new(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
-        let has_extended_last = self.ranges.last_mut().is_some_and(|last| last.extend_with(&range));
+        let has_extended_last = self.ranges.last_mut().is_some_and(|last| last.extend_if_continued_by(&range));
         if has_extended_last {
             return false;
         }
@@ -115,7 +115,7 @@ pub(crate) struct LossMemory {
 
 impl LossMemory {
     /// Removes the token ids of a range for which there is no room. The positions of its tokens stay.
-    fn drop_ids_at_limit(&self, range: &mut LostRange, limits: &mut CountedLimits) {
+    fn clear_ids_if_over_limit(&self, range: &mut LostRange, limits: &mut CountedLimits) {
         if self.ids + range.ids.len() > limits.token_ids {
             range.ids.clear();
             limits.count_reached("token_ids");
@@ -124,7 +124,7 @@ impl LossMemory {
 
     /// Adds a range of lost tokens, found at `at`, to a request's losses. At the limit of token ids, it is added without its ids; at a
     /// limit of ranges, only to the sums.
-    pub(crate) fn keep_range(
+    pub(crate) fn add_lost_range_within_limits(
         &mut self,
         at: MonoNs,
         losses: &mut Losses,
@@ -133,16 +133,17 @@ impl LossMemory {
     ) {
         losses.since.get_or_insert(at);
         losses.last_at = Some(at);
-        self.drop_ids_at_limit(&mut range, limits);
+        self.clear_ids_if_over_limit(&mut range, limits);
         let id_count = range.ids.len();
         // `unlisted`: lost tokens that are in the sums only.
         let unlisted_before = losses.unlisted;
         let is_total_full = self.ranges >= limits.lost_ranges;
         let is_request_full = losses.ranges.len() >= limits.lost_ranges_per_rid;
         let has_room = !is_total_full && !is_request_full;
-        let is_new_range = losses.add_range(range, has_room);
+        let is_new_range = losses.add_range_and_check_if_new(range, has_room);
         self.ranges += usize::from(is_new_range);
-        // Even at a limit, a range is listed if it continues the last one; `add_range` counts only the tokens of others as unlisted.
+        // Even at a limit, a range is listed if it continues the last one; `add_range_and_check_if_new` counts only the tokens of others as
+        // unlisted.
         let is_listed = losses.unlisted == unlisted_before;
         if is_listed {
             // Ids of a range that is not listed were not kept.
@@ -201,9 +202,12 @@ mod tests {
     #[test]
     fn adjacent_losses_merge_and_losses_over_the_limit_are_counted() {
         let mut losses = Losses::default();
-        assert!(losses.add_range(range([2, 2], 2, &[12]), true));
-        assert!(!losses.add_range(range([3, 5], 3, &[13, 14, 15]), true), "extends the previous range");
-        assert!(!losses.add_range(range([7, 8], 5, &[]), false));
+        assert!(losses.add_range_and_check_if_new(range([2, 2], 2, &[12]), true));
+        assert!(
+            !losses.add_range_and_check_if_new(range([3, 5], 3, &[13, 14, 15]), true),
+            "extends the previous range"
+        );
+        assert!(!losses.add_range_and_check_if_new(range([7, 8], 5, &[]), false));
         let whole = LostRange { tokens: [2, 5], chunks: Some([2, 3]), ids: vec![12, 13, 14, 15] };
         assert_eq!(&losses.ranges[..], &[whole][..]);
         assert_eq!(losses.tokens, 6);
@@ -213,8 +217,8 @@ mod tests {
     #[test]
     fn ranges_with_and_without_ids_do_not_merge() {
         let mut losses = Losses::default();
-        losses.add_range(range([1, 1], 1, &[]), true);
-        losses.add_range(range([2, 2], 2, &[9]), true);
+        losses.add_range_and_check_if_new(range([1, 1], 1, &[]), true);
+        losses.add_range_and_check_if_new(range([2, 2], 2, &[9]), true);
         assert_eq!(losses.ranges.len(), 2);
     }
 }

@@ -51,7 +51,7 @@ struct MarkedLane {
 
 impl MarkedLane {
     /// Removes the frames up to `seq`, except those whose processing is still to be reported: the oldest ones at the limit.
-    fn keep_unprocessed_until(&mut self, seq: u64, expects_processed: bool) {
+    fn remove_frames_up_to_except_unprocessed(&mut self, seq: u64, expects_processed: bool) {
         let mut index = 0;
         while let Some(frame) = self.frames.get(index) {
             if frame.seq > seq {
@@ -76,7 +76,7 @@ pub(super) struct MarkedFrames {
 impl MarkedFrames {
     /// Registers the first report of a frame. Keeps its `marks`, the requests whose first or finishing chunk is in it, until its later
     /// stages are reported, if they are observed. Returns the stages of the frame that were reported before it; `None` if there were none.
-    pub(super) fn register_frame(
+    pub(super) fn register_frame_and_take_early_stages(
         &mut self,
         id: FrameId,
         marks: Vec<FrameMark>,
@@ -119,7 +119,7 @@ impl MarkedFrames {
 
     /// Marks a frame as received. A lane (connection) keeps its order, so earlier frames were received too, unobserved.
     /// `expects_processed`: the end of its processing will be reported, too.
-    pub(super) fn mark_received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
+    pub(super) fn mark_frame_received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
         let Some(lane) = lane.filter(|lane| id.seq < lane.next_seq) else {
             // Its send has not been reported yet.
@@ -129,11 +129,11 @@ impl MarkedFrames {
         if let Ok(index) = lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
             lane.frames[index].is_received = true;
         }
-        lane.keep_unprocessed_until(id.seq, expects_processed);
+        lane.remove_frames_up_to_except_unprocessed(id.seq, expects_processed);
     }
 
     /// Marks a frame as processed: no more events follow for it or for earlier frames.
-    pub(super) fn mark_processed(&mut self, id: FrameId, at: MonoNs) {
+    pub(super) fn mark_frame_processed(&mut self, id: FrameId, at: MonoNs) {
         if let Some(lane) = self.lanes.get_mut(&(id.hop, id.lane)) {
             while let Some(oldest) = lane.frames.front() {
                 if oldest.seq > id.seq {

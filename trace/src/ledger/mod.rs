@@ -86,7 +86,7 @@ pub use engine_times::EngineTimesCounts;
 pub use first_token_path::{FirstCrossing, FirstTokenLeg, FirstTokenPlace, WayPart, WayParts, first_token_legs};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
-pub(crate) use gap_parts::{GapPart, GapPlace, parts_of_gap};
+pub(crate) use gap_parts::{GapPart, GapPlace, parts_of_first_token_gap};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
@@ -294,25 +294,25 @@ impl Ledger {
         self.touched.clear();
         self.judged.clear();
         self.received_frame = None;
-        self.forget_closed();
+        self.forget_closed_timelines();
         match &event.what {
             What::Engine(engine) => {
                 self.engine.apply_announcement(engine);
                 self.stages.forget_meanings();
             }
-            What::Hop(hop) => self.announce_hop(hop),
+            What::Hop(hop) => self.apply_hop_announcement(hop),
             What::Dispatched(dispatch) => self.record_dispatch(at, dispatch),
             What::PairMessage(message) => self.record_pair_message(at, *message),
             What::Sent(frame) => self.record_sent_frame(at, frame),
             What::SendWait(wait) => self.hops.record_send_wait(at, *wait),
             What::RequestTimes(times) => self.record_request_times(times),
             What::Received(received) => self.record_received_frame(at, received),
-            What::Processed(id) => self.record_processed(at, *id),
+            What::Processed(id) => self.record_processed_frame(at, *id),
             What::Arrived(arrival) => self.record_arrival(arrival),
             What::Traced(traced) => self.record_trace_parent(traced),
             What::Delivered(delivery) => self.record_delivery(at, delivery),
             What::Answered(answer) => self.record_answer(at, answer),
-            What::Rejected(rejection) => self.totals.answers.count_rejection(rejection.status),
+            What::Rejected(rejection) => self.totals.answers.count_error_response(rejection.status),
             What::FrontendWait(wait) => self.record_frontend_wait(at, wait),
             What::Undecoded(undecoded) => self.record_undecoded(at, undecoded),
             What::Cpu(sample) => self.record_cpu_sample(at, sample),
@@ -320,7 +320,7 @@ impl Ledger {
             What::Stack(sample) => self.record_stack_sample(at, sample),
             What::Stage(stage) => self.record_stage(at, stage),
             What::LoggedState(logged) => self.record_logged_state(at, logged),
-            What::Merged(merged) => self.record_merged(at, merged),
+            What::Merged(merged) => self.record_logged_merge(at, merged),
             What::Missed(missed) if missed.cause == MissedCause::Ended => self.record_engine_end(at),
             What::Missed(missed) => self.record_missed(at, missed),
         }
@@ -335,9 +335,9 @@ impl Ledger {
         self.pending_receive.clear();
         // It may have had output, so the engine is not known to be silent.
         self.silences.forget_current_silence();
-        let Some(hop_index) = self.register_frame(at, undecoded.id) else { return };
+        let Some(hop_index) = self.register_frame_returning_hop_index(at, undecoded.id) else { return };
         let hop = &mut self.hops.all[hop_index];
-        hop.count_undecoded(undecoded.reason);
+        hop.count_undecoded_frame(undecoded.reason);
         hop.counts.bytes += capped(undecoded.bytes);
         self.interrupt_observation(at, hop_index, undecoded.id.lane);
         let hop = &mut self.hops.all[hop_index];

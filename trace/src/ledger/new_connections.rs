@@ -16,7 +16,7 @@ pub struct NewConnections {
 
 impl NewConnections {
     /// Counts the connection on which a request arrived, if the request is the first one on it.
-    pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
+    pub(super) fn count_first_request_on_connection(&mut self, arrival: &Arrival<'_>) {
         // Only the first request on a connection comes with the times of the connection.
         let Some(times) = arrival.times.ok().and_then(|times| times.connection) else { return };
         // Each choice of a response repeats the arrival of its request.
@@ -53,7 +53,7 @@ mod tests {
             [("a-0", Some(accepted_after_70)), ("a-1", Some(accepted_after_70)), ("b", Some(unknown)), ("c", None)]
         {
             let times = ArrivalTimes { arrived: MonoNs(300), read: MonoNs(310), connection };
-            connections.record_arrival(&Arrival { rid, times: Ok(times) });
+            connections.count_first_request_on_connection(&Arrival { rid, times: Ok(times) });
         }
         assert_eq!((connections.opened, connections.accept_waits.count()), (2, 1));
         assert_eq!(connections.accept_waits.max(), Some(70));

@@ -106,12 +106,12 @@ impl Ledger {
     }
 
     /// When the deliveries of this group ceased to be observed; `None` while they are, and if none was.
-    fn group_deliveries_end(&self, group: usize) -> Option<MonoNs> {
+    fn group_deliveries_end(&self, group_index: usize) -> Option<MonoNs> {
         // Where no delivery was ever observed, none has ceased to be.
         if self.totals.tokens.delivered == 0 {
             return None;
         }
-        deliveries_end(self.hops.all.iter().filter(|hop| hop.group == group))
+        deliveries_end(self.hops.all.iter().filter(|hop| hop.group == group_index))
     }
 }
 

@@ -66,7 +66,7 @@ impl OccurrenceTimes {
         if near_count > 0 {
             self.join_near_episodes(index, near_count, new);
         } else if self.count == MAX_EPISODES {
-            self.insert_into_full(index, new);
+            self.insert_into_full_list(index, new);
         } else {
             self.episodes.copy_within(index..self.count, index + 1);
             self.episodes[index] = new;
@@ -75,8 +75,8 @@ impl OccurrenceTimes {
     }
 
     /// Joins the new episode and the `near_count` ones from this index on into one.
-    fn join_near_episodes(&mut self, index: usize, near_count: usize, new: Episode) {
-        let mut joined = new;
+    fn join_near_episodes(&mut self, index: usize, near_count: usize, new_episode: Episode) {
+        let mut joined = new_episode;
         for near in &self.episodes[index..index + near_count] {
             joined.first = joined.first.min(near.first);
             joined.last = joined.last.max(near.last);
@@ -88,11 +88,11 @@ impl OccurrenceTimes {
     }
 
     /// Inserts an episode at this index of the full list, and makes room by joining the two episodes with the shortest pause between them.
-    fn insert_into_full(&mut self, index: usize, new: Episode) {
+    fn insert_into_full_list(&mut self, index: usize, new_episode: Episode) {
         // All episodes in order of time: one more than the list holds.
         let mut episodes = [Episode::default(); MAX_EPISODES + 1];
         episodes[..index].copy_from_slice(&self.episodes[..index]);
-        episodes[index] = new;
+        episodes[index] = new_episode;
         episodes[index + 1..].copy_from_slice(&self.episodes[index..]);
         let pause_after = |earlier: usize| episodes[earlier + 1].first.since(episodes[earlier].last);
         let before_shortest_pause = (0..MAX_EPISODES).min_by_key(|&earlier| pause_after(earlier));

@@ -129,9 +129,9 @@ impl JudgedList {
         })
     }
 
-    /// Changes the outcome of the first `max` merged chunks to delivered: in their response, chunks share a delivery by design.
-    pub(crate) fn mark_merged_delivered(&mut self, max: u64) {
-        let mut remaining = u32::try_from(max).unwrap_or(u32::MAX);
+    /// Changes the outcome of the first `max_chunks` merged chunks to delivered: in their response, chunks share a delivery by design.
+    pub(crate) fn mark_first_merged_as_delivered(&mut self, max_chunks: u64) {
+        let mut remaining = u32::try_from(max_chunks).unwrap_or(u32::MAX);
         // The list is built again, because a range may be split, and its parts joined with their neighbours.
         for chunks in std::mem::take(&mut self.ranges) {
             let changed = if chunks.outcome == ChunkOutcome::Merged { remaining.min(chunks.count) } else { 0 };
@@ -209,7 +209,7 @@ mod tests {
             list.push_chunks(judged);
         }
         list.push_chunks(chunks(8, 0, Dropped));
-        list.mark_merged_delivered(2);
+        list.mark_first_merged_as_delivered(2);
         let merged = JudgedChunks { merged_into: Some(5), ..chunks(6, 2, Merged) };
         let expected = [chunks(1, 2, Dropped), chunks(3, 3, Delivered), merged];
         assert_eq!(list.iter_with_carriers().collect::<Vec<_>>(), expected);

@@ -41,10 +41,11 @@ pub(super) struct PairMessages {
 
 impl PairMessages {
     /// Records the time of a message in those of its room, the number under which both servers of a pair know a request. Returns whether
-    /// the oldest room was evicted because `max` are kept.
-    fn record_message(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
+    /// the oldest room was evicted because `max_rooms` are kept.
+    fn record_message_and_check_eviction(&mut self, at: MonoNs, message: PairMessage, max_rooms: usize) -> bool {
         let is_new_room = !self.by_room.contains_key(&message.room);
-        let has_evicted_room = if is_new_room { self.add_room(message.room, max) } else { false };
+        let has_evicted_room =
+            if is_new_room { self.add_room_and_check_eviction(message.room, max_rooms) } else { false };
         let times = self.by_room.entry(message.room).or_default();
         // Of several messages of one kind, the last counts. `None` is less than any time.
         match message.kind {
@@ -64,10 +65,10 @@ impl PairMessages {
         has_evicted_room
     }
 
-    /// Adds a new room as the last one. Returns whether the oldest was evicted because `max` are kept.
-    fn add_room(&mut self, room: u64, max: usize) -> bool {
+    /// Adds a new room as the last one. Returns whether the oldest was evicted because `max_rooms` are kept.
+    fn add_room_and_check_eviction(&mut self, room: u64, max_rooms: usize) -> bool {
         // A maximum of 0 counts as 1, so that the room itself is kept.
-        let is_full = self.oldest_first.len() >= max.max(1);
+        let is_full = self.oldest_first.len() >= max_rooms.max(1);
         if is_full && let Some(oldest) = self.oldest_first.pop_front() {
             self.by_room.remove(&oldest);
             self.has_evicted = true;
@@ -80,7 +81,7 @@ impl PairMessages {
 impl Ledger {
     /// Records a message between the schedulers of a pair.
     pub(super) fn record_pair_message(&mut self, at: MonoNs, message: PairMessage) {
-        let was_evicted = self.pair_messages.record_message(at, message, self.limits.pair_rooms);
+        let was_evicted = self.pair_messages.record_message_and_check_eviction(at, message, self.limits.pair_rooms);
         if was_evicted {
             self.limits.count_reached("pair_rooms");
         }

@@ -158,10 +158,10 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    /// Keeps a prefill for comparison, and evicts the oldest of `max`. Returns whether the evicted one is needed, because a prefill that is
-    /// still to be judged ran beside it.
-    fn add_known(&mut self, prefill: Prefill, max: usize) -> bool {
-        let evicted = if self.known.len() < max { None } else { self.known.pop_front() };
+    /// Keeps a prefill for comparison, and evicts the oldest of `max_known`. Returns whether the evicted one is needed, because a prefill
+    /// that is still to be judged ran beside it.
+    fn add_known_and_check_evicted_needed(&mut self, prefill: Prefill, max_known: usize) -> bool {
+        let evicted = if self.known.len() < max_known { None } else { self.known.pop_front() };
         // The list is sorted by the ends of the prefills. They are added nearly in that order, so few entries move.
         let index = self.known.partition_point(|known| known.span.to <= prefill.span.to);
         self.known.insert(index, prefill);
@@ -182,7 +182,7 @@ impl Prefills {
     }
 
     /// Sets the number of messages missed so far. If it has grown, prefills may have run that are not known.
-    fn update_missed(&mut self, now: MonoNs, missed_messages: u64) {
+    fn update_missed_messages(&mut self, now: MonoNs, missed_messages: u64) {
         if self.missed_before != missed_messages {
             self.missed_before = missed_messages;
             self.mark_unknown_until(now);
@@ -190,18 +190,18 @@ impl Prefills {
     }
 
     /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `request_hop`. Returns whether the
-    /// oldest of `max` was evicted.
-    pub(super) fn add_unjudged(
+    /// oldest of `max_kept` was evicted.
+    pub(super) fn add_unjudged_prefill_and_check_eviction(
         &mut self,
         request: &Request,
         span: PrefillSpan,
         request_hop: Option<HopId>,
         ttft_ns: u64,
-        max: usize,
+        max_kept: usize,
     ) -> bool {
         let connection = SchedulerConnection::of_request(request);
         let unjudged = UnjudgedPrefill { rid: request.rid.clone(), span, connection, request_hop, ttft_ns };
-        push_bounded(&mut self.unjudged, unjudged, max).is_some()
+        push_bounded(&mut self.unjudged, unjudged, max_kept).is_some()
     }
 
     /// Removes the next prefill to be judged if it ended before `until`.
@@ -211,7 +211,7 @@ impl Prefills {
 
     /// Compares a prefill with earlier ones that had as much work (prompt tokens to compute), and keeps its length for later comparisons.
     /// `None` unless it is slow.
-    fn compare_with_earlier(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
+    fn compare_with_earlier_and_keep_length(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
         let UnjudgedPrefill { rid, span, connection, request_hop, ttft_ns } = prefill;
         if span.from < self.known_since {
             // Prefills that are not known may have run beside it.
@@ -220,8 +220,8 @@ impl Prefills {
         let length_ns = span.ns();
         let work = self.work_during(span, connection);
         // For the most work that it can have been. Asked before its own length is added, so that it is not compared with itself.
-        let usual_ns = self.usual_ns(class_of(work.at_most));
-        self.keep_length(length_ns, work);
+        let usual_ns = self.usual_length_ns(class_of(work.at_most));
+        self.keep_length_of_mainly_own_work(length_ns, work);
         let usual_ns = usual_ns?;
         let slow_from_ns = GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
         if length_ns < slow_from_ns {
@@ -233,7 +233,7 @@ impl Prefills {
 
     /// Keeps the length of a prefill with this work, unless most of the work was that of other connections. Those may lead to another
     /// scheduler, beside which this one was quick because it had little to do. Its length would make much work look quick.
-    fn keep_length(&mut self, length_ns: u64, work: PrefillWork) {
+    fn keep_length_of_mainly_own_work(&mut self, length_ns: u64, work: PrefillWork) {
         if work.is_mainly_own() {
             let times = 1;
             self.lengths[class_of(work.in_proportion)].record(length_ns, times);
@@ -242,12 +242,12 @@ impl Prefills {
 
     /// Length below which nine of ten prefills stay whose work is of this class or a lower one (classes double the number of tokens: see
     /// [`class_of`]). `None` if there are too few to compare with.
-    fn usual_ns(&self, class: usize) -> Option<u64> {
-        if self.lengths[class].count() < MIN_OTHERS {
+    fn usual_length_ns(&self, work_class: usize) -> Option<u64> {
+        if self.lengths[work_class].count() < MIN_OTHERS {
             return None;
         }
         // More work takes at least as long as less, so lengths for less work count, too.
-        let comparable = self.lengths[..=class].iter().filter(|lengths| lengths.count() >= MIN_OTHERS);
+        let comparable = self.lengths[..=work_class].iter().filter(|lengths| lengths.count() >= MIN_OTHERS);
         comparable.filter_map(|lengths| lengths.quantile(USUAL_QUANTILE)).max()
     }
 
@@ -277,7 +277,7 @@ fn wanted_share(spent: &TimeUse) -> f64 {
 }
 
 /// Time use in this span of the thread that wanted a CPU least; `None` without samples of half of the span.
-fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
+fn time_use_of_idlest_thread<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
     let uses = threads.filter_map(|thread| thread.use_between(span.from, span.to));
     let sampled_long = uses.filter(|spent| spent.interval_ns >= span.ns() / 2);
     sampled_long.min_by(|one, other| wanted_share(one).total_cmp(&wanted_share(other)))
@@ -303,7 +303,7 @@ impl Ledger {
         let prefills = &mut self.ttft.late_legs.prefills;
         let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get(ticket)) else { return };
         if let Some(prefill) = prefill_of(request) {
-            let is_evicted_needed = prefills.add_known(prefill, self.limits.prefills);
+            let is_evicted_needed = prefills.add_known_and_check_evicted_needed(prefill, self.limits.prefills);
             if is_evicted_needed {
                 self.limits.count_reached("prefills");
             }
@@ -317,7 +317,7 @@ impl Ledger {
     /// then known.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed_messages = self.hops.missed_messages();
-        self.ttft.late_legs.prefills.update_missed(now, missed_messages);
+        self.ttft.late_legs.prefills.update_missed_messages(now, missed_messages);
         // A silence that may still be confirmed would explain a slow prefill.
         if self.silences.is_undecided(now) {
             return;
@@ -327,7 +327,7 @@ impl Ledger {
         // A request that waits for longer has not begun its prefill, so it need not be waited for.
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
-            if let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier(prefill) {
+            if let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier_and_keep_length(prefill) {
                 self.judge_slow_prefill(&slow);
             }
         }
@@ -337,10 +337,10 @@ impl Ledger {
     /// stopped meanwhile.
     fn judge_slow_prefill(&mut self, slow: &SlowPrefill) {
         if self.silences.explains(slow.span.from, slow.span.to) {
-            self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
+            self.ttft.late_legs.silenced.record_silenced_request(&slow.to_late_request());
             return;
         }
-        let scheduler_use = self.scheduler_use(slow);
+        let scheduler_use = self.scheduler_time_use_during(slow);
         // A stopped scheduler computes nothing, and a prefill server has no streams whose silence would show it.
         let was_stopped = scheduler_use.is_some_and(|spent| wanted_share(&spent) < MIN_WANTED_SHARE);
         if !was_stopped {
@@ -350,19 +350,19 @@ impl Ledger {
 
     /// Time use of the scheduler's main thread in a prefill; of the idlest one if it is not known which scheduler computed it. `None` if
     /// samples cover less than half of it.
-    fn scheduler_use(&self, slow: &SlowPrefill) -> Option<TimeUse> {
+    fn scheduler_time_use_during(&self, slow_prefill: &SlowPrefill) -> Option<TimeUse> {
         // The schedulers that may have received its message; all of them if its hop is not known.
         let hops_into_scheduler = self.hops.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests);
         let request_hops =
-            hops_into_scheduler.filter(|hop| slow.request_hop.is_none_or(|request_hop| hop.id == request_hop));
+            hops_into_scheduler.filter(|hop| slow_prefill.request_hop.is_none_or(|request_hop| hop.id == request_hop));
         let receivers = request_hops.filter_map(Hop::receiving_thread);
         let main_threads = receivers.filter_map(|receiver| self.main_thread_beside(receiver));
-        if let Some(spent) = idlest_use(main_threads, slow.span) {
+        if let Some(spent) = time_use_of_idlest_thread(main_threads, slow_prefill.span) {
             return Some(spent);
         }
         // Without an observed receive or sample of these, the senders of output are the schedulers.
         let all_schedulers = self.threads.all.iter().filter(|thread| self.is_main_of_scheduler(thread));
-        idlest_use(all_schedulers, slow.span)
+        time_use_of_idlest_thread(all_schedulers, slow_prefill.span)
     }
 
     /// Whether it is the main thread of a process that sends output of its own.

@@ -48,20 +48,20 @@ impl ProcessingStage {
         }
     }
 
-    /// Records the time of a request's first chunk through the process, which ended at `until`.
-    fn record_through(&mut self, until: MonoNs, ns: u64) {
+    /// Records the time of a request's first chunk through the process, which ended at `ended_at`.
+    fn record_time_through(&mut self, ended_at: MonoNs, through_ns: u64) {
         let times = 1;
-        self.through.record(ns);
-        self.through_sum.record_n(until, ns, times);
+        self.through.record(through_ns);
+        self.through_sum.record_n(ended_at, through_ns, times);
     }
 
-    /// Records the time of a chunk inside the process, which ended at `until`.
-    fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
+    /// Records the time of a chunk inside the process, which ended at `ended_at`.
+    fn record_time_inside(&mut self, ended_at: MonoNs, inside_ns: u64, is_first_chunk: bool) {
         let times = 1;
-        self.inside.record(ns);
-        self.inside_sum.record_n(until, ns, times);
+        self.inside.record(inside_ns);
+        self.inside_sum.record_n(ended_at, inside_ns, times);
         if is_first_chunk {
-            self.first_inside.record_n(until, ns, times);
+            self.first_inside.record_n(ended_at, inside_ns, times);
         }
     }
 }
@@ -93,22 +93,22 @@ pub(crate) struct InProcess {
 impl InProcess {
     /// Removes and returns the waiting chunk with this count. Chunks keep their order, so the other times of those before it were missed:
     /// they are removed, too.
-    fn remove_waiting(&mut self, count: u32) -> Option<TimedCount> {
+    fn remove_waiting_through(&mut self, token_count: u32) -> Option<TimedCount> {
         while let Some(oldest) = self.waiting.front() {
-            if oldest.count >= count {
+            if oldest.count >= token_count {
                 break;
             }
             self.waiting.pop_front();
         }
-        self.waiting.pop_front_if(|waiting| waiting.count == count)
+        self.waiting.pop_front_if(|waiting| waiting.count == token_count)
     }
 
-    /// Matches a chunk that has passed one `side` of the process: its receive, or its send on the next hop. Returns when the chunk passed
-    /// the other side, if that is known. Otherwise keeps the chunk until it does.
-    fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
+    /// Matches a chunk that has passed one side of the process (`passed_side`): its receive, or its send on the next hop. Returns when the
+    /// chunk passed the other side, if that is known. Otherwise keeps the chunk until it does.
+    fn take_time_of_other_side_or_keep(&mut self, passed_side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         // All waiting chunks have passed the side `self.side` only.
-        if self.side != side {
-            if let Some(matched) = self.remove_waiting(chunk.count) {
+        if self.side != passed_side {
+            if let Some(matched) = self.remove_waiting_through(chunk.count) {
                 return Some(matched.at);
             }
             if !self.waiting.is_empty() {
@@ -116,7 +116,7 @@ impl InProcess {
                 return None;
             }
             // From here on, chunks of this side wait.
-            self.side = side;
+            self.side = passed_side;
         }
         // A lower count than that of the last chunk begins again, and the other side of the chunks before is never matched.
         let has_count_restarted = self.waiting.back().is_some_and(|last| last.count > chunk.count);
@@ -158,15 +158,15 @@ impl ProcessingStages {
     }
 
     /// Marks the receives of a role as observed. Times inside its process begin with them.
-    pub(crate) fn mark_receives_observed(&mut self, role: u16) {
-        if let Some(processing_stage) = self.get_mut(role) {
+    pub(crate) fn mark_receives_observed(&mut self, role_index: u16) {
+        if let Some(processing_stage) = self.get_mut(role_index) {
             processing_stage.shows_receives = true;
         }
     }
 
     /// Records the send of a chunk of a request, on the hop (channel) of the stream with this index. If the sender received the chunk on
     /// another hop, the time since then counts as time inside the sender's process.
-    pub(crate) fn record_send(
+    pub(crate) fn record_chunk_send(
         &mut self,
         streams: &[Stream],
         in_process: &mut Vec<InProcess>,
@@ -182,33 +182,47 @@ impl ProcessingStages {
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             // The time through the process begins with the send to it, which is observed even without its receives.
-            processing_stage.record_through(chunk.at, chunk.at.since(incoming.first_at));
+            processing_stage.record_time_through(chunk.at, chunk.at.since(incoming.first_at));
         }
         // The time inside begins with the receive of the chunk.
         if processing_stage.shows_receives {
-            let received = match_other_side(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
+            let received = record_side_and_find_other_time(
+                &mut self.waiting,
+                in_process,
+                sender,
+                StageSide::SentOn,
+                chunk,
+                limits,
+            );
             // A process cannot send a chunk before its receive: the counts matched another one.
             if let Some(received) = received.filter(|&received| received <= chunk.at) {
-                processing_stage.record_inside(chunk.at, chunk.at.since(received), is_first_chunk);
+                processing_stage.record_time_inside(chunk.at, chunk.at.since(received), is_first_chunk);
             }
         }
     }
 
-    /// Records the receive of a chunk by a process that forwards it. `role`: index of the role of that process. `in_process`: chunks of the
-    /// request that have passed one side of a process only.
-    pub(crate) fn record_receive(
+    /// Records the receive of a chunk by a process that forwards it. `role_index`: index of the role of that process. `in_process`: chunks
+    /// of the request that have passed one side of a process only.
+    pub(crate) fn record_chunk_receive(
         &mut self,
         in_process: &mut Vec<InProcess>,
-        role: u16,
+        role_index: u16,
         chunk: TimedCount,
         is_first_chunk: bool,
         limits: &mut CountedLimits,
     ) {
-        let Some(processing_stage) = self.all.get_mut(usize::from(role)) else { return };
+        let Some(processing_stage) = self.all.get_mut(usize::from(role_index)) else { return };
         // The send may have been reported first. One before this receive is that of another chunk with the same count.
-        let sent = match_other_side(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
+        let sent = record_side_and_find_other_time(
+            &mut self.waiting,
+            in_process,
+            role_index,
+            StageSide::Received,
+            chunk,
+            limits,
+        );
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
-            processing_stage.record_inside(sent, sent.since(chunk.at), is_first_chunk);
+            processing_stage.record_time_inside(sent, sent.since(chunk.at), is_first_chunk);
         }
     }
 
@@ -220,7 +234,7 @@ impl ProcessingStages {
 }
 
 /// Chunks of a request at this role, without any if it is new there. `side`: the side of the first of them.
-fn chunks_in_process(in_process: &mut Vec<InProcess>, role: u16, side: StageSide) -> &mut InProcess {
+fn chunks_of_role_or_add(in_process: &mut Vec<InProcess>, role: u16, side: StageSide) -> &mut InProcess {
     let known_index = in_process.iter().position(|known| known.role == role);
     if known_index.is_none() {
         in_process.push(InProcess { role, side, waiting: VecDeque::new() });
@@ -232,7 +246,7 @@ fn chunks_in_process(in_process: &mut Vec<InProcess>, role: u16, side: StageSide
 
 /// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the
 /// other side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
-fn match_other_side(
+fn record_side_and_find_other_time(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
     role: u16,
@@ -240,9 +254,9 @@ fn match_other_side(
     chunk: TimedCount,
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
-    let chunks_of_role = chunks_in_process(in_process, role, side);
+    let chunks_of_role = chunks_of_role_or_add(in_process, role, side);
     let waiting_before = chunks_of_role.waiting.len();
-    let other_side = chunks_of_role.take_other_side(side, chunk);
+    let other_side = chunks_of_role.take_time_of_other_side_or_keep(side, chunk);
     let waiting = chunks_of_role.waiting.len();
     let is_request_full = waiting > limits.in_process_per_rid;
     // Only a chunk that was just added can exceed the limit over all requests.

@@ -27,13 +27,13 @@ impl Ledger {
 
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
     pub fn history(&self, rid: &str) -> RequestHistory {
-        self.recent_chunks.history_of(rid)
+        self.recent_chunks.history_of_request(rid)
     }
 
     /// Rids of the requests with a recent chunk in a frame that waited on a hop (channel) as `wait` asks for.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
         // The history of recent chunks keeps only hashes of rids.
-        let waiting_hashes = self.recent_chunks.rids_that_waited(wait, self.now());
+        let waiting_hashes = self.recent_chunks.rid_hashes_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
         let finished = self.finished().map(|summary| &*summary.rid);
         live.chain(finished).filter(|rid| waiting_hashes.contains(&self.recent_chunks.hash_rid(rid))).collect()
@@ -99,7 +99,7 @@ impl Ledger {
     /// one token of each request.
     fn is_before_next_chunk(&self, stream: &Stream, tokens_per_chunk: u32) -> bool {
         // In each step, the scheduler sends a frame with chunks of other requests. Without any, the whole scheduler is silent.
-        let steps = self.hops.sends_since(stream);
+        let steps = self.hops.frames_sent_since_last_chunk(stream);
         steps > 0 && steps < tokens_per_chunk as usize
     }
 
@@ -207,9 +207,9 @@ impl Ledger {
     }
 
     /// Number of undecoded frames of a group by reason.
-    pub fn undecoded_by_reason(&self, group: usize) -> BTreeMap<&str, u64> {
+    pub fn undecoded_by_reason(&self, group_index: usize) -> BTreeMap<&str, u64> {
         let mut reasons = BTreeMap::new();
-        for (reason, count) in self.hops_of_group(group).flat_map(|hop| &hop.undecoded) {
+        for (reason, count) in self.hops_of_group(group_index).flat_map(|hop| &hop.undecoded) {
             *reasons.entry(reason.as_str()).or_default() += count;
         }
         reasons
@@ -292,7 +292,7 @@ impl Ledger {
 
     /// The limits, and how often each was reached.
     pub fn limits(&self) -> Vec<ReachedLimit> {
-        self.limits.list_counted().collect()
+        self.limits.list_counted_limits().collect()
     }
 
     /// Time of the earliest event; `None` without events.
@@ -336,7 +336,7 @@ impl Ledger {
     }
 
     /// Reasons why parts of the data are unjudged or were evicted, one line each.
-    pub fn degraded_reasons(&self) -> impl Iterator<Item = String> + use<> {
+    pub fn degraded_reason_lines(&self) -> impl Iterator<Item = String> + use<> {
         let mut reasons = Vec::new();
         let shared = self.totals.requests.shared;
         if shared > 0 {

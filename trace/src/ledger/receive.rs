@@ -17,12 +17,13 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
-/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `now`. The chunk
-/// received at `woken` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some turns. A burst is
-/// the frames that a receiver finds without a wait.
-fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
-    let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
-    let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
+/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `next_position`. The
+/// chunk received at `woken_position` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some
+/// turns. A burst is the frames that a receiver finds without a wait.
+fn is_waiter_pending(woken_position: BurstPosition, next_position: BurstPosition, engine: &EngineState) -> bool {
+    let is_same_burst =
+        woken_position.receiver == next_position.receiver && woken_position.burst == next_position.burst;
+    let frames_since_wakeup = next_position.frame_index.saturating_sub(woken_position.frame_index);
     is_same_burst && engine.is_waiter_pending_after(frames_since_wakeup)
 }
 
@@ -36,7 +37,7 @@ fn take_early_receive(early_receives: &mut VecDeque<EarlyReceive>, id: FrameId) 
 /// Keeps when a request's first chunk was received, and returns whether this is the observed receive of it. If it is another receive, and
 /// that of the first chunk is unknown, that one was missed.
 #[inline]
-fn keep_first_receive(request: &mut Request, receive: FrameReceive, chunk: PendingChunk) -> bool {
+fn keep_first_receive_or_mark_missed(request: &mut Request, receive: FrameReceive, chunk: PendingChunk) -> bool {
     if request.received_first.is_some() {
         return false;
     }
@@ -80,7 +81,7 @@ fn may_replace_last_chunk(request: &Request, position: Option<BurstPosition>, en
 impl Totals {
     /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because the next chunk is received at `at` before the
     /// task that waits for the request's chunks (its waiter) has run.
-    fn predict_outcome(
+    fn predict_outcome_of_previous_chunk(
         &mut self,
         at: MonoNs,
         request: &mut Request,
@@ -95,7 +96,9 @@ impl Totals {
         // The waiter finds several chunks. Their tokens depend on the mode: new ones only (incremental) or all so far (cumulative).
         match (engine.waiter, engine.mode) {
             // The tokens of all chunks but the last are lost.
-            (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => self.predict_drop(at, request, loss_memory, limits),
+            (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
+                self.count_predicted_drop(at, request, loss_memory, limits);
+            }
             // The last chunk has the tokens of those that it replaces.
             (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
                 predicted.merged += 1;
@@ -112,7 +115,7 @@ impl Totals {
     }
 
     /// Adds the request's previous chunk to its predicted losses.
-    fn predict_drop(
+    fn count_predicted_drop(
         &mut self,
         at: MonoNs,
         request: &mut Request,
@@ -121,7 +124,7 @@ impl Totals {
     ) {
         self.predicted.dropped += 1;
         let is_first_drop = request.predicted.is_none();
-        request.predict_drop(at, loss_memory, limits);
+        request.add_predicted_drop_of_last_received(at, loss_memory, limits);
         let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
         self.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
     }
@@ -168,7 +171,7 @@ impl Ledger {
                 sent_at: Some(at),
                 is_observed: true,
             };
-            return self.record_queue_wait(receive, early.at.since(at));
+            return self.record_queue_wait_and_receive_chunks(receive, early.at.since(at));
         }
         while self.pending_frames >= self.limits.pending_frames
             || self.pending_chunks + chunks > self.limits.pending_chunks
@@ -187,31 +190,31 @@ impl Ledger {
         self.pending_receive.clear();
         self.pending_frames += 1;
         self.pending_chunks += chunks;
-        self.count_queued_frame(at, hop_index);
+        self.add_frame_to_backlog(at, hop_index);
     }
 
-    /// Counts a frame sent on the hop (channel) at this index. `forwarded`: when the relay between both processes had forwarded it.
+    /// Counts a frame sent on the hop (channel) at this index. `forwarded_at`: when the relay between both processes had forwarded it.
     #[inline]
-    fn count_sent_frame(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
+    fn count_sent_frame(&mut self, at: MonoNs, hop_index: usize, forwarded_at: Option<MonoNs>) {
         let hop = &mut self.hops.all[hop_index];
         hop.counts.frames_sent += 1;
-        if let Some(forwarded) = forwarded {
+        if let Some(forwarded_at) = forwarded_at {
             hop.counts.frames_forwarded += 1;
-            self.hops.groups[hop.group].relay.record(forwarded.since(at));
+            self.hops.groups[hop.group].relay.record(forwarded_at.since(at));
         }
     }
 
     /// Adds a frame sent at `at` to the backlog of its hop (channel), and of the group of hops with the same name: the frames that were
     /// sent and not received.
     #[inline]
-    fn count_queued_frame(&mut self, at: MonoNs, hop_index: usize) {
+    fn add_frame_to_backlog(&mut self, at: MonoNs, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         hop.counts.backlog += 1;
         hop.counts.backlog_max = hop.counts.backlog_max.max(hop.counts.backlog);
         let group = &mut self.hops.groups[hop.group];
         group.backlog += 1;
         group.backlog_slot = group.backlog_slot.max(group.backlog);
-        group.course.record_sent(at, group.backlog);
+        group.course.record_backlog_after_send(at, group.backlog);
         if group.backlog > group.backlog_max {
             group.backlog_max = group.backlog;
             group.backlog_max_at = at;
@@ -219,8 +222,8 @@ impl Ledger {
     }
 
     /// Records that the receiver has processed a frame, and so the first chunks of requests in it.
-    pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
-        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else { return };
+    pub(super) fn record_processed_frame(&mut self, at: MonoNs, id: FrameId) {
+        let Some(hop_index) = self.hops.hop_index_or_add(id.hop, self.limits.hops) else { return };
         let hop = &mut self.hops.all[hop_index];
         // The receiver asks for its next frame as soon as it has processed this one.
         hop.requested_at = Some(at);
@@ -259,30 +262,30 @@ impl Ledger {
         self.recent_chunks.keep_receive(at, id, received.wakeup);
         // A frame that comes with its receive was not observed at its sender, and is registered here.
         let hop_index = match &received.frame {
-            Some(_) => self.register_frame(at, id),
-            None => self.hops.index_or_add(id.hop, self.limits.hops),
+            Some(_) => self.register_frame_returning_hop_index(at, id),
+            None => self.hops.hop_index_or_add(id.hop, self.limits.hops),
         };
         let Some(hop_index) = hop_index else { return };
-        self.count_received_frame(at, hop_index, received);
+        self.record_frame_receive_on_hop(at, hop_index, received);
         // When the receiver asked for the frame, and when it was sent, show whether it waited for the frame.
-        let requested = self.take_request_time(at, hop_index, received.by);
+        let requested = self.mark_receiver_and_take_request_time(at, hop_index, received.by);
         self.received_frame = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
         let sent = self.received_frame.map(|sent| sent.at);
         let position = received.wakeup.map(|wakeup| {
-            self.locate_in_burst(hop_index, received.by, wakeup, ReceiveTimes { sent, requested, received: at })
+            self.add_to_burst_and_locate(hop_index, received.by, wakeup, ReceiveTimes { sent, requested, received: at })
         });
         if let Some(position) = position {
-            self.count_wakeup(at, hop_index, position);
+            self.count_frame_in_wakeup(at, hop_index, position);
         }
         let receive = FrameReceive { at, hop_index, position, sent_at: sent, is_observed: true };
         let hop = &self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
-            let is_sent = false;
-            self.record_frame_content(at, hop_index, frame, is_sent);
+            let is_observed_at_send = false;
+            self.record_frame_content(at, hop_index, frame, is_observed_at_send);
             self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
-            self.record_queue_wait(receive, at.since(sent));
+            self.record_queue_wait_and_receive_chunks(receive, at.since(sent));
         } else if hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq)) {
             // Its send has not been observed yet.
             self.keep_early_receive(hop_index, EarlyReceive { id, at, burst_position: position });
@@ -292,16 +295,16 @@ impl Ledger {
     /// Counts a received frame on its hop (channel), and keeps when and by which thread it was received. If the hop leads to the scheduler,
     /// that has received the requests or aborts in the frame.
     #[inline]
-    fn count_received_frame(&mut self, at: MonoNs, hop_index: usize, received: &Received<'_>) {
+    fn record_frame_receive_on_hop(&mut self, at: MonoNs, hop_index: usize, received: &Received<'_>) {
         let hop = &mut self.hops.all[hop_index];
         // A process that forwards requests is not the scheduler.
         if !hop.forwards_requests {
-            self.dispatched.record_received(at, received.id);
-            self.clientless.record_received_abort(at, received.id);
+            self.dispatched.record_receive_of_message(at, received.id);
+            self.clientless.record_receive_of_aborts(at, received.id);
         }
         hop.counts.frames_received += 1;
         // Until its receiver has processed it.
-        hop.add_unprocessed(received.id, at);
+        hop.remember_unprocessed_frame(received.id, at);
         // Losses are predicted from the wakeups of the tokenizer, to which the last hop leads.
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
         hop.last_receiver = received.by.or(hop.last_receiver);
@@ -319,10 +322,10 @@ impl Ledger {
 
     /// Counts a received frame in the wakeup of its receiver: the frames that it receives without a wait between them. The frame may be the
     /// first one of a new wakeup, which ends the previous one.
-    fn count_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
+    fn count_frame_in_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
         let hop = &mut self.hops.all[hop_index];
         let group = &mut self.hops.groups[hop.group];
-        if let Some(frames_of_ended_wakeup) = hop.count_wakeup(position) {
+        if let Some(frames_of_ended_wakeup) = hop.count_frame_and_take_ended_wakeup_frames(position) {
             group.wakeups.record(u64::from(frames_of_ended_wakeup));
         }
         // With so many frames, it is a burst.
@@ -332,29 +335,29 @@ impl Ledger {
     }
 
     /// Records the receive of a frame after a queue wait of `wait_ns`, and of its chunks, which are in `pending_receive`.
-    fn record_queue_wait(&mut self, receive: FrameReceive, wait_ns: u64) {
+    fn record_queue_wait_and_receive_chunks(&mut self, receive: FrameReceive, wait_ns: u64) {
         let hop = &mut self.hops.all[receive.hop_index];
         hop.queue_wait.record(wait_ns);
-        hop.late_frames.record_received(receive.at, wait_ns, hop.counts.busy_ns);
+        hop.late_frames.record_frame_receive(receive.at, wait_ns, hop.counts.busy_ns);
         hop.chunk_waits.record_n(receive.at, wait_ns, self.pending_receive.len() as u64);
         let group = &mut self.hops.groups[hop.group];
         group.queue_wait.record(wait_ns);
         group.queue_wait_slot.record(wait_ns);
         // With this frame, the backlog of the group may be over.
-        group.course.record_received(receive.at, group.backlog, wait_ns);
+        group.course.record_backlog_after_receive(receive.at, group.backlog, wait_ns);
         if wait_ns >= LATE_NS {
-            self.count_late_requests(receive.hop_index);
+            self.count_requests_of_late_frame(receive.hop_index);
         }
         self.receive_pending_chunks(receive);
     }
 
     /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were
     /// received.
-    fn dequeue_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
+    fn subtract_received_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
         let is_queued_or_later = lane.first_waiting().is_some_and(|first| first <= id.seq);
-        let evicted = lane.take_evicted_before(id.seq);
+        let evicted = lane.forget_received_evicted_frames(id.seq);
         hop.counts.backlog -= evicted;
         self.hops.groups[hop.group].backlog -= evicted;
         // Otherwise the evicted frame is this one, which the caller has counted.
@@ -366,14 +369,14 @@ impl Ledger {
     /// Removes a received frame from its lane (connection), moves its chunks to `pending_receive`, and returns its send; `None` if it is
     /// not queued. A lane keeps its order, so frames sent before it were received too, unobserved.
     fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<SentFrame> {
-        self.dequeue_evicted_frames(id, hop_index);
+        self.subtract_received_evicted_frames(id, hop_index);
         loop {
             let hop = &mut self.hops.all[hop_index];
             let lane = hop.lanes.get_mut(&id.lane)?;
             // Leaves if no frame up to this one is queued.
             let frame = lane.pop_through(id.seq)?;
             self.pending_receive.clear();
-            lane.pop_chunks(frame.chunks as usize, &mut self.pending_receive);
+            lane.move_oldest_chunks_to(frame.chunks as usize, &mut self.pending_receive);
             hop.counts.backlog -= 1;
             self.hops.groups[hop.group].backlog -= 1;
             self.pending_frames -= 1;
@@ -422,7 +425,7 @@ impl Ledger {
                     self.record_first_chunk_wait(receive, *chunk);
                 }
                 if leads_to_tokenizer {
-                    self.receive_chunk(receive, *chunk);
+                    self.receive_chunk_at_tokenizer(receive, *chunk);
                 } else if receive.is_observed {
                     self.receive_forwarded_chunk(receive, *chunk);
                 }
@@ -454,7 +457,7 @@ impl Ledger {
         if let Some(request) = self.table.get_mut(chunk.ticket) {
             let timed = TimedCount { count: chunk.end_count, at: receive.at };
             let is_first = chunk.number == 1;
-            self.hops.processing_stages.record_receive(
+            self.hops.processing_stages.record_chunk_receive(
                 &mut request.in_process,
                 role,
                 timed,
@@ -466,15 +469,21 @@ impl Ledger {
 
     /// Records the receive of a chunk by the tokenizer. It may replace the chunk before, if the request's waiter (the task that waits for
     /// its chunks) has not run since. The outcome of that one is then predicted, by how the engine's waiter treats several chunks.
-    fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
+    fn receive_chunk_at_tokenizer(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
         self.totals.tokens.received += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
-        let is_first_receive = keep_first_receive(request, receive, chunk);
+        let is_first_receive = keep_first_receive_or_mark_missed(request, receive, chunk);
         if may_replace_last_chunk(request, position, &self.engine) {
-            self.totals.predict_outcome(at, request, &self.engine, &mut self.loss_memory, &mut self.limits);
+            self.totals.predict_outcome_of_previous_chunk(
+                at,
+                request,
+                &self.engine,
+                &mut self.loss_memory,
+                &mut self.limits,
+            );
         } else {
             // The waiter has run, or loses nothing if it has not. This chunk wakes it, and is the first of a burst.
             request.last_wakeup = position;
@@ -489,7 +498,7 @@ impl Ledger {
             self.record_first_token_receive(receive, chunk.ticket);
         }
         if chunk.is_last {
-            self.settle_if_finished(chunk.ticket, at);
+            self.close_soon_if_all_arrived(chunk.ticket, at);
         }
     }
 
@@ -497,10 +506,10 @@ impl Ledger {
     fn record_first_token_receive(&mut self, receive: FrameReceive, ticket: Ticket) {
         let at = receive.at;
         let Some(request) = self.table.get_mut(ticket) else { return };
-        self.hops.all[receive.hop_index].add_unprocessed_request(at, ticket);
+        self.hops.all[receive.hop_index].remember_unprocessed_request(at, ticket);
         // Where deliveries are observed, the time to first token ends with the first one, and is recorded then.
         if !self.hops.any_delivered {
-            self.ttft.record_request(request, &mut self.limits);
+            self.ttft.record_ttft_of_request(request, &mut self.limits);
         }
         // A send before the end of an engine and a receive after it belong to different requests.
         let sent_by_this_engine = if request.is_after_engine_end { None } else { request.sent_first };
@@ -521,14 +530,14 @@ impl Ledger {
         }
         let hop = &self.hops.all[receive.hop_index];
         if let Some(wait) = first_token_wait(request, sent, hop, receive) {
-            self.waits.add_wait(wait);
+            self.waits.add_pending_wait(wait);
         }
         self.record_long_gap(ticket, gap_ns, at);
     }
 
     /// Number of chunks predicted to be dropped, because the next chunk of their request came before its waiter (the task that waits for
     /// them) ran. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on bursts are known.
-    pub fn dropped_predicted(&self) -> Option<u64> {
+    pub fn chunks_dropped_predicted(&self) -> Option<u64> {
         let predicted = &self.totals.predicted;
         let engine = &self.engine;
         let is_behaviour_known = match engine.waiter {
@@ -552,7 +561,7 @@ mod tests {
     fn a_wait_for_a_frame_starts_a_new_burst() {
         let mut burst = Burst::default();
         let mut add_frame = |wakeup, has_waited| {
-            let position = burst.position_of_next(BurstReceiver::OfHop(HopId(0)), wakeup, has_waited);
+            let position = burst.add_frame_and_return_position(BurstReceiver::OfHop(HopId(0)), wakeup, has_waited);
             (position.burst, position.frame_index)
         };
         assert_eq!((add_frame(7, false), add_frame(7, false)), ((1, 0), (1, 1)));

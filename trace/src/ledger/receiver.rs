@@ -23,15 +23,15 @@ pub(super) struct ReceiveTimes {
 }
 
 impl ReceiveTimes {
-    /// Whether the receiver, which asked for a frame at `requested`, found none and waited for this one.
-    fn shows_wait(self, requested: MonoNs) -> bool {
+    /// Whether the receiver, which asked for a frame at `requested_at`, found none and waited for this one.
+    fn has_receiver_waited(self, requested_at: MonoNs) -> bool {
         // The frame was sent only after the request for it.
-        if self.sent.is_some_and(|sent| sent > requested) {
+        if self.sent.is_some_and(|sent| sent > requested_at) {
             return true;
         }
         // A frame sent long before the request was there, however long the receive took.
-        let was_queued = self.sent.is_some_and(|sent| requested.since(sent) >= MIN_QUEUED_NS);
-        let took_long = self.received.since(requested) >= MAX_IMMEDIATE_RECEIVE_NS;
+        let was_queued = self.sent.is_some_and(|sent| requested_at.since(sent) >= MIN_QUEUED_NS);
+        let took_long = self.received.since(requested_at) >= MAX_IMMEDIATE_RECEIVE_NS;
         took_long && !was_queued
     }
 }
@@ -50,13 +50,13 @@ impl Ledger {
     /// (channel) on which they waited.
     pub(super) fn record_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
-        let has_room = self.threads.add_sample(at, sample, limits.samples_per_receiver, limits.threads);
+        let has_room = self.threads.add_cpu_sample_if_room(at, sample, limits.samples_per_receiver, limits.threads);
         if !has_room {
             self.limits.count_reached("threads");
             return;
         }
         if self.threads.get(sample.thread).is_some_and(Thread::is_receiver) {
-            self.waits.judge_covered(sample.thread, &self.threads, &self.hops.groups);
+            self.waits.judge_waits_covered_by_samples(sample.thread, &self.threads, &self.hops.groups);
         }
         // Only a sample in whose whole interval frames waited shows what they waited for.
         let interval_start = MonoNs(at.0.saturating_sub(sample.interval_ns));
@@ -67,7 +67,7 @@ impl Ledger {
             // How the receiver spent the time, and why it was not on a CPU.
             if has_waiting_frame && receiver == Some(sample.thread) {
                 hop.while_waiting = hop.while_waiting.plus(sample.into());
-                hop.away.add_sample(sample);
+                hop.away.add_sleep_of_sample(sample);
             }
         }
     }
@@ -93,7 +93,7 @@ impl Ledger {
 
     /// Marks `receiver` as the thread that receives from the hop (channel) at `hop_index`, and returns when it asked for the frame
     /// received at `at`; `None` if unknown. The time counts for this frame only, so it is removed.
-    pub(super) fn take_request_time(
+    pub(super) fn mark_receiver_and_take_request_time(
         &mut self,
         at: MonoNs,
         hop_index: usize,
@@ -119,7 +119,7 @@ impl Ledger {
     ///
     /// A receiver that finds no frame yields to its event loop, and waiters run. If processing is observed, the receiver found a frame only
     /// if it was sent before it was requested, and was received at once or sent long before.
-    pub(super) fn locate_in_burst(
+    pub(super) fn add_to_burst_and_locate(
         &mut self,
         hop_index: usize,
         receiver: Option<ThreadId>,
@@ -128,16 +128,16 @@ impl Ledger {
     ) -> BurstPosition {
         let hop = &mut self.hops.all[hop_index];
         let has_waited = match times.requested {
-            Some(requested) => times.shows_wait(requested),
+            Some(requested) => times.has_receiver_waited(requested),
             // Where processing is observed, an unknown request may hide a wait.
             None => hop.shows.processed,
         };
         if let Some(id) = receiver
             && let Some(thread) = self.threads.get_mut(id)
         {
-            return thread.burst.position_of_next(BurstReceiver::Thread(id), wakeup, has_waited);
+            return thread.burst.add_frame_and_return_position(BurstReceiver::Thread(id), wakeup, has_waited);
         }
-        hop.burst.position_of_next(BurstReceiver::OfHop(hop.id), wakeup, has_waited)
+        hop.burst.add_frame_and_return_position(BurstReceiver::OfHop(hop.id), wakeup, has_waited)
     }
 
     /// Presumed receiver of a hop without observed receives: the main thread of the only process of that role. After an attach, a consumer

@@ -111,7 +111,7 @@ impl RecentChunks {
 
     /// Keeps a chunk at its send, or at its receive if the send was not observed.
     pub(super) fn keep_chunk(&mut self, context: &FrameContext, chunk: &Chunk<'_>, number: u32) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }
@@ -131,7 +131,7 @@ impl RecentChunks {
 
     /// Keeps the receive of a frame.
     pub(super) fn keep_receive(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }
@@ -145,7 +145,7 @@ impl RecentChunks {
 
     /// Keeps a delivery.
     pub(super) fn keep_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }
@@ -165,7 +165,7 @@ impl RecentChunks {
 
     /// Keeps the outcome of chunks of one request.
     pub(super) fn keep_outcome(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
-        // No history is kept.
+        // With a limit of 0, no history is kept.
         if self.limit == 0 {
             return;
         }
@@ -195,18 +195,18 @@ impl RecentChunks {
 
     /// Reads the history of one request in three passes: its chunks and deliveries, the receives of its frames, the outcomes of its chunks.
     /// Each kept moment is an event of a chunk or of its frame.
-    pub(super) fn history_of(&self, rid: &str) -> RequestHistory {
+    pub(super) fn history_of_request(&self, rid: &str) -> RequestHistory {
         let key = self.hasher.hash_one(rid);
         let mut collected = CollectedHistory::default();
         for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {
-            collected.add_moment(moment);
+            collected.add_chunk_or_delivery(moment);
         }
         // A receive names a frame, not a request, so all of them are tried.
         for moment in &self.moments {
-            collected.apply_receive(moment);
+            collected.apply_if_receive(moment);
         }
         for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {
-            collected.apply_outcome(moment);
+            collected.apply_if_outcome(moment);
         }
         let mut history = collected.history;
         // With its first chunk, nothing of the request was evicted: it is the oldest moment of it.
@@ -228,7 +228,7 @@ struct CollectedHistory {
 
 impl CollectedHistory {
     /// Appends a chunk or a delivery of the request. Other moments are applied to the chunks later.
-    fn add_moment(&mut self, moment: &Moment) {
+    fn add_chunk_or_delivery(&mut self, moment: &Moment) {
         match moment.kind {
             MomentKind::Sent | MomentKind::Carried => self.add_chunk(moment),
             MomentKind::Delivered => {
@@ -259,7 +259,7 @@ impl CollectedHistory {
     }
 
     /// Sets when the chunks in a frame were received, if the moment is a receive.
-    fn apply_receive(&mut self, moment: &Moment) {
+    fn apply_if_receive(&mut self, moment: &Moment) {
         let MomentKind::Received(has_wakeup) = moment.kind else { return };
         let Some(chunk_indices) = self.by_frame.get(&moment.frame_id()) else { return };
         for &chunk_index in chunk_indices {
@@ -271,7 +271,7 @@ impl CollectedHistory {
     }
 
     /// Sets the outcome of neighbouring chunks, if the moment is one.
-    fn apply_outcome(&mut self, moment: &Moment) {
+    fn apply_if_outcome(&mut self, moment: &Moment) {
         let MomentKind::Judged(outcome) = moment.kind else { return };
         // An outcome has the number of its chunks in place of a frame number.
         let end_number = moment.number.saturating_add(moment.seq as u32);
@@ -317,7 +317,7 @@ impl RecentChunks {
 
     /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not
     /// received waits until `now`.
-    pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
+    pub(super) fn rid_hashes_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
         // All receives first: that of a frame may be reported before or after its send.
         let mut receives = FrameReceives::default();
         for moment in &self.moments {
@@ -356,6 +356,7 @@ struct FrameReceives {
 }
 
 impl FrameReceives {
+    /// Adds the receive of a frame, and keeps the highest frame number received on its connection.
     fn add_receive(&mut self, received: &Moment) {
         self.at.insert(received.frame_id(), received.at);
         let last = self.last.entry(received.lane_id()).or_default();
@@ -364,11 +365,11 @@ impl FrameReceives {
 
     /// When the wait of a sent frame ended: at its receive, or `now` if it still waits. `None` if it was received at an unknown time: a
     /// connection keeps the order, so every frame before a received one was received, too.
-    fn end_of_wait(&self, sent: &Moment, now: MonoNs) -> Option<MonoNs> {
-        if let Some(received) = self.at.get(&sent.frame_id()) {
+    fn end_of_wait(&self, sent_moment: &Moment, now: MonoNs) -> Option<MonoNs> {
+        if let Some(received) = self.at.get(&sent_moment.frame_id()) {
             return Some(*received);
         }
-        let still_waits = self.last.get(&sent.lane_id()).is_none_or(|last| *last < sent.seq);
+        let still_waits = self.last.get(&sent_moment.lane_id()).is_none_or(|last| *last < sent_moment.seq);
         still_waits.then_some(now)
     }
 }

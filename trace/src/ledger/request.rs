@@ -149,7 +149,7 @@ impl Request {
         self.details.as_ref()?.dispatch
     }
 
-    /// The engine's own times; `None` if no observed message has any: see [`super::Ledger::absent_engine_times`].
+    /// The engine's own times; `None` if no observed message has any: see [`super::Ledger::reasons_for_absent_engine_times`].
     pub fn engine_times(&self) -> Option<EngineTimes> {
         self.details.as_ref()?.engine_times
     }
@@ -171,7 +171,7 @@ impl Request {
     }
 
     /// Since when its first token waits for the tokenizer; `None` if it does not wait, or that is unknown.
-    pub fn waiting_since(&self) -> Option<MonoNs> {
+    pub fn first_token_waiting_since(&self) -> Option<MonoNs> {
         // Nobody waits for the tokens of an aborted request.
         let is_aborted = self.finish == Some(Finish::Abort);
         if self.received_first.is_some() || self.first_receive_missed || is_aborted {
@@ -213,7 +213,7 @@ impl Request {
 
     /// Adds tokens that did not reach the hop (channel) of the stream with this index. Returns how many of them no other hop has shown
     /// before. Tokens missing on one hop are missing on all later ones, but were lost only once.
-    pub(crate) fn add_wire_loss(&mut self, stream_index: usize, missing_tokens: u32) -> u32 {
+    pub(crate) fn add_wire_loss_and_count_new(&mut self, stream_index: usize, missing_tokens: u32) -> u32 {
         let stream = &mut self.streams[stream_index];
         stream.missing_tokens = stream.missing_tokens.saturating_add(missing_tokens);
         // The request has lost as many as are missing on the hop that misses most.
@@ -222,12 +222,12 @@ impl Request {
         newly_missing
     }
 
-    /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought at most `tokens` of them.
+    /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought at most `max_tokens` of them.
     #[cold]
-    pub(crate) fn take_back_wire_loss(&mut self, group: usize, tokens: u32) -> FoundTokens {
+    pub(crate) fn take_back_wire_loss(&mut self, group_index: usize, max_tokens: u32) -> FoundTokens {
         let mut on_hop = 0;
-        for stream in self.streams.iter_mut().filter(|stream| stream.is_on_group(group)) {
-            let found = stream.missing_tokens.min(tokens - on_hop);
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_on_group(group_index)) {
+            let found = stream.missing_tokens.min(max_tokens - on_hop);
             stream.missing_tokens -= found;
             on_hop += found;
         }
@@ -239,7 +239,12 @@ impl Request {
 
     /// Adds the chunk received last to the predicted losses. The next one, received at `at`, replaced it before the task that waits for the
     /// request's chunks ran.
-    pub(crate) fn predict_drop(&mut self, at: MonoNs, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
+    pub(crate) fn add_predicted_drop_of_last_received(
+        &mut self,
+        at: MonoNs,
+        loss_memory: &mut LossMemory,
+        limits: &mut CountedLimits,
+    ) {
         let ReceivedChunk { end_count, tokens, number } = self.last_received;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;
@@ -249,7 +254,7 @@ impl Request {
         }
         let first_token = end_count.saturating_sub(tokens) + 1;
         let range = LostRange { tokens: [first_token, end_count], chunks: Some([number; 2]), ids: Vec::new() };
-        loss_memory.keep_range(at, predicted, range, limits);
+        loss_memory.add_lost_range_within_limits(at, predicted, range, limits);
     }
 
     /// Removes and returns its confirmed and predicted losses; `None` if there are none.

@@ -95,7 +95,7 @@ impl ChunkState {
 
 impl Ledger {
     /// Follows the chunks of a request with these numbers through all hops. `history` is [`Self::history`], or an earlier copy of it.
-    pub fn life_of(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
+    pub fn life_of_request(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
         let hops: Vec<CrossedHop<'_>> = self.hops().iter().filter_map(|hop| self.crossed_hop(hop)).collect();
         let mut legs = legs_crossed(history, &hops);
         // The numbers of a request are kept longer than its chunks.
@@ -106,7 +106,7 @@ impl Ledger {
             last.first_received = last.first_received.or(numbers.received_first);
         }
         // Observed deliveries decide what became of a chunk; predictions are for runs without them.
-        let predicted = if history.deliveries.is_empty() { self.predicted_losses(rid) } else { None };
+        let predicted = if history.deliveries.is_empty() { self.latest_predicted_losses(rid) } else { None };
         let chunks = follow_chunks(&legs, predicted, self.tool_calls.find_response(rid));
         RequestLife { legs, chunks }
     }
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     /// Losses predicted for a live request, or for the latest closed one with this rid.
-    fn predicted_losses(&self, rid: &str) -> Option<&Losses> {
+    fn latest_predicted_losses(&self, rid: &str) -> Option<&Losses> {
         if let Some(request) = self.request(rid) {
             return request.predicted();
         }
@@ -151,7 +151,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
             continue;
         }
         let hops_of_leg: Vec<&CrossedHop<'_>> = hops.iter().filter(|other| other.ends == hop.ends).collect();
-        legs.extend(leg_over(history, &hops_of_leg));
+        legs.extend(leg_over_hops(history, &hops_of_leg));
     }
     // The leg that begins at the scheduler comes first: its sender is behind no other hop.
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
@@ -160,7 +160,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
 }
 
 /// The leg over these hops, which have the same ends; `None` if none of the chunks crossed it.
-fn leg_over(history: &RequestHistory, hops_of_leg: &[&CrossedHop<'_>]) -> Option<LifeLeg> {
+fn leg_over_hops(history: &RequestHistory, hops_of_leg: &[&CrossedHop<'_>]) -> Option<LifeLeg> {
     let first_hop = hops_of_leg.first()?;
     let is_on_leg = |chunk: &&ChunkRecord| hops_of_leg.iter().any(|hop| hop.id == chunk.hop);
     let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(is_on_leg).copied().collect();
@@ -245,23 +245,23 @@ fn set_next_in_wakeup(lives: &mut [ChunkLife], on_last_leg: &[Option<&ChunkRecor
         // Indices count from 0, numbers from 1.
         let next_number = index + 2;
         lives[index].next_in_wakeup =
-            delay_in_wakeup_ns(chunk, next).map(|delay_ns| NextChunk { number: next_number, delay_ns });
+            receive_delay_in_wakeup_ns(chunk, next).map(|delay_ns| NextChunk { number: next_number, delay_ns });
     }
 }
 
-/// Finds the chunk of a further leg (`chunks`) that carries on `chunk`, the one at `index` on the first leg. `None` if there is none. Moves
-/// `search_from` to the first chunk whose token count is not lower, which is where the search for the next chunk begins.
+/// Finds the chunk of a further leg (`later_chunks`) that carries on `chunk`, the one at `chunk_index` on the first leg. `None` if there is
+/// none. Moves `search_from` to the first chunk whose token count is not lower, which is where the search for the next chunk begins.
 fn find_continuation<'c>(
-    chunks: &'c [ChunkRecord],
+    later_chunks: &'c [ChunkRecord],
     search_from: &mut usize,
     chunk: &ChunkRecord,
-    index: usize,
+    chunk_index: usize,
 ) -> Option<&'c ChunkRecord> {
-    let same_index = chunks.get(index);
+    let same_index = later_chunks.get(chunk_index);
     // A chunk without a token count continues in the one with the same number.
     let Some(end) = chunk.end else { return same_index };
-    skip_lower_counts(chunks, search_from, end);
-    let first_not_below = chunks.get(*search_from);
+    skip_lower_counts(later_chunks, search_from, end);
+    let first_not_below = later_chunks.get(*search_from);
     if first_not_below.is_some_and(|seen| seen.end.is_some()) {
         return first_not_below;
     }
@@ -269,31 +269,31 @@ fn find_continuation<'c>(
     same_index.filter(|seen| seen.end.is_none())
 }
 
-/// Moves `index` to the first chunk from there on whose token count is not lower than `end`, or that has none.
-fn skip_lower_counts(chunks: &[ChunkRecord], index: &mut usize, end: u32) {
-    while chunks.get(*index).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
-        *index += 1;
+/// Moves `chunk_index` to the first chunk from there on whose token count is not lower than `min_end_count`, or that has none.
+fn skip_lower_counts(chunks: &[ChunkRecord], chunk_index: &mut usize, min_end_count: u32) {
+    while chunks.get(*chunk_index).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < min_end_count) {
+        *chunk_index += 1;
     }
 }
 
-/// State of the chunk `first` of the first leg. It is the outcome of `judged`, the chunk on a later leg that carries it on, if one has an
-/// outcome. Without that, a loss may be predicted. Otherwise, the state is that it was received, or else `if_not_received`.
+/// State of the chunk `first_leg_chunk` of the first leg. It is the outcome of `judged_chunk`, the chunk on a later leg that carries it on,
+/// if one has an outcome. Without that, a loss may be predicted. Otherwise, the state is that it was received, or else `if_not_received`.
 fn state_of_chunk(
-    first: &ChunkRecord,
-    judged: Option<&ChunkRecord>,
+    first_leg_chunk: &ChunkRecord,
+    judged_chunk: Option<&ChunkRecord>,
     predicted_losses: Option<&Losses>,
     if_not_received: ChunkState,
 ) -> ChunkState {
-    if let Some(outcome) = judged.and_then(|chunk| chunk.outcome) {
+    if let Some(outcome) = judged_chunk.and_then(|chunk| chunk.outcome) {
         return ChunkState::Judged(outcome);
     }
     if let Some(losses) = predicted_losses
-        && let Some(end) = first.end
+        && let Some(end) = first_leg_chunk.end
         && losses.may_contain_token(end)
     {
         return ChunkState::DropPredicted;
     }
-    if first.received.is_some() { ChunkState::Received } else { if_not_received }
+    if first_leg_chunk.received.is_some() { ChunkState::Received } else { if_not_received }
 }
 
 /// Outcome of the response's tool calls, if the chunk has a token of the part that differs from the engine's; `None` otherwise.
@@ -311,7 +311,7 @@ fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {
 }
 
 /// Time between the receives of two chunks; `None` unless both were received in the same wakeup.
-fn delay_in_wakeup_ns(chunk: &ChunkRecord, next: &ChunkRecord) -> Option<u64> {
+fn receive_delay_in_wakeup_ns(chunk: &ChunkRecord, next: &ChunkRecord) -> Option<u64> {
     let wakeup = chunk.wakeup?;
     let next_wakeup = next.wakeup?;
     let received = chunk.received?;

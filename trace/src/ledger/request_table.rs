@@ -49,7 +49,7 @@ impl RequestTable {
     }
 
     /// Sets how a request ended. Returns false, and changes nothing, if that is known or the record is gone.
-    pub(crate) fn mark_finished(&mut self, ticket: Ticket, finish: Finish) -> bool {
+    pub(crate) fn mark_finished_if_open(&mut self, ticket: Ticket, finish: Finish) -> bool {
         let Some(request) = self.get_mut(ticket) else { return false };
         if request.finish.is_some() {
             return false;
@@ -96,8 +96,8 @@ impl RequestTable {
     }
 
     /// Adds a request, to which its rid leads from now on.
-    pub(crate) fn insert(&mut self, rid: &str, at: MonoNs) -> Ticket {
-        let request = Request::new(rid, at);
+    pub(crate) fn insert(&mut self, rid: &str, first_at: MonoNs) -> Ticket {
+        let request = Request::new(rid, first_at);
         self.rid_bytes += rid.len();
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize].request = Some(request);
@@ -121,7 +121,7 @@ impl RequestTable {
     }
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.
-    pub(crate) fn unmap(&mut self, ticket: Ticket) {
+    pub(crate) fn unmap_rid(&mut self, ticket: Ticket) {
         let was_mapped = self.remove_mapping(ticket);
         if was_mapped && let Some(request) = self.get(ticket) {
             let rid = request.rid.clone();
@@ -163,7 +163,7 @@ impl RequestTable {
         self.free.push(ticket.slot);
         let request = slot.request.take()?;
         self.rid_bytes -= request.rid.len();
-        // `unmap` has counted this record by its rid.
+        // `unmap_rid` has counted this record by its rid.
         if !was_mapped && let EntryRef::Occupied(mut count) = self.unmapped.entry_ref(&*request.rid) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -206,8 +206,9 @@ impl RequestTable {
         self.slots.iter_mut().filter_map(|slot| slot.request.as_mut())
     }
 
-    /// Advances to the next occupied slot, cyclically. Ageing and eviction use it to walk the table without scanning it.
-    pub(crate) fn next_record(&mut self) -> Option<Ticket> {
+    /// Moves the cursor to the next slot with a record, and returns the record's ticket. After the last slot comes the first one. `None` if
+    /// the table is empty.
+    pub(crate) fn advance_to_next_record(&mut self) -> Option<Ticket> {
         for _ in 0..self.slots.len() {
             self.cursor = (self.cursor + 1) % self.slots.len();
             if self.slots[self.cursor].request.is_some() {
@@ -217,8 +218,8 @@ impl RequestTable {
         None
     }
 
-    /// Advances by one slot and returns its ticket; `None` if the slot is empty.
-    pub(crate) fn step_cursor(&mut self) -> Option<Ticket> {
+    /// Moves the cursor by one slot, and returns the ticket of the record there; `None` if the slot is empty.
+    pub(crate) fn advance_one_slot(&mut self) -> Option<Ticket> {
         self.cursor = (self.cursor + 1) % self.slots.len().max(1);
         self.slots.get(self.cursor)?.request.as_ref()?;
         Some(self.ticket_of_slot(self.cursor as u32))
@@ -262,13 +263,13 @@ mod tests {
     fn finished_and_replaced_records_are_not_live() {
         let mut table = RequestTable::default();
         let [a, b] = ["a", "b"].map(|rid| table.insert(rid, MonoNs(1)));
-        table.unmap(a);
+        table.unmap_rid(a);
         table.insert("a", MonoNs(2));
         assert_eq!(table.live_count(), 2);
         assert!(
-            table.mark_finished(a, Finish::Other)
-                && table.mark_finished(b, Finish::Other)
-                && !table.mark_finished(b, Finish::Other)
+            table.mark_finished_if_open(a, Finish::Other)
+                && table.mark_finished_if_open(b, Finish::Other)
+                && !table.mark_finished_if_open(b, Finish::Other)
         );
         assert_eq!(table.live_count(), 1);
         table.remove(a);
@@ -280,7 +281,7 @@ mod tests {
     fn a_reused_rid_maps_to_the_new_record_and_the_old_one_stays() {
         let mut table = RequestTable::default();
         let old = table.insert("a", MonoNs(1));
-        table.unmap(old);
+        table.unmap_rid(old);
         let new = table.insert("a", MonoNs(2));
         assert_eq!(table.ticket_of("a"), Some(new));
         assert!(table.get(old).is_some());
@@ -295,7 +296,7 @@ mod tests {
             table.insert(rid, MonoNs(0));
         }
         table.ticket_of("b").map(|t| table.remove(t));
-        let mut seen: Vec<u32> = (0..3).filter_map(|_| table.next_record()).map(|t| t.slot).collect();
+        let mut seen: Vec<u32> = (0..3).filter_map(|_| table.advance_to_next_record()).map(|t| t.slot).collect();
         seen.sort_unstable();
         assert_eq!(seen, [0, 2, 3]);
     }

@@ -136,7 +136,7 @@ impl RequestTimeline {
 
     /// Keeps the times of a chunk's frame, if the chunk is the request's first one on its hop (channel) or the finishing one
     /// (`finishes`). Returns the index of the hop in that case; `None` otherwise.
-    fn record_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
+    fn keep_times_if_first_or_finishing(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
             self.hops.push(HopTimes { hop, first: times, last: finishes.then_some(times) });
@@ -231,7 +231,7 @@ impl Timelines {
     }
 
     /// Timeline of the request whose record has this ticket (handle), created if needed. `None` without a record.
-    fn get_or_open(&mut self, ticket: Ticket, ledger: &Ledger) -> Option<&mut RequestTimeline> {
+    fn timeline_or_open(&mut self, ticket: Ticket, ledger: &Ledger) -> Option<&mut RequestTimeline> {
         let request = ledger.table.get(ticket)?;
         let index = ticket.slot as usize;
         if self.open.len() <= index {
@@ -260,7 +260,7 @@ impl Timelines {
             What::Received(received) => self.record_received_frame(at, received, ledger),
             What::Processed(id) => {
                 self.stamp_frame(*id, |times| times.processed = Some(at));
-                self.marked_frames.mark_processed(*id, at);
+                self.marked_frames.mark_frame_processed(*id, at);
             }
             What::Delivered(_) => self.note_delivery(at, ledger),
             What::Stage(stage) => self.add_note(stage.rid, at, ledger, || NoteKind::Stage {
@@ -284,8 +284,12 @@ impl Timelines {
     /// Records a sent frame, whose receive may have been reported before.
     fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
         let times = FrameTimes { sent: Some(at), forwarded: frame.forwarded, ..FrameTimes::new(frame.id) };
-        let marks = self.record_chunks(frame, times, ledger);
-        if let Some(early) = self.marked_frames.register_frame(frame.id, marks, capabilities_of(ledger, frame.id.hop)) {
+        let marks = self.record_chunks_and_mark_requests(frame, times, ledger);
+        if let Some(early) = self.marked_frames.register_frame_and_take_early_stages(
+            frame.id,
+            marks,
+            capabilities_of(ledger, frame.id.hop),
+        ) {
             self.stamp_frame(frame.id, |times| {
                 times.received = Some(early.received);
                 times.processed = early.processed;
@@ -298,18 +302,23 @@ impl Timelines {
         let capabilities = capabilities_of(ledger, received.id.hop);
         if let Some(frame) = &received.frame {
             let times = FrameTimes { received: Some(at), ..FrameTimes::new(frame.id) };
-            let marks = self.record_chunks(frame, times, ledger);
+            let marks = self.record_chunks_and_mark_requests(frame, times, ledger);
             // Returns the stages reported before, of which a frame that comes with its receive has none.
-            self.marked_frames.register_frame(frame.id, marks, capabilities);
+            self.marked_frames.register_frame_and_take_early_stages(frame.id, marks, capabilities);
         } else {
             self.stamp_frame(received.id, |times| times.received = Some(at));
         }
-        self.marked_frames.mark_received(received.id, at, capabilities.processed);
+        self.marked_frames.mark_frame_received(received.id, at, capabilities.processed);
     }
 
     /// Records the chunks of a frame in the timelines of their requests. Returns marks of the requests whose first or finishing chunks are
     /// among them: later stages of the frame apply to those.
-    fn record_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
+    fn record_chunks_and_mark_requests(
+        &mut self,
+        frame: &Frame<'_>,
+        times: FrameTimes,
+        ledger: &Ledger,
+    ) -> Vec<FrameMark> {
         if frame.kind == Kind::Abort {
             // An abort has no chunk to mark, but its request has a timeline.
             self.open_timelines(frame, ledger);
@@ -321,9 +330,9 @@ impl Timelines {
             let request = ledger.table.get(ticket);
             // A chunk is a point of the time series once, at the scheduler.
             let is_point = request.is_some_and(|request| ledger.is_from_scheduler(request, frame.id.hop));
-            let Some(timeline) = self.get_or_open(ticket, ledger) else { continue };
+            let Some(timeline) = self.timeline_or_open(ticket, ledger) else { continue };
             timeline.points = timeline.points.saturating_add(u32::from(is_point));
-            if let Some(hop_index) = timeline.record_chunk(times, chunk.finish.is_some()) {
+            if let Some(hop_index) = timeline.keep_times_if_first_or_finishing(times, chunk.finish.is_some()) {
                 marks.push(FrameMark { ticket, hop_index: hop_index as u16 });
             }
         }
@@ -333,7 +342,7 @@ impl Timelines {
     /// Creates the timelines of the requests that the frame names, as far as they have records.
     fn open_timelines(&mut self, frame: &Frame<'_>, ledger: &Ledger) {
         for ticket in frame.chunks.iter().filter_map(|chunk| ledger.table.ticket_of(chunk.rid)) {
-            self.get_or_open(ticket, ledger);
+            self.timeline_or_open(ticket, ledger);
         }
     }
 
@@ -360,7 +369,7 @@ impl Timelines {
     fn note_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
         // The request of the delivery, if it has a record.
         let Some(&ticket) = ledger.touched.first() else { return };
-        let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
+        let Some(timeline) = self.timeline_or_open(ticket, ledger) else { return };
         let Some(request) = ledger.table.get(ticket) else { return };
         // Without outcomes, the tokens of its deliveries are not observed.
         if request.outcomes().is_none() {
@@ -408,7 +417,7 @@ impl Ledger {
     }
 
     /// Forgets the requests that the previous event or tick closed.
-    pub(super) fn forget_closed(&mut self) {
+    pub(super) fn forget_closed_timelines(&mut self) {
         if let Some(timelines) = &mut self.timelines {
             timelines.forget_closed();
         }

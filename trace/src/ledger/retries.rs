@@ -33,15 +33,15 @@ struct AttemptEnd {
 }
 
 impl AttemptEnd {
-    /// Whether an abort at this time is that which the engine sends `delay_ns` after the end.
-    fn is_followed_by(self, abort_at: MonoNs, delay_ns: u64) -> bool {
+    /// Whether an abort at this time is that which the engine sends `abort_delay_ns` after the end.
+    fn is_followed_by_abort(self, abort_at: MonoNs, abort_delay_ns: u64) -> bool {
         let since_first_ns = abort_at.since(self.first_at);
-        since_first_ns + MAX_EARLY_NS >= delay_ns && !self.is_abort_past(abort_at, delay_ns)
+        since_first_ns + MAX_EARLY_NS >= abort_delay_ns && !self.is_abort_past(abort_at, abort_delay_ns)
     }
 
-    /// Whether the abort that the engine sends `delay_ns` after the end is still to come, and when is known.
-    fn awaits_abort(self, now: MonoNs, delay_ns: u64) -> bool {
-        let is_abort_to_come = self.last_at <= now && !self.is_abort_past(now, delay_ns);
+    /// Whether the abort that the engine sends `abort_delay_ns` after the end is still to come, and when is known.
+    fn awaits_abort(self, now: MonoNs, abort_delay_ns: u64) -> bool {
+        let is_abort_to_come = self.last_at <= now && !self.is_abort_past(now, abort_delay_ns);
         // If the signs of the end came far apart, it is not known from which one the engine counts.
         let has_certain_end = self.last_at.since(self.first_at) <= MAX_LATE_NS;
         is_abort_to_come && has_certain_end
@@ -101,17 +101,17 @@ pub(super) struct Retries {
 impl Retries {
     /// Records the end of a response, from which on the engine waits.
     fn record_response_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        self.record_end(at, rid, delay_ns);
+        self.record_sign_of_attempt_end(at, rid, delay_ns);
         self.ended.insert(hash_rid(rid), AttemptEnd { first_at: at, last_at: at });
     }
 
     /// Makes room for the end of another attempt.
-    fn make_room_for_end(&mut self, at: MonoNs, delay_ns: u64) {
+    fn make_room_for_end(&mut self, at: MonoNs, abort_delay_ns: u64) {
         if self.ended.len() < MAX_FOLLOWED {
             return;
         }
         // An end whose abort is past ends no retry any more.
-        self.ended.retain(|_, end| !end.is_abort_past(at, delay_ns));
+        self.ended.retain(|_, end| !end.is_abort_past(at, abort_delay_ns));
         if self.ended.len() >= MAX_FOLLOWED {
             // Retries of these are not recognised, which is no false finding.
             self.ended.clear();
@@ -119,12 +119,12 @@ impl Retries {
     }
 
     /// Records a sign that the latest attempt with this rid has ended: its abort, its last chunk, or the end of its response. The engine
-    /// sends an abort with the rid `delay_ns` later.
-    pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        self.make_room_for_end(at, delay_ns);
+    /// sends an abort with the rid `abort_delay_ns` later.
+    pub(super) fn record_sign_of_attempt_end(&mut self, at: MonoNs, rid: &str, abort_delay_ns: u64) {
+        self.make_room_for_end(at, abort_delay_ns);
         let end = self.ended.entry(hash_rid(rid)).or_insert(AttemptEnd { first_at: at, last_at: at });
         // A sign after the abort of an earlier attempt is the first one of another attempt.
-        if end.is_abort_past(at, delay_ns) {
+        if end.is_abort_past(at, abort_delay_ns) {
             end.first_at = at;
         }
         end.last_at = end.last_at.max(at);
@@ -137,8 +137,8 @@ impl Retries {
     }
 
     /// Records the dispatch of a request, and follows it as a retry if the abort of an earlier attempt with its rid is still to come. The
-    /// engine sends that abort `delay_ns` after the end of the attempt.
-    fn record_dispatch(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+    /// engine sends that abort `abort_delay_ns` after the end of the attempt.
+    fn record_dispatch_and_follow_retry(&mut self, at: MonoNs, rid: &str, abort_delay_ns: u64) {
         // This dispatch replaces an earlier retry with its rid.
         self.remove_followed(rid);
         // Until an attempt has ended, no rid needs to be hashed.
@@ -146,17 +146,17 @@ impl Retries {
             return;
         }
         let Some(earlier) = self.ended.remove(&hash_rid(rid)) else { return };
-        if earlier.awaits_abort(at, delay_ns) {
+        if earlier.awaits_abort(at, abort_delay_ns) {
             push_bounded(&mut self.followed, Retry::new(rid, at, earlier), MAX_FOLLOWED);
         }
     }
 
     /// Records an abort with this rid. One that is sent when the abort of the earlier attempt is due is taken for that one: it ends the
     /// followed retry, which stays followed. Any other one is an abort of the retry itself, which is not followed any more.
-    fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+    fn record_abort_of_attempt(&mut self, at: MonoNs, rid: &str, abort_delay_ns: u64) {
         if let Some(retry) = self.remove_followed(rid) {
             // By its time: the abort itself does not show which attempt it is for.
-            let is_abort_of_earlier = retry.earlier.is_followed_by(at, delay_ns);
+            let is_abort_of_earlier = retry.earlier.is_followed_by_abort(at, abort_delay_ns);
             // The dispatch of the retry has removed the end of the earlier attempt, so this is an end since then.
             let has_ended_since_dispatch = self.ended.contains_key(&hash_rid(rid));
             // Of a second abort it is not known which one has an effect.
@@ -165,7 +165,7 @@ impl Retries {
                 push_bounded(&mut self.followed, Retry { aborted: Some(at), ..retry }, MAX_FOLLOWED);
             }
         }
-        self.record_end(at, rid, delay_ns);
+        self.record_sign_of_attempt_end(at, rid, abort_delay_ns);
     }
 
     /// Forgets the retries: an abort without a rid is of all requests.
@@ -174,7 +174,7 @@ impl Retries {
     }
 
     /// Records the end of a request with this dispatch, which may be a followed retry.
-    pub(super) fn record_finish(&mut self, rid: &str, dispatch: Option<RequestDispatch>, finish: Finish) {
+    pub(super) fn record_finish_of_retry(&mut self, rid: &str, dispatch: Option<RequestDispatch>, finish: Finish) {
         // Nearly every finish is not that of a retry.
         if self.followed.is_empty() {
             return;
@@ -189,11 +189,11 @@ impl Retries {
             return;
         }
         self.followed[index].has_ended = true;
-        self.count_if_client_waited(index);
+        self.count_retry_if_client_waited(index);
     }
 
     /// Records that something of a response was written. Until then, the abort of a retry may come from a client that has left.
-    pub(super) fn record_response(&mut self, at: MonoNs, rid: &str) {
+    pub(super) fn record_response_of_retry(&mut self, at: MonoNs, rid: &str) {
         // Nearly every response is not that of a retry.
         if self.followed.is_empty() {
             return;
@@ -201,21 +201,21 @@ impl Retries {
         let is_of_retry = |retry: &Retry| *retry.rid == *rid && retry.dispatched <= at;
         if let Some(index) = self.followed.iter().position(is_of_retry) {
             self.followed[index].has_response = true;
-            self.count_if_client_waited(index);
+            self.count_retry_if_client_waited(index);
         }
     }
 
     /// Counts the followed retry (a later attempt with the rid of an earlier one) at this index if the abort of the earlier attempt has
     /// ended it, and its own client waited for it. It is not followed any more then.
-    fn count_if_client_waited(&mut self, index: usize) {
-        let Some(retry) = self.followed.get(index) else { return };
+    fn count_retry_if_client_waited(&mut self, retry_index: usize) {
+        let Some(retry) = self.followed.get(retry_index) else { return };
         // Until its response begins, a client that leaves is not seen to leave, and may have caused the abort.
         let is_known_to_have_client = retry.has_response;
         if !retry.has_ended || !is_known_to_have_client {
             return;
         }
         let Some(aborted_at) = retry.aborted else { return };
-        let Some(Retry { rid, dispatched, earlier, .. }) = self.followed.remove(index) else { return };
+        let Some(Retry { rid, dispatched, earlier, .. }) = self.followed.remove(retry_index) else { return };
         self.aborted += 1;
         self.first_aborted_at.get_or_insert(aborted_at);
         let retry = AbortedRetry { rid, earlier_ended: earlier.last_at, dispatched, aborted: aborted_at };
@@ -234,14 +234,14 @@ impl Ledger {
     /// Records a dispatch, which may be a retry, if the engine sends an abort after each response.
     pub(super) fn record_dispatch_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
-            self.retries.record_dispatch(at, rid, delay_ns);
+            self.retries.record_dispatch_and_follow_retry(at, rid, delay_ns);
         }
     }
 
     /// Records an abort, which may end a retry, if the engine sends one after each response.
     pub(super) fn record_abort_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
-            self.retries.record_abort(at, rid, delay_ns);
+            self.retries.record_abort_of_attempt(at, rid, delay_ns);
         }
     }
 
@@ -464,8 +464,8 @@ mod tests {
         let mut retries = Retries::default();
         for n in 0..3 * MAX_FOLLOWED as u64 {
             let rid = n.to_string();
-            retries.record_end(MonoNs(n), &rid, 10);
-            retries.record_dispatch(MonoNs(n), &rid, 10);
+            retries.record_sign_of_attempt_end(MonoNs(n), &rid, 10);
+            retries.record_dispatch_and_follow_retry(MonoNs(n), &rid, 10);
         }
         assert!(retries.ended.len() <= MAX_FOLLOWED && retries.followed.len() <= MAX_FOLLOWED);
     }

@@ -40,7 +40,7 @@ impl Predecessor {
     }
 
     /// Whether the chunk may continue the stream (the chunks on one hop) of this previous request.
-    fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
+    fn is_stream_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
         if self.stream.hop != context.hop {
             return false;
         }
@@ -54,7 +54,7 @@ impl Predecessor {
         let mut stream = self.stream.clone();
         // Nothing shows that no frame was missed before the chunk.
         let watched_frames = None;
-        let step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
+        let step = stream.count_and_check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.highest);
@@ -69,9 +69,9 @@ pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>
 }
 
 /// Makes the next delivery prove no loss if it comes so early that it may be a late one of the previous request with the rid.
-fn doubt_late_delivery(request: &mut Request, at: MonoNs) {
+fn doubt_late_delivery(request: &mut Request, delivered_at: MonoNs) {
     if let Some(tracker) = &mut request.tracker
-        && at < tracker.previous_until
+        && delivered_at < tracker.previous_until
     {
         tracker.mark_uncertain();
     }
@@ -96,7 +96,7 @@ fn possibly_live_stream<'r>(
 impl Ledger {
     /// Applies the first chunk of a count that begins again in a stream, and returns the record that the rid has from now on: a new one,
     /// because the rid belongs to another request. Only a stream that began with late chunks of an earlier request keeps its record.
-    pub(super) fn restart_stream(
+    pub(super) fn ticket_for_restarted_stream(
         &mut self,
         ticket: Ticket,
         stream_index: usize,
@@ -137,7 +137,7 @@ impl Ledger {
         let is_old_unfinished = old.finish.is_none();
         let is_old_final_in_transit = self.is_final_chunk_in_transit(old);
         let live_stream = possibly_live_stream(old, stream_index, context, is_old_final_in_transit).cloned();
-        self.table.unmap(old_ticket);
+        self.table.unmap_rid(old_ticket);
         // A finished record is queued for closing already.
         if is_old_unfinished {
             self.totals.requests.overwritten += 1;
@@ -148,7 +148,7 @@ impl Ledger {
         // Late chunks of the old request could then be taken for those of the new one.
         let is_predecessor_in_transit = is_old_final_in_transit && self.predecessors.contains_key(&new_ticket);
         if is_predecessor_in_transit || self.overlaps_predecessor(new_ticket, context.at) {
-            self.stop_judging_shared(new_ticket);
+            self.stop_judging_requests_of_rid(new_ticket);
         }
         new_ticket
     }
@@ -197,7 +197,12 @@ impl Ledger {
     /// Whether a chunk continues a previous request with the same rid. If its id column does not show which tokens are new, a chunk that
     /// fits both requests may belong to either. So may a chunk on a later hop that does not add up, because chunks of the previous
     /// request arrive there late.
-    pub(super) fn is_of_predecessor(&self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
+    pub(super) fn may_chunk_be_of_predecessor(
+        &self,
+        checked: CheckedChunk,
+        context: &FrameContext,
+        chunk: &Chunk<'_>,
+    ) -> bool {
         let CheckedChunk { ticket, stream_index, step } = checked;
         let contradicts_request = matches!(step.verdict, CountVerdict::Loss { .. } | CountVerdict::Overlap);
         if contradicts_request && stream_index > 0 && self.predecessors.contains_key(&ticket) {
@@ -206,7 +211,7 @@ impl Ledger {
         let fits_request = step.verdict == CountVerdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
         self.predecessors_of(ticket).any(|predecessor| {
             let may_own_chunk = !fits_request || predecessor.may_own_fitting_chunk(context);
-            may_own_chunk && predecessor.is_continued_by(context, chunk)
+            may_own_chunk && predecessor.is_stream_continued_by(context, chunk)
         })
     }
 
@@ -235,37 +240,37 @@ impl Ledger {
 
     /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any
     /// more.
-    pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
+    pub(super) fn mark_requests_of_rid_concurrent(&mut self, ticket: Ticket) {
         // The previous ones were counted as overwritten when their rid was reused, but they have not ended.
         let predecessors = self.predecessors_of(ticket).count() as u64;
         let overwritten = &mut self.totals.requests.overwritten;
         *overwritten = overwritten.saturating_sub(predecessors);
-        self.stop_judging_shared(ticket);
+        self.stop_judging_requests_of_rid(ticket);
     }
 
     /// Marks the record as one of several requests: its own, and this many previous ones with the rid.
-    fn mark_shared(&mut self, ticket: Ticket, predecessors: usize) {
+    fn mark_record_as_shared(&mut self, ticket: Ticket, predecessor_count: usize) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         // At least two, even if the record of the other one is closed.
-        request.sharing_requests = u8::try_from(predecessors + 1).unwrap_or(u8::MAX).max(2);
+        request.sharing_requests = u8::try_from(predecessor_count + 1).unwrap_or(u8::MAX).max(2);
         self.totals.requests.shared += 1;
         let rid = request.rid.clone();
         self.add_shared_rid(rid);
     }
 
     /// Stops judging the request and the previous ones with its rid: they may be live at the same time.
-    pub(super) fn stop_judging_shared(&mut self, ticket: Ticket) {
+    pub(super) fn stop_judging_requests_of_rid(&mut self, ticket: Ticket) {
         let predecessors: Vec<Ticket> = self.predecessors_of(ticket).map(|predecessor| predecessor.ticket).collect();
         let Some(request) = self.table.get(ticket) else { return };
         if !request.is_shared() {
-            self.mark_shared(ticket, predecessors.len());
+            self.mark_record_as_shared(ticket, predecessors.len());
         }
         for sharing in predecessors.into_iter().chain([ticket]) {
             self.predecessors.remove(&sharing);
             if let Some(tracker) = self.table.get_mut(sharing).and_then(|request| request.tracker.as_mut()) {
                 tracker.is_shared = true;
                 // Returns the number of their tokens, which is not needed.
-                self.stop_waiting(self.now, sharing, UnjudgedCause::SharedRid);
+                self.unjudge_tokens_in_flight(self.now, sharing, UnjudgedCause::SharedRid);
             }
         }
     }
@@ -281,7 +286,7 @@ impl Ledger {
 
     /// Result of a chunk's count check. If several requests share its rid, the result counts the ids that the chunk lists, and draws no
     /// conclusion from its counts.
-    pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
+    pub(super) fn step_without_verdict_if_shared(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
         let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return checked.step };
         let stream = request.streams.get(checked.stream_index);
@@ -293,7 +298,7 @@ impl Ledger {
 
     /// Counts a delivery for a rid that several requests share, without judging it. Returns `false` if the rid is not shared, so that the
     /// delivery must be judged.
-    pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
+    pub(super) fn record_delivery_if_shared(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else { return false };
         if !request.is_shared() {
             // The caller judges it, but it may be one of the previous request with the rid.
@@ -312,7 +317,7 @@ impl Ledger {
             {
                 tracker.is_finished = true;
             }
-            self.settle_if_finished(ticket, at);
+            self.close_soon_if_all_arrived(ticket, at);
         }
         true
     }
@@ -372,7 +377,7 @@ mod tests {
             }
             let tokens = u64::from(first) + 40;
             assert_eq!(counts(&engine), ([2, 2, 1], [tokens, tokens], [0; 4]), "{first} tokens before");
-            assert_eq!(engine.ledger().degraded_reasons().count(), 1);
+            assert_eq!(engine.ledger().degraded_reason_lines().count(), 1);
         }
     }
 

@@ -191,14 +191,15 @@ impl StackRole {
         }
     }
 
-    /// Keeps the samples of the function with index `function` for a while: a request that was late then may be recognised only later.
-    fn keep_recent_samples(&mut self, at: MonoNs, sample: &StackSample<'_>, function: usize) {
+    /// Keeps the samples of the function with index `function_index` for a while: a request that was late then may be recognised only
+    /// later.
+    fn keep_recent_samples(&mut self, at: MonoNs, sample: &StackSample<'_>, function_index: usize) {
         let own = u64::from(sample.own);
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
         self.recent.retain(|recent| at.since(recent.to) <= MAX_RECENT_NS);
         push_bounded(
             &mut self.recent,
-            RecentSamples { from, to: at, function, own, late: LateSamples::default() },
+            RecentSamples { from, to: at, function: function_index, own, late: LateSamples::default() },
             MAX_RECENT,
         );
     }
@@ -209,7 +210,13 @@ impl StackRole {
 
     /// Adds the samples of a function, which is added if unknown. `is_growing`: the backlog grew meanwhile. Returns `false` if this or
     /// another function was left out at the limit.
-    fn add_function(&mut self, at: MonoNs, sample: &StackSample<'_>, is_growing: bool, limit: usize) -> bool {
+    fn add_samples_of_function(
+        &mut self,
+        at: MonoNs,
+        sample: &StackSample<'_>,
+        is_growing: bool,
+        max_functions: usize,
+    ) -> bool {
         let hits = StackHits::of_sample(sample);
         let mut functions = self.functions.iter();
         let known_index =
@@ -221,7 +228,7 @@ impl StackRole {
         }
         let mut new_function = StackFunction::new(sample);
         new_function.add_hits(hits, is_growing);
-        if self.functions.len() < limit {
+        if self.functions.len() < max_functions {
             self.functions.push(new_function);
             self.keep_recent_samples(at, sample, self.functions.len() - 1);
             return true;
@@ -280,17 +287,22 @@ struct BacklogWindow {
 }
 
 impl BacklogWindow {
-    /// The interval that ends at `at`, after the `last` one. `backlog`: number of frames that wait for the process at its end; `None` if it
-    /// is not seen to receive frames.
-    fn following(last: Option<Self>, at: MonoNs, thread: ThreadId, backlog: Option<u64>) -> Self {
+    /// The interval that ends at `at`, after the `previous` one. `backlog_frames`: number of frames that wait for the process at its end;
+    /// `None` if it is not seen to receive frames.
+    fn after_previous_window(
+        previous: Option<Self>,
+        at: MonoNs,
+        thread: ThreadId,
+        backlog_frames: Option<u64>,
+    ) -> Self {
         let mut is_growing = false;
-        if let Some(frames) = backlog
-            && let Some(frames_before) = last.and_then(|last| last.backlog)
+        if let Some(frames) = backlog_frames
+            && let Some(frames_before) = previous.and_then(|previous| previous.backlog)
         {
             // A few frames are normal, even if they are more than before.
             is_growing = frames > frames_before && frames >= MIN_BACKLOG;
         }
-        Self { at, backlog, is_growing, thread }
+        Self { at, backlog: backlog_frames, is_growing, thread }
     }
 }
 
@@ -308,15 +320,15 @@ impl Stacks {
         at: MonoNs,
         sample: &StackSample<'_>,
         count_waiting_frames: impl FnOnce() -> Option<u64>,
-        limit: usize,
+        max_functions: usize,
     ) -> bool {
-        let last = self.last_window(sample.thread.pid);
+        let last = self.last_window_and_make_room(sample.thread.pid);
         // All threads of a process share the end of an interval, and a thread's functions follow each other.
         let same_interval = last.filter(|last| last.at == at);
         let begins_thread = same_interval.is_none_or(|window| window.thread != sample.thread);
         let window = match same_interval {
             Some(known) => BacklogWindow { thread: sample.thread, ..known },
-            None => BacklogWindow::following(last, at, sample.thread, count_waiting_frames()),
+            None => BacklogWindow::after_previous_window(last, at, sample.thread, count_waiting_frames()),
         };
         self.windows.insert(sample.thread.pid, window);
         let role = self.role_or_add(sample.role);
@@ -333,12 +345,12 @@ impl Stacks {
             role.growing.add_counts(counts);
         }
         // An empty function name means that the thread did not run.
-        sample.function.is_empty() || role.add_function(at, sample, window.is_growing, limit)
+        sample.function.is_empty() || role.add_samples_of_function(at, sample, window.is_growing, max_functions)
     }
 
     /// Backlog of a process in the last interval of samples; `None` if the process is new. At the limit of processes, a new one evicts the
     /// one silent longest.
-    fn last_window(&mut self, pid: u32) -> Option<BacklogWindow> {
+    fn last_window_and_make_room(&mut self, pid: u32) -> Option<BacklogWindow> {
         let last = self.windows.get(&pid).copied();
         if last.is_none() && self.windows.len() >= MAX_PROCESSES {
             let longest_silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
@@ -372,7 +384,7 @@ impl Ledger {
     /// Records a sample of a thread's stack.
     pub(super) fn record_stack_sample(&mut self, at: MonoNs, sample: &StackSample<'_>) {
         let limit = self.limits.stack_functions;
-        let has_room = self.stacks.add_sample(at, sample, || count_waiting_frames(&self.hops, sample), limit);
+        let has_room = self.stacks.add_sample(at, sample, || waiting_frames_of_process(&self.hops, sample), limit);
         if !has_room {
             self.limits.count_reached("stack_functions");
         }
@@ -395,17 +407,17 @@ impl Ledger {
 }
 
 /// Number of frames that wait for the process of a sample; `None` if it is not seen to receive frames.
-fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
+fn waiting_frames_of_process(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
     // Stays `None` without a hop into the process.
     let mut waiting = None;
-    for hop in hops.all.iter().filter(|hop| leads_to_process(hops, hop, sample)) {
+    for hop in hops.all.iter().filter(|hop| does_hop_lead_to_process(hops, hop, sample)) {
         *waiting.get_or_insert(0) += hop.counts.backlog;
     }
     waiting
 }
 
 /// Whether a hop (channel) leads to the process of this sample.
-fn leads_to_process(hops: &Hops, hop: &Hop, sample: &StackSample<'_>) -> bool {
+fn does_hop_lead_to_process(hops: &Hops, hop: &Hop, sample: &StackSample<'_>) -> bool {
     if let Some(receiver) = hop.last_receiver {
         return receiver.pid == sample.thread.pid;
     }

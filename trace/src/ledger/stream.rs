@@ -44,21 +44,22 @@ impl Stream {
         Self { hop, group: group as u32, ends, first_at: at, last_at: at, ..Self::default() }
     }
 
-    /// Checks a chunk's counts against the stream. `claim`: which ids the engine's release is known to list. `watched_frames`: consecutive
-    /// frames observed before on the chunk's connection; `None` while an evicted request may resume. The caller updates the times.
-    pub(crate) fn check_chunk(
+    /// Checks a chunk's counts against the stream. `claimed_ids`: which ids the engine's release is known to list. `watched_frames`:
+    /// consecutive frames observed before on the chunk's connection; `None` while an evicted request may resume. The caller updates the
+    /// times.
+    pub(crate) fn count_and_check_chunk(
         &mut self,
         chunk: &Chunk<'_>,
-        claim: IdColumn,
+        claimed_ids: IdColumn,
         epoch: u32,
         watched_frames: Option<u64>,
     ) -> CountStep {
-        let retracted = self.update_retractions(chunk);
+        let retracted = self.update_retractions_and_check_growth(chunk);
         self.epoch = epoch;
         // In a format without counts, only a stream's first chunk has the prompt's length: nothing before it was missed.
-        let is_certainly_first = claim == IdColumn::Uncounted && chunk.prompt_tokens.is_some();
+        let is_certainly_first = claimed_ids == IdColumn::Uncounted && chunk.prompt_tokens.is_some();
         let reported = ReportedCounts {
-            claim,
+            claim: claimed_ids,
             listed: chunk.listed,
             completion_tokens: chunk.completion_tokens,
             finish: chunk.finish,
@@ -66,12 +67,12 @@ impl Stream {
             // As if the connection had been observed for ever.
             watched_frames: if is_certainly_first { Some(u64::MAX) } else { watched_frames },
         };
-        self.count.check_chunk(reported, epoch)
+        self.count.count_and_check_chunk(reported, epoch)
     }
 
     /// Keeps the number of retractions that the chunk reports, if it has one. Returns whether the number has grown.
     #[inline]
-    fn update_retractions(&mut self, chunk: &Chunk<'_>) -> bool {
+    fn update_retractions_and_check_growth(&mut self, chunk: &Chunk<'_>) -> bool {
         // Capped, so the cast keeps the number.
         let retractions = chunk.retractions.map_or(self.retractions, |count| count.min(u32::from(u16::MAX)) as u16);
         let has_grown = retractions > self.retractions;

@@ -151,30 +151,30 @@ pub(crate) struct StreamCount {
 impl StreamCount {
     /// Counts a chunk and compares its counts with those before. Returns its new tokens, with the conclusion from its counts (the verdict).
     /// `epoch` changes whenever observations of the hop were missed.
-    pub(crate) fn check_chunk(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
-        let Some(completion) = reported.completion_tokens else {
+    pub(crate) fn count_and_check_chunk(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
+        let Some(completion_count) = reported.completion_tokens else {
             return if reported.claim == IdColumn::Uncounted {
-                self.check_chunk_of_uncounted_format(reported, epoch)
+                self.count_chunk_of_uncounted_format(reported, epoch)
             } else {
-                self.check_chunk_without_count(reported)
+                self.count_chunk_without_count(reported)
             };
         };
         if self.is_finished {
-            return self.check_after_finish(reported, completion);
+            return self.check_chunk_after_finish(reported, completion_count);
         }
         // An id column that is empty by design carries no information.
         let listed = reported.listed.filter(|&listed| listed > 0 || reported.claim != IdColumn::Absent);
         let step = if !self.has_begun {
-            self.begin_stream(reported, listed, completion, epoch)
+            self.begin_stream(reported, listed, completion_count, epoch)
         } else if let Some(listed) = listed {
-            self.check_listed_ids(reported, listed, completion, epoch)
+            self.count_chunk_by_listed_ids(reported, listed, completion_count, epoch)
         } else {
-            self.advance_to(completion)
+            self.raise_count_to(completion_count)
         };
         // A restart means that the chunk belongs to another request, and was not counted.
         if step.verdict != CountVerdict::Restart {
             self.has_begun = true;
-            self.last_count = completion;
+            self.last_count = completion_count;
             self.is_finished |= reported.finish.is_some();
         }
         step
@@ -195,39 +195,46 @@ impl StreamCount {
         self.contradicting_chunks > 0
     }
 
-    /// Judges a chunk after the finish. It either repeats the finish, or belongs to another request that has the rid now. `completion` is
-    /// its count.
-    fn check_after_finish(&self, reported: ReportedCounts, completion: u32) -> CountStep {
+    /// Judges a chunk after the finish. It either repeats the finish, or belongs to another request that has the rid now.
+    /// `completion_count` is its count.
+    fn check_chunk_after_finish(&self, reported: ReportedCounts, completion_count: u32) -> CountStep {
         let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
         let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
         // A retracted request that recomputes ends with a count below its highest.
-        let has_known_count = completion == self.highest || completion == self.last_count;
+        let has_known_count = completion_count == self.highest || completion_count == self.last_count;
         let repeats_finish = reported.finish.is_some() && has_known_count && !has_new_tokens;
         CountStep::after_finish(repeats_finish)
     }
 
-    /// Counts a later chunk of the stream with count `completion` by the number of ids that it lists: either the new ones or all so far.
-    fn check_listed_ids(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
+    /// Counts a later chunk of the stream with count `completion_count` by the number of ids that it lists: either the new ones or all so
+    /// far.
+    fn count_chunk_by_listed_ids(
+        &mut self,
+        reported: ReportedCounts,
+        listed_ids: u32,
+        completion_count: u32,
+        epoch: u32,
+    ) -> CountStep {
         match self.meaning_of_ids(reported.claim) {
-            Evidence::Cumulative => return self.check_cumulative(reported.claim, listed, completion),
-            Evidence::Delta => return self.check_delta(reported, listed, completion, epoch),
+            Evidence::Cumulative => return self.count_chunk_with_all_ids(reported.claim, listed_ids, completion_count),
+            Evidence::Delta => return self.count_chunk_with_new_ids(reported, listed_ids, completion_count, epoch),
             Evidence::Undecided => {}
         }
         // A list of all ids never has fewer than the count.
-        if listed > 0 && listed < completion && reported.finish.is_none() {
+        if listed_ids > 0 && listed_ids < completion_count && reported.finish.is_none() {
             self.evidence = Evidence::Delta;
-            return self.check_delta(reported, listed, completion, epoch);
+            return self.count_chunk_with_new_ids(reported, listed_ids, completion_count, epoch);
         }
-        self.check_undecided(listed, completion, epoch)
+        self.count_chunk_of_undecided_ids(listed_ids, completion_count, epoch)
     }
 
-    /// Whether the listed ids are new ones or all so far: by the stream's own evidence, otherwise by `claim`, what the engine's release is
-    /// known to list.
-    pub(crate) fn meaning_of_ids(&self, claim: IdColumn) -> Evidence {
+    /// Whether the listed ids are new ones or all so far: by the stream's own evidence, otherwise by `claimed_ids`, what the engine's
+    /// release is known to list.
+    pub(crate) fn meaning_of_ids(&self, claimed_ids: IdColumn) -> Evidence {
         if self.evidence != Evidence::Undecided {
             return self.evidence;
         }
-        match claim {
+        match claimed_ids {
             IdColumn::Delta | IdColumn::DeltaAfterPromptTail | IdColumn::Uncounted => Evidence::Delta,
             IdColumn::Cumulative => Evidence::Cumulative,
             IdColumn::Undecided | IdColumn::Absent => Evidence::Undecided,
@@ -235,13 +242,13 @@ impl StreamCount {
     }
 
     /// Records a chunk of a format that never has counts. It lists its new ids, so the count of the stream is their sum.
-    fn check_chunk_of_uncounted_format(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
+    fn count_chunk_of_uncounted_format(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
         let new = reported.listed.unwrap_or(0);
         if self.is_finished {
             let repeats_finish = reported.finish.is_some() && new == 0;
             return CountStep::after_finish(repeats_finish);
         }
-        let verdict = self.continuity_without_counts(reported, epoch);
+        let verdict = self.check_continuity_without_counts(reported, epoch);
         self.has_begun = true;
         self.epoch = epoch;
         self.highest = self.highest.saturating_add(new);
@@ -255,7 +262,7 @@ impl StreamCount {
     /// Whether a chunk without a count follows the last observed one of its stream. If chunks before it may have been missed, the stream is
     /// not whole, and positions in it are unknown. Called before the chunk is counted.
     #[inline]
-    fn continuity_without_counts(&mut self, reported: ReportedCounts, epoch: u32) -> CountVerdict {
+    fn check_continuity_without_counts(&mut self, reported: ReportedCounts, epoch: u32) -> CountVerdict {
         if !self.has_begun {
             self.is_whole = reported.was_watched_long();
             return if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
@@ -269,7 +276,7 @@ impl StreamCount {
     }
 
     /// Records a chunk that has no count, although those of its format may have one.
-    fn check_chunk_without_count(&mut self, reported: ReportedCounts) -> CountStep {
+    fn count_chunk_without_count(&mut self, reported: ReportedCounts) -> CountStep {
         self.has_begun = true;
         self.is_finished |= reported.finish.is_some();
         let Some(listed) = reported.listed else { return CountStep::fits(0) };
@@ -278,86 +285,96 @@ impl StreamCount {
                 self.highest = self.highest.saturating_add(listed);
                 CountStep::fits(listed)
             }
-            Evidence::Cumulative => self.advance_to(listed),
+            Evidence::Cumulative => self.raise_count_to(listed),
             // Unknown which of the ids are new.
             Evidence::Undecided => CountStep::fits(0),
         }
     }
 
-    /// Records the first observed chunk of a stream, with count `completion`. If it lists all its tokens, the stream is whole, that is,
-    /// observed from its first token on.
+    /// Records the first observed chunk of a stream, with count `completion_count`. If it lists all its tokens, the stream is whole, that
+    /// is, observed from its first token on.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
-        listed: Option<u32>,
-        completion: u32,
+        listed_ids: Option<u32>,
+        completion_count: u32,
         epoch: u32,
     ) -> CountStep {
         let claim = reported.claim;
         self.epoch = epoch;
-        self.highest = completion;
-        let may_resume = reported.may_resume_evicted(completion);
+        self.highest = completion_count;
+        let may_resume = reported.may_resume_evicted(completion_count);
         // A list of all ids so far does not show whether chunks before it were missed.
-        let ids_showing_start = if claim == IdColumn::Cumulative { None } else { listed };
-        let Some(listed) = ids_showing_start else {
-            return self.begin_stream_without_ids(reported, completion, may_resume);
+        let ids_showing_start = if claim == IdColumn::Cumulative { None } else { listed_ids };
+        let Some(listed_ids) = ids_showing_start else {
+            return self.begin_stream_without_ids(reported, completion_count, may_resume);
         };
-        if listed < completion {
+        if listed_ids < completion_count {
             // Tokens before it were missed. Without ids, its count may be too low, too.
-            self.catch_up = if listed == 0 { CatchUpState::SinceJoin } else { CatchUpState::No };
-            return CountStep::new(listed, listed, CountVerdict::JoinedLate);
+            self.catch_up = if listed_ids == 0 { CatchUpState::SinceJoin } else { CatchUpState::No };
+            return CountStep::new(listed_ids, listed_ids, CountVerdict::JoinedLate);
         }
         // Such a column may list all ids so far, as a later chunk of an evicted request would.
         if may_resume && claim == IdColumn::Undecided {
-            return CountStep::new(completion, completion, CountVerdict::JoinedLate);
+            return CountStep::new(completion_count, completion_count, CountVerdict::JoinedLate);
         }
-        self.begin_stream_with_all_ids(reported, listed, completion)
+        self.begin_stream_with_all_ids(reported, listed_ids, completion_count)
     }
 
     /// Begins a stream with a chunk that lists all its tokens, and maybe more ids than those.
-    fn begin_stream_with_all_ids(&mut self, reported: ReportedCounts, listed: u32, completion: u32) -> CountStep {
+    fn begin_stream_with_all_ids(
+        &mut self,
+        reported: ReportedCounts,
+        listed_ids: u32,
+        completion_count: u32,
+    ) -> CountStep {
         // A chunk with count 0 is not the start if the request was retracted.
-        self.is_whole = completion > 0 || !reported.retracted;
-        let extra = listed - completion;
+        self.is_whole = completion_count > 0 || !reported.retracted;
+        let extra = listed_ids - completion_count;
         let is_explained = may_list_extra_ids(reported.claim, extra);
         let verdict = if is_explained { CountVerdict::Fits } else { CountVerdict::Surplus { extra } };
-        CountStep::new(completion, completion, verdict)
+        CountStep::new(completion_count, completion_count, verdict)
     }
 
     /// Judges by its count alone whether the first observed chunk is the stream's first. `may_resume`: it may continue an evicted request.
-    fn begin_stream_without_ids(&mut self, reported: ReportedCounts, completion: u32, may_resume: bool) -> CountStep {
+    fn begin_stream_without_ids(
+        &mut self,
+        reported: ReportedCounts,
+        completion_count: u32,
+        may_resume: bool,
+    ) -> CountStep {
         // A low count is plausible for a first chunk. A higher one is, too, if an earlier chunk would have been observed.
         let is_surely_first = reported.was_watched_long() && !reported.retracted;
-        self.is_whole = (completion <= MAX_START_TOKENS || is_surely_first) && !may_resume;
+        self.is_whole = (completion_count <= MAX_START_TOKENS || is_surely_first) && !may_resume;
         let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
-        CountStep::new(completion, completion, verdict)
+        CountStep::new(completion_count, completion_count, verdict)
     }
 
-    /// Raises the highest count to `completion`. Returns the step of a chunk whose ids show nothing more.
-    fn advance_to(&mut self, completion: u32) -> CountStep {
-        let new = completion.saturating_sub(self.highest);
-        self.highest = self.highest.max(completion);
+    /// Raises the highest count to `completion_count`. Returns the step of a chunk whose ids show nothing more.
+    fn raise_count_to(&mut self, completion_count: u32) -> CountStep {
+        let new = completion_count.saturating_sub(self.highest);
+        self.highest = self.highest.max(completion_count);
         CountStep::fits(new)
     }
 
-    /// Counts a chunk whose ids (`listed`: their number) are all so far. If the engine's release is known to list only new ones (`claim`),
-    /// and several chunks have contradicted that, the repeated ids are a finding.
-    fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
+    /// Counts a chunk whose ids (`listed_ids`: their number) are all so far. If the engine's release is known to list only new ones
+    /// (`claimed_ids`), and several chunks have contradicted that, the repeated ids are a finding.
+    fn count_chunk_with_all_ids(&mut self, claimed_ids: IdColumn, listed_ids: u32, completion_count: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
-        let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
-        let lists_all = listed == completion;
-        if may_send_all_ids && lists_all && completion < self.highest {
+        let may_send_all_ids = matches!(claimed_ids, IdColumn::Cumulative | IdColumn::Undecided);
+        let lists_all = listed_ids == completion_count;
+        if may_send_all_ids && lists_all && completion_count < self.highest {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
         let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
-        let step = self.advance_to(completion);
+        let step = self.raise_count_to(completion_count);
         // If all its tokens are new, a list of new ids would be the same.
-        let lists_new_only = listed == step.new;
+        let lists_new_only = listed_ids == step.new;
         if lists_all && !lists_new_only {
             self.evidence = Evidence::Cumulative;
         }
-        if has_rejected_claim && listed > step.new {
-            let verdict = CountVerdict::Inflated { listed, new: step.new, confirmed: true };
+        if has_rejected_claim && listed_ids > step.new {
+            let verdict = CountVerdict::Inflated { listed: listed_ids, new: step.new, confirmed: true };
             return CountStep { verdict, ..step };
         }
         step
@@ -365,19 +382,19 @@ impl StreamCount {
 
     /// Counts a chunk of which it is not known whether it lists new ids or all so far. The first chunk that allows only one of these
     /// readings decides it for the stream. `epoch` changes whenever observations of the hop were missed.
-    fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
+    fn count_chunk_of_undecided_ids(&mut self, listed_ids: u32, completion_count: u32, epoch: u32) -> CountStep {
         // In either reading the chunk starts at the first token of its request, so another request has the rid now.
-        if listed > 0 && listed == completion && completion < self.highest {
+        if listed_ids > 0 && listed_ids == completion_count && completion_count < self.highest {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
-        let new = completion.saturating_sub(self.highest);
-        let carried = new.min(listed);
+        let new = completion_count.saturating_sub(self.highest);
+        let carried = new.min(listed_ids);
         if epoch != self.epoch {
-            self.rebase_count(listed, completion, epoch);
+            self.rebase_count(listed_ids, completion_count, epoch);
             return CountStep::new(new, carried, CountVerdict::Rebased);
         }
-        self.decide_meaning_of_ids(listed, new, completion);
-        self.highest = self.highest.max(completion);
+        self.decide_meaning_of_ids(listed_ids, new, completion_count);
+        self.highest = self.highest.max(completion_count);
         CountStep::new(new, carried, CountVerdict::Fits)
     }
 
@@ -390,116 +407,131 @@ impl StreamCount {
 
     /// Decides whether the stream lists new ids or all so far, if the chunk allows only one of them.
     #[inline]
-    fn decide_meaning_of_ids(&mut self, listed: u32, new: u32, completion: u32) {
+    fn decide_meaning_of_ids(&mut self, listed_ids: u32, new_tokens: u32, completion_count: u32) {
         // If all its tokens are new, both lists are the same.
-        if new == 0 || new == completion {
+        if new_tokens == 0 || new_tokens == completion_count {
             return;
         }
-        if listed == new {
+        if listed_ids == new_tokens {
             self.evidence = Evidence::Delta;
-        } else if listed == completion {
+        } else if listed_ids == completion_count {
             self.evidence = Evidence::Cumulative;
         }
     }
 
-    /// Records a chunk of a column that lists only new ids, and compares their number (`listed`) with the growth of the count to
-    /// `completion`. `epoch` changes whenever observations of the hop were missed.
-    fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
-        if completion <= self.highest && looks_like_first_chunk(reported, listed, completion) {
+    /// Records a chunk of a column that lists only new ids, and compares their number (`listed_ids`) with the growth of the count to
+    /// `completion_count`. `epoch` changes whenever observations of the hop were missed.
+    fn count_chunk_with_new_ids(
+        &mut self,
+        reported: ReportedCounts,
+        listed_ids: u32,
+        completion_count: u32,
+        epoch: u32,
+    ) -> CountStep {
+        if completion_count <= self.highest && looks_like_first_chunk(reported, listed_ids, completion_count) {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
         if epoch != self.epoch {
-            return self.rebase_delta(listed, completion, epoch);
+            return self.rebase_count_of_new_ids(listed_ids, completion_count, epoch);
         }
-        let new = completion.saturating_sub(self.highest);
+        let new = completion_count.saturating_sub(self.highest);
         if self.catch_up != CatchUpState::No {
-            return self.check_while_catching_up(listed, completion, new);
+            return self.count_chunk_while_catching_up(listed_ids, completion_count, new);
         }
-        let is_behind = completion < self.highest;
-        self.highest = self.highest.max(completion);
-        if listed == new {
-            return self.check_matching_ids(new, completion, is_behind);
+        let is_behind = completion_count < self.highest;
+        self.highest = self.highest.max(completion_count);
+        if listed_ids == new {
+            return self.check_chunk_with_matching_ids(new, completion_count, is_behind);
         }
         // An abort's ids may be trimmed to what the client asked for.
         if reported.finish == Some(Finish::Abort) {
-            return CountStep::new(new, new.min(listed), CountVerdict::Fits);
+            return CountStep::new(new, new.min(listed_ids), CountVerdict::Fits);
         }
         let mixes_requests = self.last_chunk_listed_all();
-        if listed < new {
-            let verdict = verdict_of_missing_ids(reported, new - listed, mixes_requests);
-            return CountStep::new(new, listed, verdict);
+        if listed_ids < new {
+            let verdict = verdict_of_missing_ids(reported, new - listed_ids, mixes_requests);
+            return CountStep::new(new, listed_ids, verdict);
         }
         // The ids beyond the new ones may be those of the prompt's tail, in releases that list it.
         if reported.claim == IdColumn::DeltaAfterPromptTail {
             return CountStep::fits(new);
         }
-        if listed == completion {
-            return self.count_contradiction(listed, new);
+        if listed_ids == completion_count {
+            return self.count_contradicting_chunk(listed_ids, new);
         }
         let verdict =
-            if mixes_requests { CountVerdict::Overlap } else { CountVerdict::Surplus { extra: listed - new } };
+            if mixes_requests { CountVerdict::Overlap } else { CountVerdict::Surplus { extra: listed_ids - new } };
         CountStep::new(new, new, verdict)
     }
 
     /// Continues a stream whose chunks list only new ids after missed observations. The chunk is not judged.
     #[inline]
-    fn rebase_delta(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
-        let new = completion.saturating_sub(self.highest);
+    fn rebase_count_of_new_ids(&mut self, listed_ids: u32, completion_count: u32, epoch: u32) -> CountStep {
+        let new = completion_count.saturating_sub(self.highest);
         self.contradicting_chunks = 0;
         // Without ids, the chunk's count may be too low, until a chunk with ids shows it.
-        self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
-        self.rebase_count(listed, completion, epoch);
-        CountStep::new(new, new.min(listed), CountVerdict::Rebased)
+        self.catch_up = if listed_ids == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
+        self.rebase_count(listed_ids, completion_count, epoch);
+        CountStep::new(new, new.min(listed_ids), CountVerdict::Rebased)
     }
 
-    /// Judges a chunk that lists exactly its `new` tokens. They fit, unless the chunk before listed all ids so far: both then belong to
-    /// different requests with the same rid. `is_behind`: the count of the chunk, `completion`, is below the stream's highest.
+    /// Judges a chunk that lists exactly its `new_tokens` tokens. They fit, unless the chunk before listed all ids so far: both then belong
+    /// to different requests with the same rid. `is_behind`: the count of the chunk, `completion_count`, is below the stream's highest.
     #[inline]
-    fn check_matching_ids(&mut self, new: u32, completion: u32, is_behind: bool) -> CountStep {
+    fn check_chunk_with_matching_ids(&mut self, new_tokens: u32, completion_count: u32, is_behind: bool) -> CountStep {
         // Asked before this chunk ends the row of chunks that listed all.
         let mixes_requests = self.last_chunk_listed_all();
-        if new > 0 {
+        if new_tokens > 0 {
             self.contradicting_chunks = 0;
             // If all its tokens are new, a list of all ids so far would be the same.
-            if new != completion {
+            if new_tokens != completion_count {
                 self.evidence = Evidence::Delta;
             }
         }
-        let is_overlap = mixes_requests && (new > 0 || is_behind);
+        let is_overlap = mixes_requests && (new_tokens > 0 || is_behind);
         let verdict = if is_overlap { CountVerdict::Overlap } else { CountVerdict::Fits };
-        CountStep::new(new, new, verdict)
+        CountStep::new(new_tokens, new_tokens, verdict)
     }
 
     /// Counts a chunk that lists all ids so far although the release is known to list new ones only. Several such chunks in a row show that
     /// the stream lists all ids.
-    fn count_contradiction(&mut self, listed: u32, new: u32) -> CountStep {
+    fn count_contradicting_chunk(&mut self, listed_ids: u32, new_tokens: u32) -> CountStep {
         self.contradicting_chunks = self.contradicting_chunks.saturating_add(1);
         let confirmed = self.contradicting_chunks >= MIN_CONTRADICTIONS;
         if confirmed {
             self.evidence = Evidence::Cumulative;
         }
-        CountStep::new(new, new, CountVerdict::Inflated { listed, new, confirmed })
+        CountStep::new(
+            new_tokens,
+            new_tokens,
+            CountVerdict::Inflated { listed: listed_ids, new: new_tokens, confirmed },
+        )
     }
 
     /// Records a chunk after observations were missed. Chunks without ids then report counts that may be too low, so the stream's count is
-    /// not known until a chunk with ids shows it. `new`: tokens above the highest count so far.
-    fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
+    /// not known until a chunk with ids shows it.
+    fn count_chunk_while_catching_up(
+        &mut self,
+        listed_ids: u32,
+        completion_count: u32,
+        tokens_above_highest: u32,
+    ) -> CountStep {
         // Of a stream joined late, the tokens before this chunk are not new.
-        let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
-        if listed > 0 {
-            self.highest = completion;
+        let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed_ids } else { tokens_above_highest };
+        if listed_ids > 0 {
+            self.highest = completion_count;
             self.catch_up = CatchUpState::No;
-            CountStep::new(new_tokens, new_tokens.min(listed), CountVerdict::Rebased)
+            CountStep::new(new_tokens, new_tokens.min(listed_ids), CountVerdict::Rebased)
         } else {
-            self.highest = self.highest.max(completion);
+            self.highest = self.highest.max(completion_count);
             CountStep::new(new_tokens, 0, CountVerdict::Fits)
         }
     }
 }
 
-/// Verdict on a chunk that lists fewer ids than it has new tokens: `missing` fewer. `mixes_requests`: the chunk before listed all ids so
-/// far, so it may be that of another request with the rid.
-fn verdict_of_missing_ids(reported: ReportedCounts, missing: u32, mixes_requests: bool) -> CountVerdict {
+/// Verdict on a chunk that lists fewer ids than it has new tokens: `missing_ids` fewer. `mixes_requests`: the chunk before listed all ids
+/// so far, so it may be that of another request with the rid.
+fn verdict_of_missing_ids(reported: ReportedCounts, missing_ids: u32, mixes_requests: bool) -> CountVerdict {
     // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
     let starts_new_window = reported.claim == IdColumn::DeltaAfterPromptTail && reported.retracted;
     if starts_new_window {
@@ -507,29 +539,29 @@ fn verdict_of_missing_ids(reported: ReportedCounts, missing: u32, mixes_requests
     } else if mixes_requests {
         CountVerdict::Overlap
     } else {
-        CountVerdict::Loss { missing }
+        CountVerdict::Loss { missing: missing_ids }
     }
 }
 
 /// Whether a first chunk may list this many ids more than its count, by what the release is known to list.
-fn may_list_extra_ids(claim: IdColumn, extra: u32) -> bool {
-    match claim {
-        IdColumn::Delta => extra == 0,
-        IdColumn::DeltaAfterPromptTail => extra <= MAX_PROMPT_TAIL_TOKENS,
+fn may_list_extra_ids(claimed_ids: IdColumn, extra_ids: u32) -> bool {
+    match claimed_ids {
+        IdColumn::Delta => extra_ids == 0,
+        IdColumn::DeltaAfterPromptTail => extra_ids <= MAX_PROMPT_TAIL_TOKENS,
         // It is not known which ids the others list.
         _ => true,
     }
 }
 
 /// Whether the chunk lists its ids from the first token on. Before them it may list ids of the prompt's tail, in releases that send those.
-fn looks_like_first_chunk(reported: ReportedCounts, listed: u32, completion: u32) -> bool {
+fn looks_like_first_chunk(reported: ReportedCounts, listed_ids: u32, completion_count: u32) -> bool {
     let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
     // A last chunk lists ids of the prompt's tail only if it is also the first.
-    if listed == 0 || (may_list_prompt && reported.finish.is_some()) {
+    if listed_ids == 0 || (may_list_prompt && reported.finish.is_some()) {
         return false;
     }
     let max_extra = if may_list_prompt { MAX_PROMPT_TAIL_TOKENS } else { 0 };
-    listed.checked_sub(completion).is_some_and(|extra| extra <= max_extra)
+    listed_ids.checked_sub(completion_count).is_some_and(|extra| extra <= max_extra)
 }
 
 #[cfg(test)]

@@ -16,14 +16,14 @@ fn is_sum_of_counts(stream: &Stream, claimed: u32) -> bool {
 }
 
 impl Totals {
-    /// Records a process that adds up cumulative counts, and returns true, if `claimed`, its count of a request's tokens, shows that. It is
-    /// then the sum of all counts on one of the request's first `hops_before` hops, which precede the process.
-    pub(super) fn record_summed_counts(
+    /// Records a process that adds up cumulative counts, and returns true, if `claimed_tokens`, its count of a request's tokens, shows
+    /// that. It is then the sum of all counts on one of the request's first `hops_before` hops, which precede the process.
+    pub(super) fn record_claim_if_sum(
         &mut self,
         at: MonoNs,
         hops: &Hops,
         request: &mut Request,
-        claimed: u32,
+        claimed_tokens: u32,
         hops_before: usize,
     ) -> bool {
         let earlier = &request.streams[..hops_before.min(request.streams.len())];
@@ -31,7 +31,7 @@ impl Totals {
             return false;
         };
         // If a request changes its worker, the sum of its counts at the first one can equal a later count at the second.
-        let is_plain_count = claimed <= generated;
+        let is_plain_count = claimed_tokens <= generated;
         if is_plain_count {
             return false;
         }
@@ -40,7 +40,7 @@ impl Totals {
             // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
             let is_on_earlier_hop = claiming_group != Some(stream.group);
             // With missed observations, a matching sum may be a coincidence.
-            is_on_earlier_hop && is_sum_of_counts(stream, claimed) && hops.observed_all_since(stream)
+            is_on_earlier_hop && is_sum_of_counts(stream, claimed_tokens) && hops.observed_all_since(stream)
         });
         if !is_sum {
             return false;
@@ -49,19 +49,19 @@ impl Totals {
         request.has_summed_counts = true;
         // A request counts once, with its first such claim.
         if is_first_sum {
-            self.summed.counted += u64::from(claimed);
+            self.summed.counted += u64::from(claimed_tokens);
             self.summed.made += u64::from(generated);
         }
-        self.summed.seen.record_request(at, &request.rid, claimed.into(), is_first_sum);
+        self.summed.seen.record_request(at, &request.rid, claimed_tokens.into(), is_first_sum);
         true
     }
 }
 
 impl Ledger {
-    /// Records a delivery or response whose count of its request, `claimed`, is the sum of all counts on one of the request's hops. Returns
-    /// whether it is such a sum.
-    pub(super) fn record_summed_counts(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
-        let Some(claimed) = claimed else { return false };
+    /// Records a delivery or response whose count of its request, `claimed_tokens`, is the sum of all counts on one of the request's hops.
+    /// Returns whether it is such a sum.
+    pub(super) fn record_claim_of_rid_if_sum(&mut self, at: MonoNs, rid: &str, claimed_tokens: Option<u32>) -> bool {
+        let Some(claimed_tokens) = claimed_tokens else { return false };
         let Some(ticket) = self.table.ticket_of(rid) else { return false };
         let Some(request) = self.table.get_mut(ticket) else { return false };
         // The count may be that of another request with the rid.
@@ -69,6 +69,6 @@ impl Ledger {
             return false;
         }
         let all_hops = request.streams.len();
-        self.totals.record_summed_counts(at, &self.hops, request, claimed, all_hops)
+        self.totals.record_claim_if_sum(at, &self.hops, request, claimed_tokens, all_hops)
     }
 }

@@ -68,7 +68,7 @@ impl Thread {
     /// Time off the CPU between `from` and `to`, by reason. The reason is sampled while frames wait for the thread. That the thread is
     /// stopped is sampled at other times, too.
     pub fn away_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
-        self.absences.times_between(from, to)
+        self.absences.sleep_times_between(from, to)
     }
 
     /// The stop or freeze that lasted at the last sample; `None` if the thread was allowed to run then.
@@ -87,7 +87,7 @@ impl Thread {
     }
 
     /// How long a sample of the thread is kept, in nanoseconds: longer for those that findings need.
-    fn kept_ns(&self, part: ThreadPart) -> u64 {
+    fn max_sample_age_ns(&self, part: ThreadPart) -> u64 {
         if self.has_received {
             // Samples of receiving threads are limited only in number.
             return u64::MAX;
@@ -96,7 +96,7 @@ impl Thread {
     }
 
     /// Sets the thread's role and name. They hardly ever change, so they are compared before new ones are allocated.
-    fn update_names(&mut self, sample: &CpuSample<'_>) {
+    fn update_role_and_name(&mut self, sample: &CpuSample<'_>) {
         if *self.role != *sample.role {
             self.role = sample.role.into();
         }
@@ -106,20 +106,20 @@ impl Thread {
     }
 
     /// Adds a sample of the thread's CPU time, which covers the interval until `at`. At most `max_samples` are kept.
-    fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
-        let kept_ns = self.kept_ns(sample.part);
+    fn add_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
+        let kept_ns = self.max_sample_age_ns(sample.part);
         // The timeline has a mark with the sums so far at the end of each sample.
         if self.timeline.is_empty() {
             // The first sample needs one where it begins, too.
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }
-        self.update_names(sample);
+        self.update_role_and_name(sample);
         self.part = Some(sample.part);
         self.last_at = at;
         self.sums = self.sums.plus(sample.into());
         self.timeline.push_sums(at, self.sums, kept_ns, max_samples);
-        self.absences.add_sample(at, sample);
+        self.absences.add_sleep_sample(at, sample);
         if let Some(more) = sample.poll {
             let poll = self.poll.get_or_insert_default();
             poll.interval_ns = poll.interval_ns.saturating_add(more.interval_ns);
@@ -153,27 +153,33 @@ impl Threads {
         self.by_id.get(&id).map(|&index| &mut self.all[index])
     }
 
-    /// Records a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
-    pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
-        let Some(thread) = self.get_or_add(sample.thread, at, limit) else { return false };
-        thread.add_sample(at, sample, kept);
+    /// Records a sample. Keeps the last `max_samples` samples of a thread. Returns `false` at the limit of threads.
+    pub(crate) fn add_cpu_sample_if_room(
+        &mut self,
+        at: MonoNs,
+        sample: &CpuSample<'_>,
+        max_samples: usize,
+        max_threads: usize,
+    ) -> bool {
+        let Some(thread) = self.thread_or_add(sample.thread, at, max_threads) else { return false };
+        thread.add_cpu_sample(at, sample, max_samples);
         true
     }
 
     /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.
-    pub(crate) fn mark_receiver(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
-        let thread = self.get_or_add(id, at, limit)?;
+    pub(crate) fn mark_receiver(&mut self, id: ThreadId, at: MonoNs, max_threads: usize) -> Option<&mut Thread> {
+        let thread = self.thread_or_add(id, at, max_threads)?;
         thread.has_received = true;
         Some(thread)
     }
 
     /// The thread with this id, which is added if unknown. At the limit, it replaces one without samples for long; `None` if there is no
     /// such one.
-    fn get_or_add(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
+    fn thread_or_add(&mut self, id: ThreadId, at: MonoNs, max_threads: usize) -> Option<&mut Thread> {
         if let Some(&index) = self.by_id.get(&id) {
             return self.all.get_mut(index);
         }
-        let index = if self.all.len() < limit.max(1) {
+        let index = if self.all.len() < max_threads.max(1) {
             self.all.push(Thread::new(id, at));
             self.all.len() - 1
         } else {
@@ -208,7 +214,7 @@ mod tests {
         for n in 1..=1_000 {
             let other = CpuSample { part: ThreadPart::Other, ..sample(2, 6) };
             for sample in [&sample(1, 90), &other, &sample(3, 50)] {
-                assert!(threads.add_sample(MonoNs(n * 100 * MS), sample, 6_000, 8));
+                assert!(threads.add_cpu_sample_if_room(MonoNs(n * 100 * MS), sample, 6_000, 8));
             }
         }
         let from = |tid, second: u64| {
@@ -223,9 +229,9 @@ mod tests {
     #[test]
     fn only_silent_threads_are_evicted() {
         let mut threads = Threads::default();
-        assert!(threads.add_sample(MonoNs(0), &sample(1, 1), 10, 1));
-        assert!(!threads.add_sample(MonoNs(MS), &sample(2, 1), 10, 1));
-        assert!(threads.add_sample(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
+        assert!(threads.add_cpu_sample_if_room(MonoNs(0), &sample(1, 1), 10, 1));
+        assert!(!threads.add_cpu_sample_if_room(MonoNs(MS), &sample(2, 1), 10, 1));
+        assert!(threads.add_cpu_sample_if_room(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
         assert!(threads.get(ThreadId { pid: 1, tid: 1 }).is_none() && threads.all.len() == 1);
     }
 }

@@ -89,11 +89,11 @@ impl TimeUse {
 
 /// Combines two times; `None` if neither is known. One that is known on one side only counts as 0 on the other: a quota may be set during
 /// the run.
-fn combine_known(one: Option<u64>, other: Option<u64>, combine: fn(u64, u64) -> u64) -> Option<u64> {
-    if one.is_none() && other.is_none() {
+fn combine_known(first_ns: Option<u64>, second_ns: Option<u64>, combine: fn(u64, u64) -> u64) -> Option<u64> {
+    if first_ns.is_none() && second_ns.is_none() {
         return None;
     }
-    Some(combine(one.unwrap_or(0), other.unwrap_or(0)))
+    Some(combine(first_ns.unwrap_or(0), second_ns.unwrap_or(0)))
 }
 
 fn scale_ns(ns: u64, share: f64) -> u64 {

@@ -38,7 +38,7 @@ pub struct ToolCallResponse {
 
 impl ToolCallResponses {
     /// Counts a response with tool calls, and keeps it among the latest ones.
-    pub(super) fn add_response(&mut self, rid: &str, at: MonoNs, calls: ToolCalls) {
+    pub(super) fn count_and_keep_response(&mut self, rid: &str, at: MonoNs, calls: ToolCalls) {
         *self.outcomes.entry(calls.outcome).or_default() += 1;
         if let Some(reason) = calls.reason {
             *self.unjudged.entry(reason).or_default() += 1;
@@ -79,9 +79,9 @@ mod tests {
     fn healthy_responses_do_not_evict_damaged_ones() {
         let mut responses = ToolCallResponses::default();
         let calls = |outcome| ToolCalls { outcome, ..ToolCalls::default() };
-        responses.add_response("cut", MonoNs(1), calls(ToolCallOutcome::Missing));
+        responses.count_and_keep_response("cut", MonoNs(1), calls(ToolCallOutcome::Missing));
         for n in 0..=MAX_KEPT_RESPONSES {
-            responses.add_response(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));
+            responses.count_and_keep_response(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));
         }
         assert_eq!((responses.damaged.rids, responses.latest().count()), (1, MAX_KEPT_RESPONSES + 1));
         assert_eq!(responses.find_response("cut"), Some(&calls(ToolCallOutcome::Missing)));

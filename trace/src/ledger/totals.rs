@@ -68,11 +68,11 @@ impl AffectedRequests {
 }
 
 impl AffectedTotal {
-    /// Takes back an amount that was counted for a request. `remaining`: what is left of the request's amount.
+    /// Takes back an amount that was counted for a request. `remaining_amount`: what is left of the request's amount.
     #[cold]
-    pub(crate) fn take_back(&mut self, rid: &str, amount: u32, remaining: u32) {
+    pub(crate) fn take_back_amount(&mut self, rid: &str, amount: u32, remaining_amount: u32) {
         self.total = self.total.saturating_sub(amount.into());
-        if amount > 0 && remaining == 0 {
+        if amount > 0 && remaining_amount == 0 {
             self.requests.remove_request(rid);
         }
     }
@@ -263,13 +263,13 @@ pub struct IdCounts {
 }
 
 impl IdCounts {
-    /// Adds the counts of a chunk. `count`: all tokens of the request up to it, if known.
-    pub(crate) fn add_chunk(&mut self, tokens: u32, listed: u32, count: Option<u32>) {
+    /// Adds the counts of a chunk. `end_count`: all tokens of the request up to it, if known.
+    pub(crate) fn add_counts_of_chunk(&mut self, tokens: u32, listed_ids: u32, end_count: Option<u32>) {
         self.tokens += u64::from(tokens);
-        self.listed += u64::from(listed);
-        match count {
-            Some(count) => self.cumulative += u64::from(count),
-            None => self.listed_without_count += u64::from(listed),
+        self.listed += u64::from(listed_ids);
+        match end_count {
+            Some(end_count) => self.cumulative += u64::from(end_count),
+            None => self.listed_without_count += u64::from(listed_ids),
         }
     }
 
@@ -333,7 +333,7 @@ pub struct AnswerTotals {
 
 impl AnswerTotals {
     /// Counts a response with an error status, or a stream with only an error event.
-    pub(crate) fn count_rejection(&mut self, status: u16) {
+    pub(crate) fn count_error_response(&mut self, status: u16) {
         match status {
             // A stream that has begun keeps this status; its only event is an error.
             200 => {
@@ -408,7 +408,7 @@ pub struct Totals {
 
 impl Totals {
     /// Withdraws the predicted losses of a request whose response contains the tokens of skipped chunks.
-    pub(crate) fn withdraw_prediction(&mut self, request: &mut Request, loss_memory: &mut LossMemory) {
+    pub(crate) fn withdraw_predicted_losses(&mut self, request: &mut Request, loss_memory: &mut LossMemory) {
         request.is_lossless = true;
         if let Some(losses) = request.predicted.take() {
             loss_memory.ranges -= losses.ranges.len();

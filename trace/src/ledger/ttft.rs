@@ -71,7 +71,7 @@ impl TtftGroup {
     }
 
     /// Adds the times of a request whose path has the moments of the group.
-    fn record_request(&mut self, path: &TtftPath, whole: TimedLeg) {
+    fn add_path_of_request(&mut self, path: &TtftPath, whole: TimedLeg) {
         let end = whole.end();
         self.times.record(whole.ns);
         self.sum.record_n(end, whole.ns, 1);
@@ -130,7 +130,7 @@ pub struct AbsentArrivals {
 
 impl AbsentArrivals {
     /// Counts a request whose path has no arrival, by the reason.
-    fn count_request(&mut self, arrival: Option<Result<ArrivalTimes, UnknownArrival>>) {
+    fn count_request_without_arrival(&mut self, arrival: Option<Result<ArrivalTimes, UnknownArrival>>) {
         let count = match arrival {
             None => &mut self.not_observed,
             // The path has left it out, because it contradicts the order of the other moments.
@@ -164,7 +164,7 @@ pub struct Ttft {
 impl Ttft {
     /// Records the time to first token of a request whose first token has been delivered, or that ends: in total, and by legs (the times
     /// between two observed moments). A second call for a request changes nothing.
-    pub(super) fn record_request(&mut self, request: &mut Request, limits: &mut CountedLimits) {
+    pub(super) fn record_ttft_of_request(&mut self, request: &mut Request, limits: &mut CountedLimits) {
         let Some(details) = &request.details else { return };
         // Without a moment before the first token and its send, there is no time to judge.
         let has_time = details.has_early_moment() && request.sent_first.is_some();
@@ -185,9 +185,9 @@ impl Ttft {
         let path = TtftPath::new(&numbers);
         self.late_legs.record_legs(request, &path, limits);
         if request.is_streamed() {
-            let is_recorded = self.record_path(&path);
+            let is_recorded = self.add_path_to_group(&path);
             if is_recorded && path.time_of(TtftMoment::Arrived).is_none() {
-                self.absent_arrivals.count_request(numbers.arrival);
+                self.absent_arrivals.count_request_without_arrival(numbers.arrival);
             }
         } else {
             self.not_streamed += 1;
@@ -196,7 +196,7 @@ impl Ttft {
 
     /// Adds the path of a request to the group of paths with the same observed moments. Returns false if it has no time to first token, or
     /// no group is free.
-    fn record_path(&mut self, path: &TtftPath) -> bool {
+    fn add_path_to_group(&mut self, path: &TtftPath) -> bool {
         // A path that begins with the first send has no time to first token. The gap and the wait for delivery are recorded elsewhere.
         if path.ttft_ns().is_none() {
             return false;
@@ -204,10 +204,10 @@ impl Ttft {
         let Some(whole) = path.whole_leg() else { return false };
         let observed = path.observed();
         if let Some(group) = self.groups.iter_mut().find(|group| group.observed == observed) {
-            group.record_request(path, whole);
+            group.add_path_of_request(path, whole);
         } else if self.groups.len() < MAX_GROUPS {
             let mut group = TtftGroup::new(path, whole.leg, self.seconds);
-            group.record_request(path, whole);
+            group.add_path_of_request(path, whole);
             self.groups.push(group);
         } else {
             self.others += 1;
@@ -284,11 +284,11 @@ mod tests {
     #[test]
     fn requests_with_the_same_moments_are_a_group_whose_legs_sum_to_its_times() {
         let mut ttft = Ttft::default();
-        ttft.record_path(&path_of([Some(100), Some(130), Some(400), Some(450), Some(470)]));
-        ttft.record_path(&path_of([Some(200), Some(210), Some(900), Some(950), Some(990)]));
-        ttft.record_path(&path_of([Some(200), None, Some(900), Some(950), Some(990)]));
+        ttft.add_path_to_group(&path_of([Some(100), Some(130), Some(400), Some(450), Some(470)]));
+        ttft.add_path_to_group(&path_of([Some(200), Some(210), Some(900), Some(950), Some(990)]));
+        ttft.add_path_to_group(&path_of([Some(200), None, Some(900), Some(950), Some(990)]));
         // Without a moment before the first send there is no time to first token.
-        ttft.record_path(&path_of([None, None, Some(900), Some(950), Some(990)]));
+        ttft.add_path_to_group(&path_of([None, None, Some(900), Some(950), Some(990)]));
         assert_eq!((ttft.groups().len(), ttft.requests()), (2, 3));
         let main = ttft.main_group().expect("recorded");
         assert_eq!((main.sum().count, main.sum().ns, main.times().max()), (2, 370 + 790, Some(790)));
@@ -308,7 +308,7 @@ mod tests {
                 arrival: time(3, 0).map(|_| Ok(times)),
                 ..numbers_of([Some(100), time(0, 200), Some(300), time(1, 400), time(2, 500)])
             };
-            ttft.record_path(&TtftPath::new(&numbers));
+            ttft.add_path_to_group(&TtftPath::new(&numbers));
         }
         // Four of the requests ended before their first token was received or delivered.
         assert_eq!((ttft.groups().len(), ttft.requests(), ttft.others), (MAX_GROUPS, 8, 4));

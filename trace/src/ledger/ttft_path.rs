@@ -271,7 +271,7 @@ impl TtftPath {
     }
 
     /// Length of the leg between this moment and the next one of all moments; `None` unless both were observed.
-    pub(crate) fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
+    pub(crate) fn leg_ns_from(&self, moment: TtftMoment) -> Option<u64> {
         let begin = self.time_of(moment)?;
         let end = self.times.get(moment.index() + 1).copied().flatten()?;
         Some(end.since(begin))

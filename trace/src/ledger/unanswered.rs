@@ -100,13 +100,13 @@ impl Ledger {
         if self.has_unseen_hops() || !self.hops.each_scheduler_has_request_hop() {
             return;
         }
-        for number in self.overdue_requests(now) {
-            self.mark_unanswered(number);
+        for number in self.overdue_request_numbers(now) {
+            self.mark_unanswered_if_without_chunks(number);
         }
     }
 
     /// Numbers of the dispatched requests that have waited for their first chunk for too long, although the scheduler answered later ones.
-    fn overdue_requests(&self, now: MonoNs) -> Vec<u64> {
+    fn overdue_request_numbers(&self, now: MonoNs) -> Vec<u64> {
         // By hop; `None` if it cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
@@ -148,8 +148,8 @@ impl Ledger {
     }
 
     /// Marks the dispatched request with this number as unanswered, unless it has chunks.
-    fn mark_unanswered(&mut self, number: u64) {
-        let Some(waiting) = self.dispatched.waiting.get_mut(&number) else { return };
+    fn mark_unanswered_if_without_chunks(&mut self, request_number: u64) {
+        let Some(waiting) = self.dispatched.waiting.get_mut(&request_number) else { return };
         if self.table.ticket_of(&waiting.rid).is_some() {
             // It has chunks, which were not recognised as its answer. With this mark, no number of missed messages makes it unanswered.
             waiting.missed_before = UNJUDGED;
@@ -164,15 +164,15 @@ impl Ledger {
 
     /// Whether the scheduler answered a health check that was dispatched far later than this request, while it ran nothing else. Such a
     /// scheduler is idle, and has forgotten the request. `waiting_prefill_ns`: time for the prompts of all requests without output.
-    fn is_overtaken_by_health_check(&self, waiting: &WaitingRequest, waiting_prefill_ns: u64) -> bool {
-        let hop = waiting.message.hop;
+    fn is_overtaken_by_health_check(&self, waiting_request: &WaitingRequest, waiting_prefill_ns: u64) -> bool {
+        let hop = waiting_request.message.hop;
         let Some(&check_sent) = self.dispatched.idle_checks.get(&hop) else { return false };
         let answered_on_hop = self.dispatched.answered.get(&hop);
         let usual_ns = answered_on_hop.and_then(|answered| answered.first_chunk_waits.whole().quantile(USUAL_QUANTILE));
         let shortest_delay_ns = UNANSWERED_NS.max(usual_ns.unwrap_or(0).saturating_mul(MIN_TIMES_USUAL_IDLE));
         // A request that was not received has not been forgotten: it may still be queued.
-        waiting.times.received.is_some()
-            && check_sent.since(waiting.times.sent) >= shortest_delay_ns.saturating_add(waiting_prefill_ns)
+        waiting_request.times.received.is_some()
+            && check_sent.since(waiting_request.times.sent) >= shortest_delay_ns.saturating_add(waiting_prefill_ns)
     }
 
     /// Shortest wait, in nanoseconds and without the time for its prompt, with which a request of this hop (channel to the scheduler)

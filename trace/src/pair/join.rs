@@ -399,8 +399,8 @@ impl<'a> Pair<'a> {
             PairMoment::PrefillQueued
             | PairMoment::PrefillStarted
             | PairMoment::DecodeQueued
-            | PairMoment::DecodeBatch => ledger.absent_engine_times().entries,
-            PairMoment::PrefillEnded => ledger.absent_engine_times().prefill_end,
+            | PairMoment::DecodeBatch => ledger.reasons_for_absent_engine_times().entries,
+            PairMoment::PrefillEnded => ledger.reasons_for_absent_engine_times().prefill_end,
             _ => "not observed, or not reached",
         })
     }

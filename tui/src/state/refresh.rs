@@ -78,7 +78,7 @@ impl Model {
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
         self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
-        self.run.degraded.extend(ledger.degraded_reasons());
+        self.run.degraded.extend(ledger.degraded_reason_lines());
         let ends = describe_observation_ends(ledger, |at| self.format_moment(at.since(self.started_at)));
         self.run.degraded.extend(ends);
     }
@@ -155,7 +155,7 @@ impl Model {
         let history = kept.longest_history(ledger, rid);
         let mut facts = RequestFacts::from_ledger(ledger, live, finished, rid);
         facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
-        let life = ledger.life_of(rid, &history, &row.numbers);
+        let life = ledger.life_of_request(rid, &history, &row.numbers);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
@@ -308,14 +308,15 @@ fn describe_engine(ledger: &Ledger) -> String {
 
 /// Sum of the waits of the requests that have no first token yet: since their dispatch, or since their first token was sent.
 fn waits_for_first_token_ns(ledger: &Ledger) -> u128 {
-    let since_sent = ledger.requests().filter_map(Request::waiting_since).map(|sent| ledger.now().since(sent));
+    let since_sent =
+        ledger.requests().filter_map(Request::first_token_waiting_since).map(|sent| ledger.now().since(sent));
     ledger.dispatched_wait_ns() + since_sent.map(u128::from).sum::<u128>()
 }
 
 /// Requests whose first token was sent and has not been received.
 fn waiting_first_tokens(ledger: &Ledger) -> WaitingRequests {
     let mut waiting = WaitingRequests::default();
-    for sent_at in ledger.requests().filter_map(Request::waiting_since) {
+    for sent_at in ledger.requests().filter_map(Request::first_token_waiting_since) {
         waiting.requests += 1;
         waiting.longest_wait_ns = waiting.longest_wait_ns.max(ledger.now().since(sent_at));
     }

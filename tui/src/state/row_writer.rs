@@ -23,7 +23,7 @@ impl<'a> RowWriter<'a> {
     pub(super) fn write_live(&self, request: &Request, row: &mut RequestRow) {
         let now = self.ledger.now();
         // Set if its first token was sent and has not been received.
-        let waiting_since = if self.observes_gaps { request.waiting_since() } else { None };
+        let waiting_since = if self.observes_gaps { request.first_token_waiting_since() } else { None };
         let mut numbers = self.ledger.numbers(request);
         // The end counts once it was received, as it does for the number of live requests.
         let has_ended = numbers.finish.is_some() && !request.is_end_in_transit();

@@ -121,7 +121,7 @@ impl Perfetto<'_> {
 
     /// Draws the numbers of requests in flight and of those that wait for their first token, if one of them has changed.
     fn draw_changed_requests(&mut self, now: MonoNs, context: &ExportContext<'_>) {
-        let waiting = context.ledger.requests().filter(|request| request.waiting_since().is_some()).count();
+        let waiting = context.ledger.requests().filter(|request| request.first_token_waiting_since().is_some()).count();
         let counts = InFlightCounts { in_flight: context.ledger.timeline_count(), waiting };
         let previous_counts = self.counters.requests.replace(counts);
         if previous_counts == Some(counts) {

@@ -127,7 +127,7 @@ fn a_limit_of_a_list_is_no_warning() {
     let found = scene.check("limit-reached", 3);
     assert_eq!((found[0].severity, &found[0].evidence["lost_ranges_per_rid"]), (Severity::Info, &1.into()));
     assert_eq!(scene.check("dropped-chunks", 3)[0].evidence["tokens_lost"], 2, "both are counted");
-    assert_eq!(scene.ledger.degraded_reasons().count(), 0);
+    assert_eq!(scene.ledger.degraded_reason_lines().count(), 0);
 }
 
 #[test]
@@ -138,5 +138,5 @@ fn evictions_at_a_limit_are_reported() {
     scene.send(1, &[("c", 1, 1)]);
     let found = scene.check("limit-reached", 2);
     assert_eq!((found[0].severity, &found[0].evidence["live_rids"]), (Severity::Warning, &1.into()));
-    assert_eq!(scene.ledger.degraded_reasons().count(), 1);
+    assert_eq!(scene.ledger.degraded_reason_lines().count(), 1);
 }

@@ -11,26 +11,26 @@ use crate::ledger::{Ledger, shared_rid};
 
 impl Ledger {
     /// Records the chunk into its request's delivery tracker, which later finds out whether a delivery carried it. Returns the chunk if its
-    /// outcome is decided already. `count`: the token count that its delivery will show.
+    /// outcome is decided already. `delivery_count`: the token count that its delivery will show.
     #[inline]
-    pub(super) fn track_delivery(
+    pub(super) fn track_sent_chunk(
         &mut self,
         checked: CheckedChunk,
         context: &FrameContext,
         chunk: &Chunk<'_>,
-        count: Option<u32>,
+        delivery_count: Option<u32>,
     ) -> JudgedList {
         let CheckedChunk { ticket, stream_index, step } = checked;
         let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
         let stream = &request.streams[stream_index];
         let tracker = request.tracker.get_or_insert_with(|| {
-            let early_count = self.early_deliveries.count_reached(chunk.rid, context.at);
+            let early_count = self.early_deliveries.early_delivered_count(chunk.rid, context.at);
             let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
             tracker.is_shared = request.sharing_requests > 0;
             tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
             Box::new(tracker)
         });
-        if let Some(cause) = unjudgeable_cause(tracker, context, count) {
+        if let Some(cause) = unjudgeable_cause(tracker, context, delivery_count) {
             let skipped = 1;
             return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
         }
@@ -38,15 +38,16 @@ impl Ledger {
             // The receiver may pass on the chunks in either order.
             tracker.mark_uncertain();
         }
-        tracker.set_hop(stream.hop);
+        tracker.set_hop_of_next_chunk(stream.hop);
         tracker.is_incomplete |= !stream.is_whole();
-        let entry = entry_of_chunk(stream, step, context, count);
+        let entry = entry_of_chunk(stream, step, context, delivery_count);
         let room_for_ids = self.limits.token_ids.saturating_sub(self.loss_memory.ids);
-        let ids = kept_ids(chunk, entry.tokens, room_for_ids);
+        let ids = carried_ids_within_limit(chunk, entry.tokens, room_for_ids);
         if ids.is_empty() && !chunk.ids.is_empty() && entry.tokens > 0 {
             self.limits.count_reached("token_ids");
         }
-        let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
+        let has_room =
+            self.limits.has_room_in_flight_else_count_reached(tracker.entry_count(), self.loss_memory.entries);
         if tracker.is_text_only {
             self.totals.tokens.uncounted += u64::from(entry.tokens);
         }
@@ -58,10 +59,14 @@ impl Ledger {
     }
 }
 
-/// Why the outcome of a chunk of the tracker's request will stay unknown; `None` if a delivery can show it. `count`: the token count that
-/// its delivery would show.
+/// Why the outcome of a chunk of the tracker's request will stay unknown; `None` if a delivery can show it. `delivery_count`: the token
+/// count that its delivery would show.
 #[inline]
-fn unjudgeable_cause(tracker: &DeliveryTracker, context: &FrameContext, count: Option<u32>) -> Option<UnjudgedCause> {
+fn unjudgeable_cause(
+    tracker: &DeliveryTracker,
+    context: &FrameContext,
+    delivery_count: Option<u32>,
+) -> Option<UnjudgedCause> {
     if tracker.is_shared {
         return Some(UnjudgedCause::SharedRid);
     }
@@ -70,13 +75,18 @@ fn unjudgeable_cause(tracker: &DeliveryTracker, context: &FrameContext, count: O
         return Some(UnjudgedCause::UnobservedDeliveries);
     }
     // Chunks and deliveries are matched by their counts.
-    if count.is_none() { Some(UnjudgedCause::NoCount) } else { None }
+    if delivery_count.is_none() { Some(UnjudgedCause::NoCount) } else { None }
 }
 
-/// The delivery tracker's entry of a chunk, which is the last one of its stream. `step`: the result of its count check. `count`: the token
-/// count that its delivery will show.
+/// The delivery tracker's entry of a chunk, which is the last one of its stream. `step`: the result of its count check. `delivery_count`:
+/// the token count that its delivery will show.
 #[inline]
-fn entry_of_chunk(stream: &Stream, step: CountStep, context: &FrameContext, count: Option<u32>) -> InFlightEntry {
+fn entry_of_chunk(
+    stream: &Stream,
+    step: CountStep,
+    context: &FrameContext,
+    delivery_count: Option<u32>,
+) -> InFlightEntry {
     // Only the growth of its count is known if its id column does not show its own tokens.
     let is_imprecise = !stream.shows_tokens(context.claimed_ids);
     let missing_tokens = match step.verdict {
@@ -85,7 +95,7 @@ fn entry_of_chunk(stream: &Stream, step: CountStep, context: &FrameContext, coun
     };
     InFlightEntry {
         end_count: stream.count.highest,
-        reported_count: count.unwrap_or(stream.count.highest),
+        reported_count: delivery_count.unwrap_or(stream.count.highest),
         tokens: if is_imprecise { step.new } else { step.carried },
         is_imprecise,
         // A rebased count does not continue from an observed chunk.
@@ -97,14 +107,14 @@ fn entry_of_chunk(stream: &Stream, step: CountStep, context: &FrameContext, coun
     }
 }
 
-/// Ids of the tokens that a chunk carries, which are the last `carried` ones of those that it lists. Empty if they are more than `limit`,
-/// or not all listed.
-fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
-    let carried = carried as usize;
-    if carried > limit {
+/// Ids of the tokens that a chunk carries, which are the last `carried_tokens` ones of those that it lists. Empty if they are more than
+/// `max_ids`, or not all listed.
+fn carried_ids_within_limit<'c>(chunk: &Chunk<'c>, carried_tokens: u32, max_ids: usize) -> &'c [i64] {
+    let carried_tokens = carried_tokens as usize;
+    if carried_tokens > max_ids {
         return &[];
     }
-    match chunk.ids.len().checked_sub(carried) {
+    match chunk.ids.len().checked_sub(carried_tokens) {
         Some(first) => &chunk.ids[first..],
         // Without ids of all its tokens, it is unknown which tokens these are.
         None => &[],

@@ -13,45 +13,47 @@ struct CarrierCounts {
 }
 
 impl DeliveryTracker {
-    /// Whether [`Self::deliver_imprecise`] must judge a delivery of the tokens after count `from`, up to count `to`. It must if some sent
-    /// chunks up to `to` are imprecise (their own tokens are not known), and some have undelivered tokens before `from`.
-    pub(super) fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
+    /// Whether [`Self::judge_imprecise_delivery`] must judge a delivery of the tokens after count `from_count`, up to count `to_count`. It
+    /// must if some sent chunks up to `to_count` are imprecise (their own tokens are not known), and some have undelivered tokens before
+    /// `from_count`.
+    pub(super) fn has_imprecise_gap_before(&self, from_count: u32, to_count: u32) -> bool {
         let mut has_imprecise = false;
         let mut has_gap = false;
-        for entry in self.in_flight.iter().take_while(|entry| entry.end_count <= to) {
+        for entry in self.in_flight.iter().take_while(|entry| entry.end_count <= to_count) {
             let first_undelivered = entry.start_count().max(self.delivered_to);
             has_imprecise |= entry.is_imprecise;
-            has_gap |= entry.tokens > 0 && first_undelivered < from;
+            has_gap |= entry.tokens > 0 && first_undelivered < from_count;
         }
         has_imprecise && has_gap
     }
 
-    /// Number of the entries in flight that a delivery up to count `to` covers. Empty chunks at its end that may be delivered separately
-    /// are not counted.
-    fn covered_entries(&self, to: u32, is_finished: bool) -> usize {
-        let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to).count();
+    /// Number of the entries in flight that a delivery up to count `to_count` covers. Empty chunks at its end that may be delivered
+    /// separately are not counted.
+    fn count_covered_entries(&self, to_count: u32, is_finished: bool) -> usize {
+        let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to_count).count();
         // At least one chunk was delivered, and carries the delivery.
         let has_carrier = true;
-        while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, has_carrier, is_finished) {
+        while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to_count, has_carrier, is_finished) {
             covered -= 1;
         }
         covered
     }
 
-    /// Judges an incremental delivery up to count `to` that has fewer tokens than the sent chunks up to there, some of which are imprecise:
-    /// the number of their own tokens is not known. The delivery carried the last ones of these chunks. Those that it certainly carried are
-    /// merged, those that it certainly did not are dropped, and the others are unjudged. If it `proves_no_loss`, none is dropped.
-    pub(super) fn deliver_imprecise(
+    /// Judges an incremental delivery up to count `to_count` that has fewer tokens than the sent chunks up to there, some of which are
+    /// imprecise: the number of their own tokens is not known. The delivery carried the last ones of these chunks. Those that it certainly
+    /// carried are merged, those that it certainly did not are dropped, and the others are unjudged. If it `proves_no_loss`, none is
+    /// dropped.
+    pub(super) fn judge_imprecise_delivery(
         &mut self,
         delivery: &Delivery<'_>,
-        to: u32,
+        to_count: u32,
         proves_no_loss: bool,
     ) -> DeliveryResult {
-        // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
+        // No entry ends at `to_count`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
-        let misses_end = self.last_covered_end(to).is_some_and(|end| end < to);
+        let misses_end = self.last_covered_end(to_count).is_some_and(|end| end < to_count);
         let proves_no_loss = proves_no_loss || misses_end;
-        let covered = self.covered_entries(to, delivery.finished);
+        let covered = self.count_covered_entries(to_count, delivery.finished);
         let proven = if proves_no_loss { None } else { self.carrier_count_bounds(covered, delivery) };
         // Without proof, it carried the last chunk and any number of those before.
         let carriers = proven.unwrap_or(CarrierCounts { min: 1, max: covered });
@@ -59,34 +61,34 @@ impl DeliveryTracker {
         let mut result = self.judge_covered_entries(covered, carriers, cause);
         // The match is uncertain, so the next delivery may follow unobserved chunks.
         self.is_uncertain = misses_end || (self.is_incomplete && carriers.min < carriers.max);
-        result.new_tokens = self.advance_to(to, delivery.tokens);
+        result.new_tokens = self.advance_delivered_count(to_count, delivery.tokens);
         result
     }
 
-    /// Removes the `covered` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or, if they
-    /// may be either, as unjudged for this `cause`.
+    /// Removes the `covered_count` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or,
+    /// if they may be either, as unjudged for this `cause_if_unknown`.
     fn judge_covered_entries(
         &mut self,
-        covered: usize,
-        carriers: CarrierCounts,
-        cause: UnjudgedCause,
+        covered_count: usize,
+        carrier_counts: CarrierCounts,
+        cause_if_unknown: UnjudgedCause,
     ) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut lost_ranges = Vec::new();
         // Oldest first, but counted from the last covered chunk, with which the delivery ends.
-        for number_from_end in (1..=covered).rev() {
-            let Some(entry) = self.pop_entry() else { break };
-            let is_carried = number_from_end <= carriers.min;
-            let may_be_carried = number_from_end <= carriers.max;
+        for number_from_end in (1..=covered_count).rev() {
+            let Some(entry) = self.pop_oldest_entry() else { break };
+            let is_carried = number_from_end <= carrier_counts.min;
+            let may_be_carried = number_from_end <= carrier_counts.max;
             let has_no_undelivered_token = entry.tokens == 0 || entry.end_count <= self.delivered_to;
             if is_carried {
-                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+                entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
             } else if may_be_carried || has_no_undelivered_token {
-                judged.push_chunks(entry.as_unjudged(cause));
+                judged.push_chunks(entry.as_unjudged(cause_if_unknown));
             } else {
                 let lost_from = self.start_of_proven_loss(&entry);
-                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - lost_from));
+                judged.push_chunks(entry.judged_with_outcome(ChunkOutcome::Dropped, entry.end_count - lost_from));
                 lost_ranges.push(self.lost_range(&entry, lost_from, entry.end_count));
             }
         }
@@ -100,21 +102,21 @@ impl DeliveryTracker {
         entry.end_count.saturating_sub(lost_tokens).max(self.delivered_to)
     }
 
-    /// Minimum and maximum number of chunks in a row, ending with the last of the `covered` entries, that can carry exactly the delivered
-    /// tokens. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
-    fn carrier_count_bounds(&self, covered: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
+    /// Minimum and maximum number of chunks in a row, ending with the last of the `covered_count` entries, that can carry exactly the
+    /// delivered tokens. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
+    fn carrier_count_bounds(&self, covered_count: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
         let mut min_tokens = 0_u32;
         let mut max_tokens = 0_u32;
         let mut counts: Option<CarrierCounts> = None;
         // From the last chunk backwards, one more in each step.
-        for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
+        for (index, entry) in self.in_flight.iter().take(covered_count).rev().enumerate() {
             // In an entry with several chunks or missing tokens, it is unknown where the carriers begin.
             if entry.chunks > 1 || entry.missing_tokens > 0 {
                 return None;
             }
             let is_last_covered = index == 0;
             let may_be_last_chunk = is_last_covered && delivery.finished;
-            let tokens = entry.token_bounds(may_be_last_chunk);
+            let tokens = entry.token_count_bounds(may_be_last_chunk);
             min_tokens = min_tokens.saturating_add(*tokens.start());
             max_tokens = max_tokens.saturating_add(*tokens.end());
             if (min_tokens..=max_tokens).contains(&delivery.tokens) {

@@ -198,12 +198,12 @@ fn a_delivery_reported_before_its_chunk_is_not_a_drop() {
 #[test]
 fn chunks_queued_for_another_worker_are_not_dropped() {
     let mut tracker = tracker(&[]);
-    tracker.set_hop(HopId(1));
+    tracker.set_hop_of_next_chunk(HopId(1));
     put(&mut tracker, 1, 1, 1, true);
-    tracker.set_hop(HopId(2));
+    tracker.set_hop_of_next_chunk(HopId(2));
     put(&mut tracker, 2, 2, 1, true);
     assert_eq!(counts(tracker.judge_delivery(&incremental(1, 2), 0).judged.count_outcomes()), [1, 0, 0, 0, 1]);
-    tracker.set_hop(HopId(2));
+    tracker.set_hop_of_next_chunk(HopId(2));
     put(&mut tracker, 3, 3, 1, true);
     put(&mut tracker, 4, 4, 1, true);
     assert_eq!(counts(tracker.judge_delivery(&incremental(1, 4), 0).judged.count_outcomes()), [1, 0, 1, 1, 0]);

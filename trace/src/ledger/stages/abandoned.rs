@@ -117,7 +117,7 @@ impl AbandonedRequests {
     }
 
     /// Adds an abandoned request with all its outputs.
-    pub(in crate::ledger) fn add_request(&mut self, request: AbandonedRequest) {
+    pub(in crate::ledger) fn add_abandoned_request(&mut self, request: AbandonedRequest) {
         self.requests += 1;
         self.outputs += request.outputs;
         if let Some(tokens) = request.tokens {

@@ -55,7 +55,7 @@ impl GapStatePairs {
     }
 
     /// Rank correlation (Spearman's) between gaps and states. `None` if it is not defined.
-    pub(super) fn correlation(&self) -> Option<Correlation> {
+    pub(super) fn rank_correlation(&self) -> Option<Correlation> {
         let gap_ranks = rank_values(self.sample.iter().map(|pair| pair.gap_ns));
         let state_ranks = rank_values(self.sample.iter().map(|pair| u64::from(pair.states)));
         let rho = pearson_correlation(&gap_ranks, &state_ranks)?;
@@ -109,7 +109,7 @@ mod tests {
         for &(gap, states) in pairs {
             all.add_gap_with_states(gap, states);
         }
-        all.correlation().map(|c| c.rho)
+        all.rank_correlation().map(|c| c.rho)
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
         for n in 0..2 * MAX_PAIRS as u64 {
             all.add_gap_with_states(n, n as u32);
         }
-        let found = all.correlation().unwrap();
+        let found = all.rank_correlation().unwrap();
         assert_eq!((found.of, found.sampled), (2 * MAX_PAIRS as u64, MAX_PAIRS as u64));
         assert!(found.rho > 0.999);
         let late = all.sample.iter().filter(|pair| pair.gap_ns >= MAX_PAIRS as u64).count();

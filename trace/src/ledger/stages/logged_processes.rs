@@ -115,7 +115,7 @@ impl StateSeries {
             self.step_ns = FIRST_STEP_NS;
             self.from = at;
         }
-        let index = self.step_index(at);
+        let index = self.step_index_within_limit(at);
         if self.steps.len() <= index {
             self.steps.resize(index + 1, None);
         }
@@ -124,7 +124,7 @@ impl StateSeries {
     }
 
     /// Index of the step of this time, within the limit of steps: their length is doubled until it is.
-    fn step_index(&mut self, at: MonoNs) -> usize {
+    fn step_index_within_limit(&mut self, at: MonoNs) -> usize {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
@@ -153,21 +153,21 @@ impl LoggedProcess {
     }
 
     /// Records the logged share of one core that the process used, and keeps the highest and the last one.
-    fn record_cpu(&mut self, at: MonoNs, cpu: f64) {
+    fn record_cpu_share(&mut self, at: MonoNs, cpu_share: f64) {
         self.cpu_logged += 1;
-        if self.cpu_max.is_none_or(|max| cpu > max.value) {
-            self.cpu_max = Some(LoggedValue { at, value: cpu });
+        if self.cpu_max.is_none_or(|max| cpu_share > max.value) {
+            self.cpu_max = Some(LoggedValue { at, value: cpu_share });
         }
         if self.cpu.is_none_or(|last| last.at <= at) {
-            self.cpu = Some(LoggedValue { at, value: cpu });
+            self.cpu = Some(LoggedValue { at, value: cpu_share });
         }
     }
 
-    /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has
-    /// waited for a message, if it says that.
-    fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
+    /// Records that the process says it has had no message since then, and keeps the longest such silence. `logged_wait_ns`: how long it
+    /// has waited for a message, if it says that.
+    fn record_message_silence(&mut self, at: MonoNs, since: MonoNs, logged_wait_ns: Option<u64>) {
         // A logged wait dates the last message. Without one, `since` stands for its time.
-        let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
+        let last_message = logged_wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let mut silence = LoggedSilence { last_message, since, until: at, checks: 1 };
         if let Some(longest) = self.silence {
             // It may be the same one, seen by an earlier check.
@@ -202,13 +202,13 @@ pub(super) struct LoggedProcesses {
 
 impl LoggedProcesses {
     /// The process with this name, which is added if unknown; `None` at the limit of processes.
-    fn process_or_add(&mut self, by: &str) -> Option<&mut LoggedProcess> {
-        let known_index = self.list.iter().position(|process| *process.by == *by);
+    fn process_or_add(&mut self, process_name: &str) -> Option<&mut LoggedProcess> {
+        let known_index = self.list.iter().position(|process| *process.by == *process_name);
         if known_index.is_none() {
             if self.list.len() >= MAX_PROCESSES {
                 return None;
             }
-            self.list.push(LoggedProcess { by: by.into(), ..LoggedProcess::default() });
+            self.list.push(LoggedProcess { by: process_name.into(), ..LoggedProcess::default() });
         }
         // A new one is the last.
         let index = known_index.unwrap_or(self.list.len() - 1);
@@ -224,7 +224,7 @@ impl LoggedProcesses {
             process.more_ready += u64::from(are_more_messages_ready);
         }
         if let Some(since) = logged.unanswered_since {
-            process.record_silence(at, since, logged.recv_wait_ns);
+            process.record_message_silence(at, since, logged.recv_wait_ns);
         } else if let Some(ns) = logged.recv_wait_ns {
             // The message has come, so this wait is over.
             process.recv_wait.record(ns);
@@ -234,15 +234,15 @@ impl LoggedProcesses {
         }
         // A log may contain any text that parses as a number.
         if let Some(cpu) = logged.cpu.filter(|cpu| cpu.is_finite()) {
-            process.record_cpu(at, cpu);
+            process.record_cpu_share(at, cpu);
         }
     }
 
     /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if
     /// there are several, or none.
-    pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
+    pub(super) fn state_count_at(&self, process_name: &str, at: MonoNs) -> Option<u32> {
         let mut logging = self.list.iter().filter(|process| process.last_states.is_some());
-        if let Some(process) = logging.clone().find(|process| *process.by == *by) {
+        if let Some(process) = logging.clone().find(|process| *process.by == *process_name) {
             return process.states_at(at);
         }
         let only = logging.next()?;
@@ -294,10 +294,14 @@ mod tests {
         let mut processes = LoggedProcesses::default();
         let logged = |by, states| LoggedState { by, states: Some(states), ..LoggedState::default() };
         processes.record_state(MonoNs(0), &logged("a", 850));
-        assert_eq!(processes.states_of("elsewhere", MonoNs(SECOND)), Some(850), "the only process that logs states");
+        assert_eq!(
+            processes.state_count_at("elsewhere", MonoNs(SECOND)),
+            Some(850),
+            "the only process that logs states"
+        );
         processes.record_state(MonoNs(SECOND), &logged("b", 10));
-        assert_eq!(processes.states_of("elsewhere", MonoNs(SECOND)), None);
-        assert_eq!(processes.states_of("b", MonoNs(2 * SECOND)), Some(10));
-        assert_eq!(processes.states_of("a", MonoNs(60 * SECOND)), None);
+        assert_eq!(processes.state_count_at("elsewhere", MonoNs(SECOND)), None);
+        assert_eq!(processes.state_count_at("b", MonoNs(2 * SECOND)), Some(10));
+        assert_eq!(processes.state_count_at("a", MonoNs(60 * SECOND)), None);
     }
 }

@@ -96,9 +96,10 @@ impl StageMarks {
         of_same_name.any(|known| known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS)
     }
 
-    /// Updates `gaps_taken`, which has a bit for each stage, after a stage was inserted at `index`: the bits of later stages move up.
-    fn move_taken_gaps_up(&mut self, index: usize) {
-        let earlier_stages = (1_u32 << index) - 1;
+    /// Updates `gaps_taken`, which has a bit for each stage, after a stage was inserted at `inserted_index`: the bits of later stages move
+    /// up.
+    fn move_taken_gaps_up(&mut self, inserted_index: usize) {
+        let earlier_stages = (1_u32 << inserted_index) - 1;
         let earlier_bits = self.gaps_taken & earlier_stages;
         let later_bits = self.gaps_taken & !earlier_stages;
         self.gaps_taken = earlier_bits | (later_bits << 1);
@@ -109,18 +110,18 @@ impl StageMarks {
         (self.gaps_taken & (1 << index)) != 0
     }
 
-    /// Returns the gaps whose receive no earlier call has returned, and marks them as returned. `sent` and `received` are the numbers of
-    /// the names of the two stages. A receive belongs to the latest send before it, because a request that went through two servers has
-    /// two of each.
-    pub(super) fn take_new_gaps(&mut self, sent: u8, received: u8) -> SmallVec<[LoggedGap; 1]> {
+    /// Returns the gaps whose receive no earlier call has returned, and marks them as returned. `sent_name` and `received_name` are the
+    /// numbers of the names of the two stages. A receive belongs to the latest send before it, because a request that went through two
+    /// servers has two of each.
+    pub(super) fn take_new_gaps(&mut self, sent_name: u8, received_name: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
         // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
-        let Some(first_send) = self.list.iter().find(|mark| mark.name == sent) else { return gaps };
+        let Some(first_send) = self.list.iter().find(|mark| mark.name == sent_name) else { return gaps };
         let mut latest_send = *first_send;
         for (index, mark) in self.list.iter().enumerate() {
-            if mark.name == sent {
+            if mark.name == sent_name {
                 latest_send = *mark;
-            } else if mark.name == received && !self.is_gap_taken(index) {
+            } else if mark.name == received_name && !self.is_gap_taken(index) {
                 self.gaps_taken |= 1 << index;
                 gaps.push(LoggedGap { receive_index: index, begin: latest_send, end: *mark });
             }
@@ -141,13 +142,18 @@ pub struct SlowRequest {
 }
 
 /// Adds a request to the list of those with the longest gaps if its gap is one of the longest. A listed request keeps its longest gap.
-pub(super) fn offer_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u64, marks: &StageMarks) {
-    let is_full = slowest.len() >= MAX_SLOWEST;
+pub(super) fn keep_request_if_slowest(
+    slowest_requests: &mut Vec<SlowRequest>,
+    rid: &str,
+    gap_ns: u64,
+    marks: &StageMarks,
+) {
+    let is_full = slowest_requests.len() >= MAX_SLOWEST;
     // Sorted, so the last one has the shortest gap.
-    if is_full && slowest.last().is_some_and(|shortest| shortest.gap_ns > gap_ns) {
+    if is_full && slowest_requests.last().is_some_and(|shortest| shortest.gap_ns > gap_ns) {
         return;
     }
-    if let Some(listed) = slowest.iter_mut().find(|slow| *slow.rid == *rid) {
+    if let Some(listed) = slowest_requests.iter_mut().find(|slow| *slow.rid == *rid) {
         if listed.gap_ns > gap_ns {
             return;
         }
@@ -155,10 +161,10 @@ pub(super) fn offer_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u
         listed.marks = marks.clone();
     } else {
         if is_full {
-            slowest.pop();
+            slowest_requests.pop();
         }
-        slowest.push(SlowRequest { rid: rid.into(), gap_ns, marks: marks.clone() });
+        slowest_requests.push(SlowRequest { rid: rid.into(), gap_ns, marks: marks.clone() });
     }
     // Longest first, equal ones by rid.
-    slowest.sort_by(|one, other| other.gap_ns.cmp(&one.gap_ns).then_with(|| one.rid.cmp(&other.rid)));
+    slowest_requests.sort_by(|one, other| other.gap_ns.cmp(&one.gap_ns).then_with(|| one.rid.cmp(&other.rid)));
 }

@@ -64,7 +64,7 @@ struct NameTable {
 
 impl NameTable {
     /// Index of `name`, which is added if unknown. `None` at the limit of names.
-    fn id_or_add(&mut self, name: &str) -> Option<u8> {
+    fn name_id_or_add(&mut self, name: &str) -> Option<u8> {
         if let Some(known) = self.id_of(name) {
             return Some(known);
         }
@@ -173,11 +173,11 @@ pub struct MergedCounts {
 
 impl Stages {
     /// Meaning of the stage whose name has this index.
-    fn meaning_of(&mut self, name: u8, facts: &dyn Facts) -> StageMeaning {
+    fn meaning_of_stage(&mut self, name_index: u8, facts: &dyn Facts) -> StageMeaning {
         // Names are only added, so meanings are derived for the new ones.
         let unknown = self.stage_names.list.iter().skip(self.meanings.len());
         self.meanings.extend(unknown.map(|name| StageMeaning::from_facts(name, facts)));
-        self.meanings[usize::from(name)]
+        self.meanings[usize::from(name_index)]
     }
 
     /// Forgets the meanings of stages, because the facts of another engine may apply.
@@ -219,7 +219,7 @@ impl Stages {
 
     /// Correlation of gaps with `states`; `None` with fewer than three requests where both are known, or without variation.
     pub fn correlation(&self) -> Option<Correlation> {
-        self.gaps.correlation()
+        self.gaps.rank_correlation()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
-use super::marks::{MarkPlacement, StageMark, StageMarks, offer_slowest};
+use super::marks::{MarkPlacement, StageMark, StageMarks, keep_request_if_slowest};
 use super::{GapPosition, MAX_AWAITED, MAX_STAGE_PAIRS, Stages};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
@@ -11,25 +11,25 @@ use crate::ledger::limits::push_bounded;
 impl Stages {
     /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it
     /// until `at`. `None` if there is none.
-    fn step_in_chain(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
+    fn previous_name_in_chain_and_ns_since(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
         let mut latest_first = marks.list.iter().rev();
         let before = latest_first.find(|mark| self.meanings[usize::from(mark.name)].chain == Some(chain))?;
         Some((before.name, at.since(before.at)))
     }
 
     /// Records the time from one stage of a request to the next one. Beyond the limit of pairs, a further pair is left out.
-    fn record_step(&mut self, from: u8, to: u8, ns: u64) {
-        let is_kept = self.between.len() < MAX_STAGE_PAIRS || self.between.contains_key(&(from, to));
+    fn record_time_between_stages(&mut self, from_name: u8, to_name: u8, ns: u64) {
+        let is_kept = self.between.len() < MAX_STAGE_PAIRS || self.between.contains_key(&(from_name, to_name));
         if is_kept {
-            self.between.entry((from, to)).or_default().record(ns);
+            self.between.entry((from_name, to_name)).or_default().record(ns);
         }
     }
 
     /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process
     /// had state then. Returns that number; `None`, and nothing is kept, if it is not logged.
-    fn add_gap_with_states(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
+    fn keep_gap_and_find_state_count(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
         let receiver = self.loggers.name_of(received.by);
-        let states = self.logged_processes.states_of(receiver, received.at)?;
+        let states = self.logged_processes.state_count_at(receiver, received.at)?;
         self.gaps.add_gap_with_states(gap_ns, states);
         Some(states)
     }
@@ -39,16 +39,17 @@ impl Ledger {
     /// Records a stage of a request in the engine's log: a moment that the engine names.
     pub(in crate::ledger) fn record_stage(&mut self, at: MonoNs, stage: &Stage<'_>) {
         if self.engine.is_health_check(stage.rid) {
-            return self.count_health_check(stage.rid);
+            return self.count_health_check_if_new(stage.rid);
         }
         let stages = &mut self.stages;
         stages.counts.logged += 1;
-        let (Some(name), Some(by)) = (stages.stage_names.id_or_add(stage.name), stages.loggers.id_or_add(stage.by))
+        let (Some(name), Some(by)) =
+            (stages.stage_names.name_id_or_add(stage.name), stages.loggers.name_id_or_add(stage.by))
         else {
             stages.counts.left_out += 1;
             return;
         };
-        let meaning = stages.meaning_of(name, self.engine.facts());
+        let meaning = stages.meaning_of_stage(name, self.engine.facts());
         stages.counts.sends += u64::from(meaning.position == GapPosition::Begin);
         stages.counts.receives += u64::from(meaning.position == GapPosition::End);
         let ticket = self.table.ticket_of(stage.rid).unwrap_or_else(|| self.admit_request(stage.rid, at));
@@ -65,13 +66,13 @@ impl Ledger {
             stages.abandoned.add_discarded_output(&request.rid, at, &mut marks.discarded);
         }
         let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
-        let before_in_chain = meaning.chain.map(|chain| stages.step_in_chain(marks, chain, at));
+        let before_in_chain = meaning.chain.map(|chain| stages.previous_name_in_chain_and_ns_since(marks, chain, at));
         match marks.insert_mark(mark) {
             MarkPlacement::Last { after } => {
                 let after = before_in_chain.unwrap_or(after);
                 // A repeated stage is no step from one stage to another.
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
-                    stages.record_step(from, name, ns);
+                    stages.record_time_between_stages(from, name, ns);
                 }
             }
             MarkPlacement::Earlier => stages.counts.late += 1,
@@ -99,8 +100,8 @@ impl Ledger {
     }
 
     /// Records the gap of a request (time from its first send to its first receive) from a log line that has its length and its end, the
-    /// stage `received`.
-    fn record_timed_gap(&mut self, ticket: Ticket, received: StageMark, gap_ns: u64) {
+    /// stage `receive_mark`.
+    fn record_timed_gap(&mut self, ticket: Ticket, receive_mark: StageMark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
         let Some(marks) = &mut request.marks else { return };
@@ -112,18 +113,18 @@ impl Ledger {
         }
         stages.counts.timed_gaps += 1;
         request.gap = gap_ns.into();
-        request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
-        request.received_first = Some(received.at);
+        request.sent_first = Some(MonoNs(receive_mark.at.0.saturating_sub(gap_ns)));
+        request.received_first = Some(receive_mark.at);
         // Requests whose first receive is logged are evicted before others.
         push_bounded(&mut stages.with_logged_receive, ticket, MAX_AWAITED);
-        self.gap.record(received.at, gap_ns);
-        self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
-        if let Some(states) = stages.add_gap_with_states(received, gap_ns) {
-            for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
+        self.gap.record(receive_mark.at, gap_ns);
+        self.worst_gap.keep_longest(receive_mark.at, &request.rid, gap_ns);
+        if let Some(states) = stages.keep_gap_and_find_state_count(receive_mark, gap_ns) {
+            for mark in marks.list.iter_mut().filter(|mark| **mark == receive_mark) {
                 mark.states = Some(states);
             }
         }
-        offer_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
+        keep_request_if_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
     /// Keeps the time of a logged stage if it is an end of the gap of its request: the time from its first send to its first receive.
@@ -170,22 +171,22 @@ impl Ledger {
                 self.gap.record(end, ns);
                 request.gap = request.gap.get().map_or(ns, |known_ns| known_ns.max(ns)).into();
                 self.worst_gap.keep_longest(end, &request.rid, ns);
-                marks.list[gap.receive_index].states = stages.add_gap_with_states(gap.end, ns);
+                marks.list[gap.receive_index].states = stages.keep_gap_and_find_state_count(gap.end, ns);
             }
         }
         if let Some(gap) = request.gap.get() {
-            offer_slowest(&mut stages.slowest, &request.rid, gap, marks);
+            keep_request_if_slowest(&mut stages.slowest, &request.rid, gap, marks);
         }
         if let Some((by, sent)) = overtaking {
             self.mark_overtaken_receives(by, sent);
         }
     }
 
-    /// Marks the receives of first tokens that the process `by` sent before `sent` as missed, if they are not logged. Frames of one sender
-    /// arrive in order, so they were received, too.
-    fn mark_overtaken_receives(&mut self, by: u8, sent: MonoNs) {
-        let Some(awaited) = self.stages.awaited.get_mut(&by) else { return };
-        while let Some((_, ticket)) = awaited.pop_front_if(|(sent_before, _)| *sent_before < sent) {
+    /// Marks the receives of first tokens that the process `sender_id` sent before `last_sent_at` as missed, if they are not logged. Frames
+    /// of one sender arrive in order, so they were received, too.
+    fn mark_overtaken_receives(&mut self, sender_id: u8, last_sent_at: MonoNs) {
+        let Some(awaited) = self.stages.awaited.get_mut(&sender_id) else { return };
+        while let Some((_, ticket)) = awaited.pop_front_if(|(sent_before, _)| *sent_before < last_sent_at) {
             let Some(request) = self.table.get_mut(ticket) else { continue };
             if request.received_first.is_none() {
                 request.first_receive_missed = true;
@@ -198,7 +199,7 @@ impl Ledger {
     }
 
     /// Records that the engine has logged merged chunks.
-    pub(in crate::ledger) fn record_merged(&mut self, at: MonoNs, merged: &Merged<'_>) {
+    pub(in crate::ledger) fn record_logged_merge(&mut self, at: MonoNs, merged: &Merged<'_>) {
         let counts = &mut self.stages.merged;
         counts.times += 1;
         counts.chunks += u64::from(merged.chunks);

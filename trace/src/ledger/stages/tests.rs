@@ -129,7 +129,7 @@ fn a_request_with_several_end_stages_finishes_once() {
 #[test]
 fn a_request_with_a_later_receive_no_longer_waits() {
     let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
-    let waiting = |ledger: &Ledger| ledger.requests().filter(|r| r.waiting_since().is_some()).count();
+    let waiting = |ledger: &Ledger| ledger.requests().filter(|r| r.first_token_waiting_since().is_some()).count();
     for (at, rid) in [(0, "a"), (MS, "b"), (2 * MS, "c"), (3 * MS, "d")] {
         log_stage(&mut ledger, at, rid, FIRST_SENT, "scheduler");
     }

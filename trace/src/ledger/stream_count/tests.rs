@@ -16,8 +16,10 @@ fn reported(claim: IdColumn, listed: u32, completion: u32) -> ReportedCounts {
 /// Records (listed, completion) pairs and returns the steps.
 fn verdicts(claim: IdColumn, chunks: &[(u32, u32)]) -> (StreamCount, Vec<CountStep>) {
     let mut count = StreamCount::default();
-    let steps =
-        chunks.iter().map(|&(listed, completion)| count.check_chunk(reported(claim, listed, completion), 0)).collect();
+    let steps = chunks
+        .iter()
+        .map(|&(listed, completion)| count.count_and_check_chunk(reported(claim, listed, completion), 0))
+        .collect();
     (count, steps)
 }
 
@@ -41,15 +43,15 @@ fn without_counts_a_streams_count_is_the_sum_of_its_ids() {
         (None, CountVerdict::JoinedLate),
     ] {
         let mut count = StreamCount::default();
-        assert_eq!(count.check_chunk(next(1, watched), 0), CountStep::new(1, 1, begins));
-        assert_eq!(count.check_chunk(next(4, watched), 0), CountStep::fits(4));
+        assert_eq!(count.count_and_check_chunk(next(1, watched), 0), CountStep::new(1, 1, begins));
+        assert_eq!(count.count_and_check_chunk(next(4, watched), 0), CountStep::fits(4));
         assert_eq!((count.highest, count.is_whole), (5, begins == CountVerdict::Fits));
-        assert_eq!(count.check_chunk(next(2, watched), 1), CountStep::new(2, 2, CountVerdict::Rebased));
+        assert_eq!(count.count_and_check_chunk(next(2, watched), 1), CountStep::new(2, 2, CountVerdict::Rebased));
         assert_eq!((count.highest, count.is_whole), (7, false));
         let last = ReportedCounts { finish: Some(Finish::Stop), ..next(0, watched) };
-        assert_eq!(count.check_chunk(last, 1), CountStep::fits(0));
-        assert_eq!(count.check_chunk(last, 1).verdict, CountVerdict::Repeat);
-        assert_eq!(count.check_chunk(next(1, watched), 1).verdict, CountVerdict::Restart);
+        assert_eq!(count.count_and_check_chunk(last, 1), CountStep::fits(0));
+        assert_eq!(count.count_and_check_chunk(last, 1).verdict, CountVerdict::Repeat);
+        assert_eq!(count.count_and_check_chunk(next(1, watched), 1).verdict, CountVerdict::Restart);
     }
 }
 
@@ -79,10 +81,10 @@ fn joining_while_a_request_recomputes_is_not_a_loss() {
 #[test]
 fn a_missed_observation_rebases_to_the_schedulers_count() {
     let mut count = StreamCount::default();
-    count.check_chunk(reported(IdColumn::Delta, 1, 1), 0);
-    let step = count.check_chunk(reported(IdColumn::Delta, 1, 9), 1);
+    count.count_and_check_chunk(reported(IdColumn::Delta, 1, 1), 0);
+    let step = count.count_and_check_chunk(reported(IdColumn::Delta, 1, 9), 1);
     assert_eq!(step, CountStep::new(8, 1, CountVerdict::Rebased));
-    assert_eq!(count.check_chunk(reported(IdColumn::Delta, 1, 10), 1).verdict, CountVerdict::Fits);
+    assert_eq!(count.count_and_check_chunk(reported(IdColumn::Delta, 1, 10), 1).verdict, CountVerdict::Fits);
 }
 
 #[test]
@@ -118,18 +120,18 @@ fn a_second_finish_is_a_repeat_and_a_later_chunk_a_new_request() {
         finish: Some(Finish::Stop),
         ..reported(IdColumn::Cumulative, listed, completion)
     };
-    count.check_chunk(reported(IdColumn::Cumulative, 1, 1), 0);
-    assert_eq!(count.check_chunk(finish(2, 2), 0).verdict, CountVerdict::Fits);
-    assert_eq!(count.check_chunk(finish(2, 2), 0).verdict, CountVerdict::Repeat);
-    assert_eq!(count.check_chunk(reported(IdColumn::Cumulative, 1, 1), 0).verdict, CountVerdict::Restart);
+    count.count_and_check_chunk(reported(IdColumn::Cumulative, 1, 1), 0);
+    assert_eq!(count.count_and_check_chunk(finish(2, 2), 0).verdict, CountVerdict::Fits);
+    assert_eq!(count.count_and_check_chunk(finish(2, 2), 0).verdict, CountVerdict::Repeat);
+    assert_eq!(count.count_and_check_chunk(reported(IdColumn::Cumulative, 1, 1), 0).verdict, CountVerdict::Restart);
 }
 
 #[test]
 fn a_finish_trimmed_to_the_stop_string_is_not_a_surplus() {
     let mut count = StreamCount::default();
-    count.check_chunk(reported(IdColumn::Delta, 10, 10), 0);
+    count.count_and_check_chunk(reported(IdColumn::Delta, 10, 10), 0);
     let finish = ReportedCounts { finish: Some(Finish::Stop), ..reported(IdColumn::Delta, 0, 9) };
-    assert_eq!(count.check_chunk(finish, 0), CountStep::new(0, 0, CountVerdict::Fits));
+    assert_eq!(count.count_and_check_chunk(finish, 0), CountStep::new(0, 0, CountVerdict::Fits));
 }
 
 #[test]
@@ -157,15 +159,15 @@ fn on_an_unknown_layout_a_restart_of_cumulative_ids_is_another_request() {
 fn on_an_unknown_layout_ids_advance_the_stream_without_a_count() {
     let (mut count, _) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 3)]);
     let uncounted = ReportedCounts { completion_tokens: None, ..reported(IdColumn::Undecided, 4, 0) };
-    assert_eq!(count.check_chunk(uncounted, 0), CountStep::fits(4));
-    assert_eq!(count.check_chunk(reported(IdColumn::Undecided, 1, 8), 0), CountStep::fits(1));
+    assert_eq!(count.count_and_check_chunk(uncounted, 0), CountStep::fits(4));
+    assert_eq!(count.count_and_check_chunk(reported(IdColumn::Undecided, 1, 8), 0), CountStep::fits(1));
 }
 
 #[test]
 fn on_an_unknown_layout_a_lower_count_after_a_miss_is_unjudged() {
     let mut count = StreamCount::default();
-    count.check_chunk(reported(IdColumn::Undecided, 6, 6), 0);
+    count.count_and_check_chunk(reported(IdColumn::Undecided, 6, 6), 0);
     let finish = ReportedCounts { finish: Some(Finish::Stop), ..reported(IdColumn::Undecided, 1, 2) };
-    assert_eq!(count.check_chunk(finish, 1).verdict, CountVerdict::Rebased);
+    assert_eq!(count.count_and_check_chunk(finish, 1).verdict, CountVerdict::Rebased);
     assert_eq!(count.highest, 2);
 }

@@ -268,7 +268,7 @@ fn no_wait_is_reported_if_the_receive_may_have_been_missed() {
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     path.announce(0, "scheduler->tokenizer", [true, true], capabilities);
     send(&mut path, 0, "a", 1, 1, None);
-    let waits = |path: &Path, rid: &str| path.ledger().request(rid).unwrap().waiting_since().is_some();
+    let waits = |path: &Path, rid: &str| path.ledger().request(rid).unwrap().first_token_waiting_since().is_some();
     assert!(waits(&path, "a"));
     path.apply(What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));
     let b = send(&mut path, 0, "b", 1, 1, None);
@@ -303,7 +303,7 @@ fn no_wait_is_reported_if_the_send_on_the_last_hop_was_missed() {
         send(&mut path, 0, "b", 1, 1, STOP);
         path.analysis.tick(MonoNs(path.now));
         let ledger = path.ledger();
-        let waits = |rid| ledger.request(rid).unwrap().waiting_since().is_some();
+        let waits = |rid| ledger.request(rid).unwrap().first_token_waiting_since().is_some();
         assert_eq!((waits("a"), waits("b")), (false, true), "{cause}");
         assert_eq!(ledger.totals().requests.ends_in_transit, 1, "{cause}: only b");
     }
