@@ -147,12 +147,12 @@ impl Btf {
         self.string_at(self.word_at(position).unwrap_or(0))
     }
 
-    /// Byte offset of a field in a struct. `path` has the member's name, with those of the structs around it, joined by dots. `None` if the
-    /// kernel lacks the field, or if it does not begin at a byte, as a bit field may.
-    pub(crate) fn field_offset(&self, struct_name: &str, path: &str) -> Option<u32> {
+    /// Byte offset of a field in a struct. `member_path` has the member's name, with those of the structs around it, joined by dots. `None`
+    /// if the kernel lacks the field, or if it does not begin at a byte, as a bit field may.
+    pub(crate) fn field_offset(&self, struct_name: &str, member_path: &str) -> Option<u32> {
         let mut type_id = *self.struct_ids.get(struct_name.as_bytes())?;
         let mut bit_offset = 0_u32;
-        for name in path.split('.') {
+        for name in member_path.split('.') {
             let member = self.find_member(type_id, name.as_bytes(), MAX_NESTING)?;
             bit_offset = bit_offset.checked_add(member.bit_offset)?;
             type_id = member.type_id;
@@ -186,14 +186,14 @@ impl Btf {
     /// Id of the type to which a function's parameter points. `None` without such a function or parameter, or if it is no pointer.
     fn pointed_type_of_parameter(&self, function: &str, index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
-        let prototype = self.find_prototype(function)?;
+        let prototype = self.prototype_position(function)?;
         let info = self.type_info(prototype)?;
         if info.kind != FUNC_PROTO || index >= info.member_count {
             return None;
         }
         // The parameters follow the record of the prototype. Each has two words: the offset of its name and the id of its type.
         let parameter = prototype + RECORD_BYTES + index * PARAMETER_BYTES;
-        let pointer = self.skip_aliases(self.word_at(parameter + WORD_BYTES)?)?;
+        let pointer = self.unaliased_type_position(self.word_at(parameter + WORD_BYTES)?)?;
         if self.type_info(pointer)?.kind != POINTER {
             return None;
         }
@@ -201,11 +201,11 @@ impl Btf {
     }
 
     /// Position of the record with the parameters of a function. `None` if there is no such function.
-    fn find_prototype(&self, function: &str) -> Option<usize> {
+    fn prototype_position(&self, function: &str) -> Option<usize> {
         // The first type, with id 0, is `void`, which has no record.
         let mut types_after_void = self.type_positions.iter().skip(1);
         let function_record = *types_after_void.find(|position| self.is_function(**position, function))?;
-        self.skip_aliases(self.referenced_type(function_record)?)
+        self.unaliased_type_position(self.referenced_type(function_record)?)
     }
 
     /// Id of the type that a function, pointer, typedef or qualifier refers to: the third word of its record.
@@ -247,7 +247,7 @@ impl Btf {
     }
 
     /// Position of the type that typedefs and qualifiers lead to; `None` for `void` and after [`MAX_ALIASES`].
-    fn skip_aliases(&self, mut type_id: u32) -> Option<usize> {
+    fn unaliased_type_position(&self, mut type_id: u32) -> Option<usize> {
         for _ in 0..MAX_ALIASES {
             // Id 0 is void, which has no record.
             if type_id == 0 {
@@ -266,7 +266,7 @@ impl Btf {
     /// The offset of the member counts from the outermost struct. `None` if there is none.
     fn find_member(&self, type_id: u32, name: &[u8], depth: u32) -> Option<Member> {
         const MEMBER_BYTES: usize = 12;
-        let position = self.skip_aliases(type_id)?;
+        let position = self.unaliased_type_position(type_id)?;
         let info = self.type_info(position)?;
         if info.kind != STRUCT && info.kind != UNION {
             return None;
@@ -293,9 +293,9 @@ impl Btf {
 
     /// Parses a member's record of three words: the offset of its name, the id of its type, its position in bits. `None` if the data ends
     /// before it.
-    fn parse_member(&self, record: usize, has_bitfields: bool) -> Option<Member> {
-        let type_id = self.word_at(record + WORD_BYTES)?;
-        let position = self.word_at(record + 2 * WORD_BYTES)?;
+    fn parse_member(&self, record_position: usize, has_bitfields: bool) -> Option<Member> {
+        let type_id = self.word_at(record_position + WORD_BYTES)?;
+        let position = self.word_at(record_position + 2 * WORD_BYTES)?;
         // The upper byte is then the size of a bit field.
         let bit_offset = if has_bitfields { position & 0x00ff_ffff } else { position };
         Some(Member { bit_offset, type_id })

@@ -140,7 +140,7 @@ fn unmet_requirement(feature: Feature, permissions: Permissions) -> Option<Missi
 
 /// A restriction of the machine that prevents the feature despite all capabilities. `None` if no known one does.
 fn machine_restriction(feature: Feature) -> Option<Missing> {
-    let mut filtered = filter::filtered_calls();
+    let mut filtered = filter::calls_refused_by_seccomp();
     filtered.retain(|call| feature.required_calls().contains(call));
     if !filtered.is_empty() {
         return Some(Missing::Filtered(filtered));

@@ -50,7 +50,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     for library in library::open_libzmq(pid)? {
         let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
         let batches = batches_of_traps(&probe_points, traps, library.may_use_buffers)?;
-        links.extend(attach_emptied(&mut ebpf, &mut method, batches, &library, id)?);
+        links.extend(attach_with_empty_program(&mut ebpf, &mut method, batches, &library, id)?);
     }
     if links.is_empty() {
         return Err("libzmq is not loaded in it".into());
@@ -62,7 +62,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
             // With all its features, the probe needs no returns of polls.
             let with_returns = false;
             let batches = poll_batches(&probe_points, NO_TARGET, with_returns)?;
-            links.extend(attach_emptied(&mut ebpf, &mut method, batches, &library, id)?);
+            links.extend(attach_with_empty_program(&mut ebpf, &mut method, batches, &library, id)?);
         }
     }
     Ok(links)
@@ -70,7 +70,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
 
 /// Attaches an empty program to the probe points of these batches in a library of process `pid`. A batch is a program with its points; its
 /// program is replaced here.
-fn attach_emptied(
+fn attach_with_empty_program(
     ebpf: &mut Ebpf,
     method: &mut AttachMethod,
     batches: Vec<Batch>,
@@ -122,16 +122,17 @@ fn with_empty_program(batch: Batch) -> Batch {
 /// Sets and removes a uprobe on a function of this program. Returns whether a multi-uprobe link was used (Linux 6.6 and later), instead of
 /// a perf event.
 pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
-    attach_to_self().map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
+    attach_to_self_and_check_multi_links()
+        .map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
 }
 
 /// Sets a uprobe on this function of this process, to test whether uprobes are possible. Returns whether the kernel can attach several
 /// points by one link, which is cheaper.
-fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
+fn attach_to_self_and_check_multi_links() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[EMPTY_PROGRAM]);
     let maps = foreign::kernel::read_text("/proc/self/maps")?;
-    let address = attach_to_self as *const () as u64;
+    let address = attach_to_self_and_check_multi_links as *const () as u64;
     let offset = file_offset_of_code(&maps, address).ok_or("/proc/self/maps does not show this program")?;
     let id = NonZeroU32::new(std::process::id()).ok_or("this process has no id")?;
     let probe = Batch::at_entries(EMPTY_PROGRAM, points_at([offset]));
@@ -169,6 +170,6 @@ mod tests {
         assert_eq!(file_offset_of_code(maps, 0x55e4), Some(0x14));
         assert_eq!(file_offset_of_code(maps, 0x1), None);
         let own = std::fs::read_to_string("/proc/self/maps").unwrap();
-        assert!(file_offset_of_code(&own, attach_to_self as *const () as u64).is_some());
+        assert!(file_offset_of_code(&own, attach_to_self_and_check_multi_links as *const () as u64).is_some());
     }
 }

@@ -121,7 +121,7 @@ impl KernelSide {
     /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
     /// that cannot be loaded are reported when a target needs them.
     pub(crate) fn load_further_programs(&mut self) {
-        if let Err(error) = self.attach_method.load_all(&mut self.ebpf) {
+        if let Err(error) = self.attach_method.load_all_programs(&mut self.ebpf) {
             tracing::debug!("cannot preload a uprobe program: {error}");
         }
         if self.options.scheduler {

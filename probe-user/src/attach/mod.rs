@@ -120,20 +120,20 @@ pub(crate) enum AttachMethod {
 
 impl AttachMethod {
     /// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
-    pub(crate) fn choose(ebpf: &Ebpf, programs: &'static [&'static str]) -> Self {
-        match MultiUprobes::prepare(ebpf, programs) {
+    pub(crate) fn choose(ebpf: &Ebpf, program_names: &'static [&'static str]) -> Self {
+        match MultiUprobes::prepare(ebpf, program_names) {
             Ok(multi) => Self::MultiUprobes(multi),
             Err(error) => {
                 tracing::debug!("one perf event per probe point: {}", error_with_causes(&error));
-                Self::PerfEvents(programs)
+                Self::PerfEvents(program_names)
             }
         }
     }
 
     /// Loads all programs, so that none has to be loaded at an attach.
-    pub(crate) fn load_all(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
+    pub(crate) fn load_all_programs(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
         match self {
-            Self::MultiUprobes(multi) => Ok(multi.load_all()?),
+            Self::MultiUprobes(multi) => Ok(multi.load_all_programs()?),
             Self::PerfEvents(programs) => {
                 for name in *programs {
                     let program: &mut UProbe = program_mut(ebpf, name)?;
@@ -165,7 +165,7 @@ impl AttachMethod {
 fn attach_by_perf_events(
     ebpf: &mut Ebpf,
     batch: &Batch,
-    path: &Path,
+    library_path: &Path,
     pid: NonZeroU32,
 ) -> Result<Vec<Link>, ProgramError> {
     let program: &mut UProbe = program_mut(ebpf, batch.program)?;
@@ -174,7 +174,7 @@ fn attach_by_perf_events(
     for (offset, cookie) in &batch.points {
         let point =
             UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(*offset), cookie: Some(cookie.0) };
-        let id = program.attach(point, path, UProbeScope::OneProcess(pid))?;
+        let id = program.attach(point, library_path, UProbeScope::OneProcess(pid))?;
         links.push(Box::new(program.take_link(id)?) as Link);
     }
     Ok(links)

@@ -19,7 +19,7 @@ use cgroup::Cgroup;
 pub(crate) use thread::wants_cpu;
 use thread::{ThreadStateFile, ThreadTimes, ThreadTimesFile};
 
-pub use away::Away;
+pub use away::AwayReason;
 pub(crate) use away::is_poll_line;
 
 /// Number of samples between searches for new threads.
@@ -122,7 +122,7 @@ struct SampledThread {
 impl SampledThread {
     /// State letter of the thread if its times have not changed since the last sample, to show what it did instead of running. `None` if
     /// they have changed, or if the thread has exited.
-    fn state_if_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
+    fn state_letter_if_times_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
         // The times of a thread that ran or waited say enough, which saves reading its state.
         if *times != self.last {
             return None;
@@ -136,7 +136,7 @@ impl SampledThread {
     /// Nanoseconds of the interval since the last sample in which the thread waited for a CPU. `None` if the kernel does not count waits.
     /// The kernel adds a wait to `times` only once it is over. So a wait that lasts is reported early, interval by interval, and later
     /// subtracted from what the kernel adds. `unchanged_state` is the state letter if `times` have not changed since the last sample.
-    fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, unchanged_state: Option<char>) -> Option<u64> {
+    fn account_wait_ns(&mut self, times: &ThreadTimes, interval_ns: u64, unchanged_state: Option<char>) -> Option<u64> {
         // A thread that could run, but did not, has waited for the whole interval.
         let waits_all_along = unchanged_state == Some('R');
         if times.wait_ns.is_some() && waits_all_along {
@@ -216,12 +216,12 @@ impl CpuSampler {
                 exited_tids.push(tid);
                 continue;
             };
-            let state = known.state_if_unchanged(pid, tid, &times);
+            let state = known.state_letter_if_times_unchanged(pid, tid, &times);
             used.push(ThreadUse {
                 tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
-                wait_ns: known.account_wait(&times, interval_ns, state),
+                wait_ns: known.account_wait_ns(&times, interval_ns, state),
                 state,
             });
             known.last = times;
@@ -247,14 +247,14 @@ impl CpuSampler {
         // The main thread and libzmq's threads first: `false` sorts before `true`.
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
         for thread in found.into_iter().take(self.range.end).skip(self.range.start) {
-            self.enter_thread(thread);
+            self.add_or_rename_thread(thread);
         }
         Ok(())
     }
 
     /// Updates the name of a known thread, which may have changed, or adds a new thread. A new one that has exited already has no times,
     /// and is skipped.
-    fn enter_thread(&mut self, ListedThread { tid, name }: ListedThread) {
+    fn add_or_rename_thread(&mut self, ListedThread { tid, name }: ListedThread) {
         if let Some(known) = self.threads.get_mut(&tid) {
             known.name = name;
         } else if let Some(file) = ThreadTimesFile::open(self.pid, tid)
@@ -310,7 +310,7 @@ mod tests {
         };
         let mut waited = |on_ms, wait_ms, state| {
             let now = times(on_ms, wait_ms);
-            let waited = known.account_wait(&now, 100 * MS, state);
+            let waited = known.account_wait_ns(&now, 100 * MS, state);
             known.last = now;
             waited.map(|ns| ns / MS)
         };

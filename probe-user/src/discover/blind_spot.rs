@@ -182,7 +182,7 @@ impl BlindSpot {
     }
 
     /// Whether both report the same kind of limitation. Numbers and processes may differ.
-    pub fn is_same_limit(&self, other: &Self) -> bool {
+    pub fn is_same_kind_of_limit(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Limit { what, .. }, Self::Limit { what: other_what, .. }) => what == other_what,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),

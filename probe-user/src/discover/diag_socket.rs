@@ -193,14 +193,14 @@ impl DiagSocket {
     /// kernel's module is missing. The test is a dump of the sockets in no state, which is empty.
     pub(crate) fn check_unix_support(&self) -> Result<(), DiagError> {
         let no_sockets = unix_request(ANY_INODE, StateFlags::empty(), ShowFlags::empty());
-        self.query_kernel(no_sockets, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
+        self.query_single_reply(no_sockets, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
     /// Tests whether the kernel reports TCP sockets, by a dump of those in no state.
     pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
         let no_sockets = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
-        self.query_kernel(no_sockets, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
+        self.query_single_reply(no_sockets, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl DiagSocket {
     ) -> Result<Option<QueueDepth>, DiagError> {
         let mut buffer = [0; ONE_REPLY_BYTES];
         let no_flags = 0;
-        let body = match self.query_kernel(request, no_flags, refused, &mut buffer) {
+        let body = match self.query_single_reply(request, no_flags, refused, &mut buffer) {
             Ok(body) => body,
             // The kernel's answer if there is no such socket. Without its module it answers the same, see `check_unix_support`.
             Err(error) if error == refused(Errno::NOENT) => return Ok(None),
@@ -255,7 +255,7 @@ impl DiagSocket {
 
     /// Sends a request whose reply is one datagram. Returns the description of a socket in the reply, or `None` if it has none. `flags` are
     /// those of [`Self::send_request`], and `refused` makes the error of a refused request.
-    fn query_kernel<'b>(
+    fn query_single_reply<'b>(
         &self,
         request: SockDiagMessage,
         flags: u16,

@@ -72,14 +72,14 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
 /// if the cache does not have the model.
 fn find_cached_tokenizer(process: &ProcDir, root: &ProcessRoot<'_>, model: &str) -> Option<PathBuf> {
     let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
-    let model_folder = hub_cache(&variables).join(format!("models--{}", model.replace('/', "--")));
+    let model_folder = hub_cache_folder(&variables).join(format!("models--{}", model.replace('/', "--")));
     let revision_file = root.read(&model_folder.join("refs/main"), MAX_REVISION_BYTES).ok()?;
     let revision = String::from_utf8_lossy(&revision_file);
     Some(model_folder.join("snapshots").join(revision.trim()).join(FILE_NAME))
 }
 
 /// Folder of the Hub's cache, chosen by the environment as its client library does. Without a variable, it is the one of root.
-fn hub_cache(variables: &[String]) -> PathBuf {
+fn hub_cache_folder(variables: &[String]) -> PathBuf {
     // Each variable with the path of the cache inside the folder that it names. The first variable that is set decides.
     const FOLDER_BY_VARIABLE: [(&str, &str); 5] = [
         ("HF_HUB_CACHE", ""),
@@ -105,7 +105,7 @@ mod tests {
     fn the_hub_cache_is_where_its_library_looks() {
         let of = |variables: &[&str]| {
             let variables: Vec<String> = variables.iter().map(|v| (*v).to_owned()).collect();
-            hub_cache(&variables)
+            hub_cache_folder(&variables)
         };
         assert_eq!(of(&["HOME=/home/x"]), Path::new("/home/x/.cache/huggingface/hub"));
         assert_eq!(of(&["HF_HOME=/data", "HOME=/home/x"]), Path::new("/data/hub"));

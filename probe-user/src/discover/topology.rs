@@ -115,7 +115,7 @@ impl Engine {
 
     /// Processes to probe. They are at an end of a hop that carries or may carry output, or have a server inside. Of the parallel processes
     /// that generate tokens, those without such a hop send no output and are left out.
-    pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
+    pub fn processes_on_token_path(&self) -> impl Iterator<Item = &Process> {
         let output_hops = self.hops.iter().filter(|hop| hop.carries != Carries::Requests);
         let ends = output_hops.flat_map(|hop| [hop.from, hop.to]).flatten();
         let pids: BTreeSet<u32> = ends.map(|end| end.pid).collect();
@@ -157,7 +157,7 @@ pub enum PickError {
 
 impl Topology {
     /// Engines with one of the processes that the user named.
-    fn engines_of(&self, named: &[RoleSpec]) -> Vec<&Engine> {
+    fn engines_with_named_process(&self, named: &[RoleSpec]) -> Vec<&Engine> {
         let mut engines = Vec::new();
         for engine in &self.engines {
             if named.iter().any(|spec| engine.process_with_pid(spec.pid).is_some()) {
@@ -169,7 +169,7 @@ impl Topology {
 
     /// The confirmed engines with a stated role. If there is none, all confirmed engines. If there is none of them either, the unconfirmed
     /// ones.
-    fn engines_by_certainty(&self) -> Vec<&Engine> {
+    fn most_certain_engines(&self) -> Vec<&Engine> {
         let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
         if confirmed.is_empty() {
             return self.unconfirmed_engines().collect();
@@ -182,7 +182,8 @@ impl Topology {
     /// confirmed engines (see [`Engine::is_confirmed`]), or only those with a stated role if there are any. An unconfirmed engine is then
     /// chosen only if it is the only one.
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
-        let choice = if named.is_empty() { self.engines_by_certainty() } else { self.engines_of(named) };
+        let choice =
+            if named.is_empty() { self.most_certain_engines() } else { self.engines_with_named_process(named) };
         if choice.is_empty() {
             return Err(self.why_no_choice(named));
         }

@@ -45,7 +45,7 @@ pub struct ListeningSockets {
 
 impl ListeningSockets {
     /// Finds the TCP ports that `pid` listens on. Lists the sockets of a network namespace at the first call for it.
-    pub fn ports_of(&mut self, pid: u32) -> Result<ListeningPorts, ReadError> {
+    pub fn listening_ports_of_process(&mut self, pid: u32) -> Result<ListeningPorts, ReadError> {
         let process = ProcDir::open(pid)?;
         let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
         let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
@@ -84,8 +84,8 @@ mod tests {
         let me = std::process::id();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(ListeningSockets::default().ports_of(me).unwrap().ports.contains(&port));
+        assert!(ListeningSockets::default().listening_ports_of_process(me).unwrap().ports.contains(&port));
         drop(listener);
-        assert!(!ListeningSockets::default().ports_of(me).unwrap().ports.contains(&port));
+        assert!(!ListeningSockets::default().listening_ports_of_process(me).unwrap().ports.contains(&port));
     }
 }

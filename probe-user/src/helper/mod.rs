@@ -56,7 +56,7 @@ impl Helper {
         // A second connection, on which slow requests do not delay the others.
         let (our_end, helper_end) = channel::message_pair()?;
         let requests = Mutex::new(socket);
-        let ring = start_service(&requests, helper_end.as_fd());
+        let ring = start_service_and_open_ring(&requests, helper_end.as_fd());
         // `None` once the ring is taken.
         let untaken_ring = ring.map(Some);
         Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(untaken_ring) })
@@ -145,7 +145,7 @@ impl Helper {
 }
 
 /// Sends the first request, with the helper's end of the second connection, and opens the ring of the answer.
-fn start_service(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd<'_>) -> Result<LoadedRing, Refusal> {
+fn start_service_and_open_ring(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd<'_>) -> Result<LoadedRing, Refusal> {
     let mut answer = exchange_messages(requests, &HelperRequest::Start, Some(helper_end))?;
     // The answer brings one descriptor, that of the ring. `facts` are properties of the loaded programs.
     let ring = answer.descriptors.pop().ok_or_else(helper_exited)?;

@@ -150,7 +150,7 @@ impl DiscoveryThread {
     /// Keeps the limits that the search for `topology` has reached. One that was reached before is replaced by its latest state.
     fn update_reached_limits(&mut self, topology: &Topology) {
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
-            self.limits.retain(|known| !known.is_same_limit(limit));
+            self.limits.retain(|known| !known.is_same_kind_of_limit(limit));
             self.limits.push(limit.clone());
         }
     }
