@@ -120,7 +120,7 @@ impl KernelSide {
 
     /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
     /// that cannot be loaded are reported when a target needs them.
-    pub(crate) fn load_further_programs(&mut self) {
+    pub(crate) fn preload_programs_and_attach_groups(&mut self) {
         if let Err(error) = self.attach_method.load_all_programs(&mut self.ebpf) {
             tracing::debug!("cannot preload a uprobe program: {error}");
         }
@@ -208,16 +208,16 @@ impl KernelSide {
         if self.group_links.contains_key(&group) {
             return Ok(());
         }
-        if let Some(types) = self.missing_types_for(group) {
+        if let Some(types) = self.reason_of_missing_types(group) {
             return Err(Refusal::Types(types));
         }
-        let links = self.attach_programs_of(group).map_err(|error| Refusal::from_error(&error))?;
+        let links = self.attach_programs_of_group(group).map_err(|error| Refusal::from_error(&error))?;
         self.group_links.insert(group, links);
         Ok(())
     }
 
     /// Attaches the programs of a group and returns their links.
-    fn attach_programs_of(&mut self, group: Group) -> Result<Vec<Link>, AttachError> {
+    fn attach_programs_of_group(&mut self, group: Group) -> Result<Vec<Link>, AttachError> {
         let ebpf = &mut self.ebpf;
         let links = match group {
             Group::KernelPolls => attach::attach_kernel_polls(ebpf)?,
@@ -231,7 +231,7 @@ impl KernelSide {
     }
 
     /// Says what the kernel's description of its types lacks, of all that the programs of a group read. `None` if it lacks nothing.
-    fn missing_types_for(&self, group: Group) -> Option<String> {
+    fn reason_of_missing_types(&self, group: Group) -> Option<String> {
         match group {
             Group::Scheduler => {
                 let are_fields_known = self.types.offsets.sched();
@@ -255,7 +255,7 @@ impl KernelSide {
     /// `library` mapped.
     pub(crate) fn attach_uprobes(
         &mut self,
-        target: u32,
+        target_index: u32,
         pid: NonZeroU32,
         batch: &Batch,
         library: BorrowedFd<'_>,
@@ -266,14 +266,14 @@ impl KernelSide {
             .attach_method
             .attach_batch(&mut self.ebpf, batch, &path, pid)
             .map_err(|error| Refusal::from_error(&error))?;
-        self.target_links.entry(target).or_default().extend(links);
+        self.target_links.entry(target_index).or_default().extend(links);
         Ok(())
     }
 
     /// Detaches a target's links on another thread, because the kernel takes a while until no CPU runs their programs. Does nothing for an
     /// unknown target.
-    pub(crate) fn detach_target(&mut self, target: u32) {
-        let links = self.target_links.remove(&target).unwrap_or_default();
+    pub(crate) fn detach_target(&mut self, target_index: u32) {
+        let links = self.target_links.remove(&target_index).unwrap_or_default();
         // If no thread can be started, the closure drops its links here.
         let _ = std::thread::Builder::new().spawn(move || attach::detach_links(links));
     }

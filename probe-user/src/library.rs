@@ -147,28 +147,28 @@ struct LibraryFileId {
 impl LibraryReader {
     /// Reads and analyses the libraries of process `pid` in advance, so that its probes can be attached without delay. Those that cannot be
     /// read are reported when the process is probed.
-    pub fn read_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
+    pub fn read_and_analyse_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
         // Every analysis finds all points, so the flags that select among them do not matter here.
         let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });
         let polls = PointSet::Polls { with_returns: false };
         for library in open_libzmq(pid).unwrap_or_default() {
-            self.read_new_library(pid, &library, messages);
+            self.read_and_analyse_if_new(pid, &library, messages);
         }
         for library in open_libc(pid).unwrap_or_default() {
-            self.read_new_library(pid, &library, polls);
+            self.read_and_analyse_if_new(pid, &library, polls);
         }
         for library in open_libssl(pid).unwrap_or_default() {
-            self.read_new_library(pid, &library, PointSet::Tls);
+            self.read_and_analyse_if_new(pid, &library, PointSet::Tls);
         }
         if let Some(server) = inner_server.and_then(|engine| engine.inner_server())
             && let Ok(Some(library)) = open_extension(pid, &server)
         {
-            self.read_new_library(pid, &library, PointSet::Method);
+            self.read_and_analyse_if_new(pid, &library, PointSet::Method);
         }
     }
 
     /// Reads and analyses a library whose file has not been read yet. The results fill the caches of the kernel and of the helper.
-    fn read_new_library(&mut self, pid: u32, library: &Library, set: PointSet) {
+    fn read_and_analyse_if_new(&mut self, pid: u32, library: &Library, set: PointSet) {
         // After the limit, files are read again, which costs time only.
         if self.read_files.len() == MAX_CACHED {
             self.read_files.clear();

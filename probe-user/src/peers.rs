@@ -50,10 +50,10 @@ impl Peers {
         Ok(Self { diag_socket: DiagSocket::open_for(&process)? })
     }
 
-    /// Connections to the listener that was bound to `path`, even if its file has been moved.
-    pub fn connections_to(&self, path: &Path) -> Result<Vec<PeerConnection>, DiagError> {
+    /// Connections to the listener that was bound to `listener_path`, even if its file has been moved.
+    pub fn connections_to_listener(&self, listener_path: &Path) -> Result<Vec<PeerConnection>, DiagError> {
         let sockets = self.diag_socket.list_unix_sockets(MAX_ENTRIES)?.items;
-        let endpoint = format!("ipc://{}", path.display());
+        let endpoint = format!("ipc://{}", listener_path.display());
         let mut connections = Vec::new();
         for pair in connection::pair_unix_sockets(&sockets) {
             // Without its other end, the sender cannot be found.
@@ -72,7 +72,7 @@ impl Peers {
 
 /// Finds the processes that hold these sockets, by the inode of the socket. After a fork, several may hold one. Omits processes that may
 /// not be inspected. Empty if `/proc` cannot be listed.
-pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
+pub fn find_socket_holders(socket_inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
     let Ok(pids) = list_pids(MAX_ENTRIES) else { return holders };
     for pid in pids.items {
@@ -80,7 +80,7 @@ pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
             continue;
         };
         for SocketDescriptor { fd, inode } in sockets.items {
-            if inodes.contains(&inode) {
+            if socket_inodes.contains(&inode) {
                 holders.entry(inode).or_default().push(Holder { pid, fd });
             }
         }
@@ -108,12 +108,12 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         std::fs::rename(&path, folder.path().join("moved")).unwrap();
         let peers = Peers::in_namespace_of(std::process::id()).unwrap();
-        assert_eq!(peers.connections_to(&path).unwrap(), []);
+        assert_eq!(peers.connections_to_listener(&path).unwrap(), []);
         let _connector = UnixStream::connect(folder.path().join("moved")).unwrap();
         let accepted = listener.accept().unwrap();
-        let found = peers.connections_to(&path).unwrap();
+        let found = peers.connections_to_listener(&path).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        let found_holders = find_holders(&[found[0].connector, found[0].acceptor]);
+        let found_holders = find_socket_holders(&[found[0].connector, found[0].acceptor]);
         let us = std::process::id();
         assert!(
             found_holders.len() == 2 && found_holders.values().flatten().all(|holder| holder.pid == us),

@@ -91,12 +91,12 @@ impl Helper {
     /// Attaches a set of probe points to process `pid`, which is the target with this index and has `library` mapped.
     pub(crate) fn attach_probe_points(
         &self,
-        target: u32,
+        target_index: u32,
         pid: u32,
         set: PointSet,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
-        request_about_library(&self.requests, &HelperRequest::AttachUprobes { target, pid, set }, library)
+        request_about_library(&self.requests, &HelperRequest::AttachUprobes { target: target_index, pid, set }, library)
     }
 
     /// Has a library analysed that process `pid` has mapped.
@@ -104,9 +104,9 @@ impl Helper {
         request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
     }
 
-    pub(crate) fn detach_target(&self, target: u32) {
+    pub(crate) fn detach_target(&self, target_index: u32) {
         // Without a helper, nothing is attached.
-        let _ = self.send_request(&HelperRequest::Detach { target }, None);
+        let _ = self.send_request(&HelperRequest::Detach { target: target_index }, None);
     }
 
     pub(crate) fn detach_targets(&self) {

@@ -25,21 +25,21 @@ pub(super) struct IdenticalFrames {
 impl IdenticalFrames {
     /// Records that a received frame was matched to `lane`, although it may be another lane's. A lane is one sending socket, by its index.
     /// Forgets the oldest record at the limit.
-    pub(super) fn record_ambiguous(&mut self, lane: usize, frame: Fingerprint) {
+    pub(super) fn record_ambiguous_match(&mut self, lane: usize, frame: Fingerprint) {
         if self.ambiguous.len() == MAX_REMEMBERED {
             self.ambiguous.pop_front();
         }
         self.ambiguous.push_back(AmbiguousMatch { lane, frame });
     }
 
-    /// Explains why the `skipped` frames of `lane` seem not to be received: each receipt was matched to a twin, which is an identical frame
-    /// of another lane. Returns whether that explains all of them. If so, the receipts of the twins are still to come, and are expected
-    /// from now on. Otherwise nothing changes.
-    pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
+    /// Explains why the `skipped_frames` of `lane` seem not to be received: each receipt was matched to a twin, which is an
+    /// identical frame of another lane. Returns whether that explains all of them. If so, the receipts of the twins are still to come, and
+    /// are expected from now on. Otherwise nothing changes.
+    pub(super) fn explain_skipped_by_twins(&mut self, lane: usize, skipped_frames: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.
         let mut remaining = self.ambiguous.clone();
         let mut twins = Vec::new();
-        for frame in skipped {
+        for frame in skipped_frames {
             let is_twin = |other: &AmbiguousMatch| other.lane != lane && are_identical(&other.frame, frame);
             let index = remaining.iter().position(is_twin);
             // Each twin explains one skipped frame only.

@@ -60,7 +60,7 @@ pub struct Permitted {
 
 /// Runs the opener, the process that opens files of processes for another one that may not. Serves the connections that are passed through
 /// `socket`, each on a thread of its own, until the other end of `socket` is closed.
-pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
+pub fn serve_connections(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let server = Arc::new(OpenerServer {
         examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
         engines: permitted.engines,
@@ -78,7 +78,7 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
         };
         // A message without exactly one descriptor is ignored.
         if let Some(connection) = only_descriptor(received.descriptors) {
-            serve_on_thread(Arc::clone(&server), connection, &connection_count);
+            serve_connection_on_thread(Arc::clone(&server), connection, &connection_count);
         }
     }
 }
@@ -90,7 +90,7 @@ fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
 }
 
 /// Serves a connection on a thread of its own. If [`MAX_CONNECTIONS`] are open, or if no thread can be started, closes it instead.
-fn serve_on_thread(server: Arc<OpenerServer>, connection: OwnedFd, connection_count: &Arc<AtomicUsize>) {
+fn serve_connection_on_thread(server: Arc<OpenerServer>, connection: OwnedFd, connection_count: &Arc<AtomicUsize>) {
     // Only the caller's thread adds to the count.
     if connection_count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
         connection_count.fetch_sub(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ struct RequestPace {
 
 impl RequestPace {
     /// Counts a request. Returns how long it must wait if there were too many in this interval. `None` if it need not wait.
-    fn count_request(&mut self) -> Option<Duration> {
+    fn count_request_and_find_delay(&mut self) -> Option<Duration> {
         if self.interval_start.elapsed() >= PACE_INTERVAL {
             *self = Self { interval_start: Instant::now(), requests: 0 };
         }
@@ -173,7 +173,7 @@ impl OpenerServer {
             if received.bytes == 0 {
                 return Ok(());
             }
-            let delay = self.pace.lock().unwrap_or_else(PoisonError::into_inner).count_request();
+            let delay = self.pace.lock().unwrap_or_else(PoisonError::into_inner).count_request_and_find_delay();
             if let Some(delay) = delay {
                 thread::sleep(delay);
             }
@@ -212,7 +212,7 @@ impl OpenerServer {
         if process.inode()? != key.inode {
             return Err(ReadError::Gone);
         }
-        if !self.examined.contains(&process)? {
+        if !self.examined.may_open_files_of(&process)? {
             return Err(ReadError::NotExamined);
         }
         Ok(match request {
@@ -225,13 +225,17 @@ impl OpenerServer {
             ProcessRequest::NetworkNamespace => OpenerAnswer::with_number(process.network_namespace()?),
             ProcessRequest::ThreadFile { tid, file } => OpenerAnswer::with_content(process.thread_file(*tid, *file)?),
             // The process chose these files, so they are opened with the rights of its user only.
-            _ => return self.answer_as_its_user(&process, request),
+            _ => return self.answer_with_rights_of_its_user(&process, request),
         })
     }
 
     /// Answers a request about files that the process chose. They are opened with the rights of its user, so that the process gains access
     /// to no others. The process that asks is not trusted either. It gets only files that discovery and the probe need.
-    fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
+    fn answer_with_rights_of_its_user(
+        &self,
+        process: &ProcDir,
+        request: &ProcessRequest,
+    ) -> Result<OpenerAnswer, ReadError> {
         let account = rights::parse_account(&process.read("status", kernel::MAX_STATUS_BYTES)?)?;
         match request {
             ProcessRequest::Library { start, end } => {

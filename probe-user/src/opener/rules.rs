@@ -49,7 +49,7 @@ impl ExaminedProcesses {
     }
 
     /// Returns whether files of this process may be opened: it belongs to an engine, or the user named it.
-    pub(super) fn contains(&self, process: &ProcDir) -> Result<bool, ReadError> {
+    pub(super) fn may_open_files_of(&self, process: &ProcDir) -> Result<bool, ReadError> {
         let inode = process.inode()?;
         // The inode of a directory in `/proc` differs for a later process with the same id.
         if self.named.iter().any(|named| named.inode() == Ok(inode)) {
@@ -63,7 +63,7 @@ impl ExaminedProcesses {
         // Nothing is locked here, because reading the files of a process may take for ever.
         let belongs_to_engine = self.has_stated_role(process) || self.executes_engine_library(process)?;
         if belongs_to_engine {
-            self.remember(process.pid, program);
+            self.remember_program(process.pid, program);
         }
         Ok(belongs_to_engine)
     }
@@ -74,7 +74,7 @@ impl ExaminedProcesses {
     }
 
     /// Remembers that the process belongs to an engine while it executes this program.
-    fn remember(&self, pid: u32, program: ProgramOfProcess) {
+    fn remember_program(&self, pid: u32, program: ProgramOfProcess) {
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         // Forgotten processes are examined again, which costs time only.
         if remembered.len() >= MAX_REMEMBERED {

@@ -12,7 +12,7 @@ fn start(pids: &[u32], files: &[&Path]) -> &'static Opener {
     let (ours, theirs) = channel::message_pair().unwrap();
     let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
     let permitted = Permitted { engines: &[TOY], pids: pids.to_vec(), files: files.clone() };
-    thread::spawn(move || serve(theirs.as_fd(), permitted));
+    thread::spawn(move || serve_connections(theirs.as_fd(), permitted));
     Box::leak(Box::new(Opener::new(ours, files)))
 }
 
@@ -102,7 +102,7 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
     let me = std::process::id();
     let (ours, theirs) = channel::message_pair().unwrap();
     let permitted = Permitted { engines: &[TOY], pids: vec![me], files: Vec::new() };
-    let served = thread::spawn(move || serve(theirs.as_fd(), permitted));
+    let served = thread::spawn(move || serve_connections(theirs.as_fd(), permitted));
     let connect = || {
         let (client, server) = channel::message_pair().unwrap();
         channel::send_message(ours.as_fd(), CONNECT, &[server.as_fd()]).unwrap();
@@ -125,8 +125,8 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
 #[test]
 fn requests_beyond_the_pace_wait() {
     let mut pace = RequestPace { interval_start: Instant::now(), requests: MAX_REQUESTS_PER_INTERVAL - 1 };
-    assert_eq!(pace.count_request(), None);
-    assert!(pace.count_request().is_some_and(|delay| delay <= PACE_INTERVAL));
+    assert_eq!(pace.count_request_and_find_delay(), None);
+    assert!(pace.count_request_and_find_delay().is_some_and(|delay| delay <= PACE_INTERVAL));
     pace.interval_start = Instant::now().checked_sub(PACE_INTERVAL).unwrap();
-    assert_eq!(pace.count_request(), None);
+    assert_eq!(pace.count_request_and_find_delay(), None);
 }

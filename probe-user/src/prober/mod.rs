@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::channel;
 use crate::discover::diag_socket::DiagSocket;
-use crate::helper::request::{HelperReply, HelperRequest, REQUEST_BYTES, content_to_pieces};
+use crate::helper::request::{HelperReply, HelperRequest, REQUEST_BYTES, encode_content_in_pieces};
 use crate::kernel_side::KernelSide;
 use crate::locator::Locator;
 use crate::message::{decode_message, encode_message};
@@ -48,7 +48,7 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
     let slow_connection = answer_first_request(socket, &kernel)?;
     // Those that later requests may need, because then the right to load is gone.
     if let Ok(kernel) = &mut kernel {
-        kernel.load_further_programs();
+        kernel.preload_programs_and_attach_groups();
     }
     // At every attach by a perf event, aya loads a program to test whether the kernel has cookies, so the right to load is needed later.
     let needs_rights_later = kernel.as_ref().is_ok_and(|kernel| kernel.loaded_facts().uses_perf_events);
@@ -271,7 +271,7 @@ struct ClaimedLibrary<'l> {
 fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io::Result<()> {
     match content {
         Ok(content) => {
-            for piece in content_to_pieces(&content) {
+            for piece in encode_content_in_pieces(&content) {
                 channel::send_message(socket, &piece, &[])?;
             }
             Ok(())
@@ -286,7 +286,7 @@ fn send_reply(
     result: Result<LoadedFacts, Refusal>,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    Ok(channel::send_message(socket, &encode_message(&HelperReply::of_result(result)), descriptors)?)
+    Ok(channel::send_message(socket, &encode_message(&HelperReply::from_result(result)), descriptors)?)
 }
 
 fn process_has_exited(pid: u32) -> Refusal {
