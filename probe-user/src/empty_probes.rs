@@ -94,8 +94,8 @@ fn batches_of_traps(
     if traps == Traps::All {
         return message_batches(probe_points, NO_TARGET, MessagePoints { processed: true, buffers: may_use_buffers });
     }
-    let send = probe_points.entry_of("zmq_msg_send")?;
-    let recv = probe_points.entry_of("zmq_msg_recv")?;
+    let send = probe_points.entry_offset_of("zmq_msg_send")?;
+    let recv = probe_points.entry_offset_of("zmq_msg_recv")?;
     // If the code of `zmq_msg_recv` is understood, one point inside it has the result of the receive.
     if traps == Traps::ProbePoints
         && let Some(received) = probe_points.received

@@ -11,7 +11,7 @@ use crate::observation::Observation;
 use crate::opener_client::request::{OpenDescriptor, OpenRequest, ReplyPiece};
 use crate::probe::read::to_observation;
 use crate::probe_points::{ProbePoints, Sought};
-use crate::proc::{maps, net, split_strings, stat};
+use crate::proc::{maps, net, split_nul_separated, stat};
 
 /// Parses a record of the ring buffer. The number of its target stands for a process id.
 pub fn parse_observation(item: &[u8]) -> Option<Observation<'_>> {
@@ -40,7 +40,7 @@ pub fn tables(text: &[u8]) {
     stat::ProcessStat::parse(text);
     stat::parse_ns_pids(text);
     let wanted = [FlagName::switch("--stream", "--s"), FlagName::value("--mode", "--m")];
-    Flags::parse(&split_strings(text), &wanted);
+    Flags::parse(&split_nul_separated(text), &wanted);
     assert!(diag_socket::parse_datagram(text) <= text.len() / 16, "every socket needs 16 bytes of input");
 }
 

@@ -219,7 +219,7 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     let probe_points = probe_points.map_err(|error| format!("{path}: {error}"))?;
     // Without these functions, no message can be observed.
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
-        probe_points.entry_of(symbol).map_err(|error| format!("{path}: {error}"))?;
+        probe_points.entry_offset_of(symbol).map_err(|error| format!("{path}: {error}"))?;
     }
     // `received` and `refused` are single points inside the functions, found only in code of a known form.
     Ok(CodeSupport {

@@ -91,7 +91,7 @@ pub fn find_socket_holders(socket_inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 /// Whether thread `tid` of process `pid` sleeps in a poll. An event loop with messages in its inbox never does. Needs the permission to
 /// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
-    let text = ProcDir::open(pid)?.thread_file(tid, ThreadFile::SystemCall)?;
+    let text = ProcDir::open(pid)?.read_thread_file(tid, ThreadFile::SystemCall)?;
     Ok(cpu::is_poll_line(&String::from_utf8_lossy(&text)))
 }
 

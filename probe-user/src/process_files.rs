@@ -32,7 +32,7 @@ pub fn output_status(pid: u32, descriptor: u32) -> Result<FileStatus, ReadError>
 }
 
 /// Opens a file that the user named, if it is a regular one. If this process may not open it, asks the opener process, which may.
-pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+pub fn open_user_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
     match RegularFile::open(path, expected) {
         Err(ReadError::Denied) => ask_opener_about_named(path, OpenRequest::Named)?.into_regular_file(expected),
         opened => opened,
@@ -40,7 +40,7 @@ pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<Regular
 }
 
 /// Opens a regular file that the user named. If this process may not open it, asks the opener process, which may.
-pub fn open_named(path: &Path) -> io::Result<File> {
+pub fn open_user_named_file(path: &Path) -> io::Result<File> {
     match trace::named_file::open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let reply = ask_opener_about_named(path, OpenRequest::Named)?;
@@ -51,7 +51,7 @@ pub fn open_named(path: &Path) -> io::Result<File> {
 }
 
 /// Device, inode and size of the file that a path of the user leads to. If this process may not read them, asks the opener process.
-pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
+pub fn user_named_file_status(path: &Path) -> Result<FileStatus, ReadError> {
     match rustix::fs::stat(path).map_err(ReadError::from) {
         Err(ReadError::Denied) => {
             let reply = ask_opener_about_named(path, OpenRequest::NamedStatus)?;

@@ -90,7 +90,7 @@ impl Queues {
     /// longer for TCP. The result of that search is remembered, and so is an error.
     pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
         // The namespace and the addresses by which the kernel is asked about this socket.
-        let query = self.known_or_found(socket)?;
+        let query = self.known_or_found_query(socket)?;
         // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };
         match self.send_query(query, socket.inode) {
@@ -111,11 +111,11 @@ impl Queues {
     }
 
     /// How to ask for the queues of a socket. Searches for the socket at the first call, and remembers the result, even an error.
-    fn known_or_found(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
+    fn known_or_found_query(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         if let Some(known) = self.sockets.get(&socket) {
             return *known;
         }
-        let found = self.find_socket(socket);
+        let found = self.find_query_of_socket(socket);
         self.sockets.insert(socket, found);
         found
     }
@@ -140,12 +140,14 @@ impl Queues {
     }
 
     /// Finds how to ask the kernel for the queues of a socket. Opens the netlink socket of its namespace if there is none yet.
-    fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
+    fn find_query_of_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
         // A process that has exited has no open socket.
-        let Some(process) = if_not_exited(pid, ProcDir::open(pid))? else { return Ok(SocketQuery::Closed) };
-        let Some(namespace) = if_not_exited(pid, process.network_namespace())? else { return Ok(SocketQuery::Closed) };
-        self.open_namespace(&process, namespace);
+        let Some(process) = none_if_exited(pid, ProcDir::open(pid))? else { return Ok(SocketQuery::Closed) };
+        let Some(namespace) = none_if_exited(pid, process.network_namespace_inode())? else {
+            return Ok(SocketQuery::Closed);
+        };
+        self.open_diag_socket_once(&process, namespace);
         if let Some(query) = self.find_unix_query(pid, namespace, inode)? {
             return Ok(query);
         }
@@ -153,7 +155,7 @@ impl Queues {
             return Ok(query);
         }
         // A socket that is still open and not listed in the process's namespace was created in another one.
-        if has_socket(socket) {
+        if is_socket_still_open(socket) {
             return Err(QueueError::Elsewhere(pid, inode));
         }
         Ok(SocketQuery::Closed)
@@ -161,7 +163,7 @@ impl Queues {
 
     /// Opens the netlink socket of a network namespace if there is none yet. An error is kept as well, so that further sockets do not cause
     /// another try.
-    fn open_namespace(&mut self, process: &ProcDir, namespace: u64) {
+    fn open_diag_socket_once(&mut self, process: &ProcDir, namespace: u64) {
         if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
             new.insert(DiagSocket::open_for(process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
         }
@@ -216,7 +218,7 @@ impl SocketQuery {
 }
 
 /// What was read about a process; `None` if it has exited. Fails with the error of a network namespace that cannot be identified.
-fn if_not_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
+fn none_if_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(ReadError::Gone) => Ok(None),
@@ -241,7 +243,7 @@ fn list_tcp_ends(process: &ProcDir) -> Result<HashMap<u64, TcpEnds>, ReadError> 
 }
 
 /// Whether the process still holds the socket. False if that cannot be read.
-fn has_socket(socket: End) -> bool {
+fn is_socket_still_open(socket: End) -> bool {
     let held = SocketDescriptor { fd: socket.fd, inode: socket.inode };
     let sockets = ProcDir::open(socket.pid).and_then(|process| process.list_sockets(MAX_DESCRIPTORS));
     sockets.is_ok_and(|sockets| sockets.items.contains(&held))

@@ -67,7 +67,7 @@ fn read_state_letter(pid: u32, tid: u32) -> Option<char> {
 
 /// Content of a file about a thread; `None` if it cannot be read.
 fn read_thread_text(process: &ProcDir, tid: u32, file: ThreadFile) -> Option<String> {
-    let text = process.thread_file(tid, file).ok()?;
+    let text = process.read_thread_file(tid, file).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 

@@ -16,7 +16,7 @@ use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
 use crate::opener_client::request::ProcessLink;
 use crate::proc::stat::ProcessStat;
-use crate::proc::{ProcDir, ReadError, maps, split_strings, stat};
+use crate::proc::{ProcDir, ReadError, maps, split_nul_separated, stat};
 
 /// Environment variables that are kept in addition to those of the engines. Others may hold secrets, so they are discarded.
 const KEPT_VARIABLES: [&str; 2] = ["PYTHONPATH", "VIRTUAL_ENV"];
@@ -91,7 +91,7 @@ pub(crate) fn examine_process(
     room: CandidateRoom,
     engines: &[EngineKind],
 ) -> Result<Examination, ReadError> {
-    let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES)?);
+    let argv = split_nul_separated(&process.read("cmdline", MAX_ARGUMENT_BYTES)?);
     let stated = StatedRole::from_argv(&argv, user_spec, engines);
     let is_named = stated.role.is_some() || user_spec.is_some();
     let program_name = argv.first().and_then(|program| program.rsplit('/').next());
@@ -127,13 +127,13 @@ pub(crate) fn examine_process(
     let mut candidate = Candidate { is_frontend, refused, libzmq_error: unread_maps, ..described };
     let environment = candidate.value_or_record_refusal(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
     candidate.environment = environment.and_then(|bytes| parse_kept_variables(&bytes, engines));
-    candidate.net_ns = candidate.value_or_record_refusal(ProcPart::Namespaces, process.network_namespace());
+    candidate.net_ns = candidate.value_or_record_refusal(ProcPart::Namespaces, process.network_namespace_inode());
     if let Some(file) = libzmq_file {
         candidate.libzmq = Some(LibZmq::from_mapped(file));
         let error = process.open_library(file).err();
         candidate.libzmq_error = error.map(|error| (file.path.clone(), error));
     }
-    let exe = candidate.value_or_record_refusal(ProcPart::Root, process.link(ProcessLink::Program));
+    let exe = candidate.value_or_record_refusal(ProcPart::Root, process.read_process_link(ProcessLink::Program));
     let dirs = candidate.import_directories(&process, &argv, &files, exe.as_deref());
     candidate.installed = InstalledReleases::find(&process, &dirs, engines);
     Ok(Examination::Candidate(Box::new(candidate), process))
@@ -232,7 +232,7 @@ impl Candidate {
         files: &[maps::MappedFile],
         exe: Option<&Path>,
     ) -> Vec<PathBuf> {
-        let cwd = process.link(ProcessLink::WorkingFolder).ok();
+        let cwd = process.read_process_link(ProcessLink::WorkingFolder).ok();
         // A title replaces the command, so neither interpreter nor script is known.
         let has_title = matches!(self.stated, Some((_, RoleSource::Title)));
         let argv = if has_title { &[] } else { argv };
@@ -292,7 +292,7 @@ fn engine_with_extension(engines: &[EngineKind], path: &Path) -> Option<EngineKi
 /// Extracts the environment variables that an engine or [`KEPT_VARIABLES`] names. Returns `None` if `setproctitle` has overwritten the
 /// environment with its title, because the variables are then unknown.
 fn parse_kept_variables(environ: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
-    let strings = split_strings(environ);
+    let strings = split_nul_separated(environ);
     let begins_with_variable = strings.first().is_some_and(|string| string.contains('='));
     let is_overwritten = !environ.is_empty() && !begins_with_variable;
     if is_overwritten {

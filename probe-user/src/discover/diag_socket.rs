@@ -110,7 +110,7 @@ impl DiagSocket {
     /// one.
     pub(crate) fn open_for(process: &ProcDir) -> Result<Self, DiagError> {
         let own_namespace = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).ok();
-        let namespace = process.network_namespace().map_err(DiagError::Enter)?;
+        let namespace = process.network_namespace_inode().map_err(DiagError::Enter)?;
         if own_namespace == Some(namespace) { Self::open_here() } else { Self::open_in_namespace(process) }
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn find_links(
 /// none. If all have exited, the first member. `members` are indices of `processes`, at least one.
 fn first_running_process<'p>(members: &[usize], processes: &[&'p ProcDir]) -> &'p ProcDir {
     let mut all = members.iter().map(|&member| processes[member]);
-    let running = all.find(|process| process.network_namespace() != Err(ReadError::Gone));
+    let running = all.find(|process| process.network_namespace_inode() != Err(ReadError::Gone));
     running.unwrap_or(processes[members[0]])
 }
 

@@ -6,7 +6,7 @@ use adapter::discover::EngineKind;
 
 use super::topology::Engine;
 use crate::opener_client::request::ProcessLink;
-use crate::proc::{ProcDir, ProcessRoot, ReadError, split_strings};
+use crate::proc::{ProcDir, ProcessRoot, ReadError, split_nul_separated};
 
 /// Maximum size of a command line, and of an environment.
 const MAX_ARGUMENT_BYTES: usize = 4 << 20;
@@ -21,7 +21,7 @@ fn find_in_commands<T>(engine: &Engine, find: impl Fn(EngineKind, &[String]) -> 
     let kind = engine.kind?;
     engine.processes.iter().find_map(|process| {
         let dir = ProcDir::open(process.id.pid).ok()?;
-        let argv = split_strings(&dir.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
+        let argv = split_nul_separated(&dir.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
         let found = find(kind, &argv)?;
         Some((dir, found))
     })
@@ -52,7 +52,7 @@ pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
 /// Reads the tokenizer of this name: a directory, or a model in the cache of the Hugging Face Hub. The error names the file that cannot be
 /// read, and why.
 fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
-    let cwd = process.link(ProcessLink::WorkingFolder).unwrap_or_else(|_| PathBuf::from("/"));
+    let cwd = process.read_process_link(ProcessLink::WorkingFolder).unwrap_or_else(|_| PathBuf::from("/"));
     let local = cwd.join(name).join(FILE_NAME);
     let root = process.root().map_err(|error| format!("the root of process {}: {error}", process.pid))?;
     let local_error = match root.read(&local, MAX_TOKENIZER_BYTES) {
@@ -71,7 +71,7 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
 /// Path of a model's tokenizer in the Hub's cache. The cache has a folder for each revision, and `refs/main` names the current one. `None`
 /// if the cache does not have the model.
 fn find_cached_tokenizer(process: &ProcDir, root: &ProcessRoot<'_>, model: &str) -> Option<PathBuf> {
-    let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
+    let variables = split_nul_separated(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
     let model_folder = hub_cache_folder(&variables).join(format!("models--{}", model.replace('/', "--")));
     let revision_file = root.read(&model_folder.join("refs/main"), MAX_REVISION_BYTES).ok()?;
     let revision = String::from_utf8_lossy(&revision_file);

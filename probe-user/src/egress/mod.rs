@@ -49,7 +49,7 @@ impl ListeningSockets {
         let process = ProcDir::open(pid)?;
         let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
         let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
-        let network_namespace = process.network_namespace()?;
+        let network_namespace = process.network_namespace_inode()?;
         let listening = self.by_namespace.entry(network_namespace).or_insert_with(|| list_listening_sockets(&process));
         let own = listening.iter().filter(|socket| own_inodes.contains(&socket.inode));
         let mut ports: Vec<u16> = own.map(|socket| socket.port).collect();

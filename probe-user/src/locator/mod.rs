@@ -287,7 +287,7 @@ mod tests {
         let script = format!("echo >> {0}.starts; test $1 = 0 && cat {0}", file.display());
         let locator = with_script(script.leak());
         let found = find(&locator, 0).unwrap();
-        assert!(found.entry_of("poll").is_ok() && found.entry_of("zmq_send").is_err());
+        assert!(found.entry_offset_of("poll").is_ok() && found.entry_offset_of("zmq_send").is_err());
         assert_eq!(find(&locator, 0), Ok(found));
         assert!(find(&locator, 1).unwrap_err().contains("ended early"));
         assert_eq!(std::fs::read(file.with_extension("starts")).unwrap().len(), 2);

@@ -220,10 +220,12 @@ impl OpenerServer {
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
             ProcessRequest::Descriptors { limit } => answer_with_descriptors(&process, *limit)?,
             ProcessRequest::Link(link) => {
-                OpenerAnswer::with_content(process.link(*link)?.as_os_str().as_bytes().to_vec())
+                OpenerAnswer::with_content(process.read_process_link(*link)?.as_os_str().as_bytes().to_vec())
             }
-            ProcessRequest::NetworkNamespace => OpenerAnswer::with_number(process.network_namespace()?),
-            ProcessRequest::ThreadFile { tid, file } => OpenerAnswer::with_content(process.thread_file(*tid, *file)?),
+            ProcessRequest::NetworkNamespace => OpenerAnswer::with_number(process.network_namespace_inode()?),
+            ProcessRequest::ThreadFile { tid, file } => {
+                OpenerAnswer::with_content(process.read_thread_file(*tid, *file)?)
+            }
             // The process chose these files, so they are opened with the rights of its user only.
             _ => return self.answer_with_rights_of_its_user(&process, request),
         })

@@ -14,7 +14,7 @@ use crate::discover::libzmq::is_libzmq_name;
 use crate::library::{is_libc_name, is_libssl_name};
 use crate::opener_client::request::ProcessLink;
 use crate::proc::maps::{MappedFile, executable_mappings};
-use crate::proc::{ProcDir, split_strings};
+use crate::proc::{ProcDir, split_nul_separated};
 
 use super::MAX_MAPPINGS_BYTES;
 
@@ -56,7 +56,7 @@ impl ExaminedProcesses {
             return Ok(true);
         }
         // Read before the examination. If the process then executes another program, that program is not remembered.
-        let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
+        let program = ProgramOfProcess { inode, path: process.read_process_link(ProcessLink::Program)? };
         if self.is_remembered(process.pid, &program) {
             return Ok(true);
         }
@@ -85,7 +85,7 @@ impl ExaminedProcesses {
 
     /// Returns whether the command line or title says that the process belongs to an engine.
     fn has_stated_role(&self, process: &ProcDir) -> bool {
-        let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
+        let argv = split_nul_separated(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
         let role_by_user = None;
         StatedRole::from_argv(&argv, role_by_user, self.engines).role.is_some()
             || self.engines.iter().any(|engine| engine.is_frontend(&argv))

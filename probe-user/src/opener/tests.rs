@@ -26,9 +26,9 @@ fn a_process_is_the_same_through_the_opener() {
     assert_eq!(libraries(&remote), libraries(&local));
     assert_eq!(remote.environment(1 << 20), local.environment(1 << 20));
     for link in ProcessLink::ALL {
-        assert_eq!(remote.link(link), local.link(link));
+        assert_eq!(remote.read_process_link(link), local.read_process_link(link));
     }
-    assert_eq!(remote.network_namespace(), local.network_namespace());
+    assert_eq!(remote.network_namespace_inode(), local.network_namespace_inode());
     let (held, _end) = std::os::unix::net::UnixStream::pair().unwrap();
     let inode = rustix::fs::fstat(&held).unwrap().st_ino;
     let descriptors = remote.list_descriptors(1 << 16).unwrap();
@@ -40,7 +40,7 @@ fn a_process_is_the_same_through_the_opener() {
     assert_eq!(opened.inode, libc.inode);
     let own_program = libraries(&local).into_iter().find(|file| file.path == std::env::current_exe().unwrap()).unwrap();
     assert_eq!(remote.open_library(&own_program).err(), Some(ReadError::Denied), "no library that is probed");
-    assert!(remote.thread_file(me, ThreadFile::WaitFunction).is_ok());
+    assert!(remote.read_thread_file(me, ThreadFile::WaitFunction).is_ok());
 }
 
 #[test]

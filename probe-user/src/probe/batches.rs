@@ -59,7 +59,7 @@ impl MessageProbes<'_> {
     /// function replace it. `with_processed`: also observe when a message is processed, which is when the next one is requested.
     fn add_receive_probes(&mut self, with_processed: bool) -> Result<(), ProbePointsError> {
         let target_index = self.target_index;
-        let recv = self.found.entry_of("zmq_msg_recv")?;
+        let recv = self.found.entry_offset_of("zmq_msg_recv")?;
         let Some(done) = self.found.received else {
             self.add_entry_and_return_probes(recv, ProbePoint::Recv, ProbePoint::RecvReturn);
             return Ok(());
@@ -84,7 +84,7 @@ impl MessageProbes<'_> {
     /// Adds the probes of sends. Only refused sends reach the second point. In code that is not understood, the return of the function
     /// replaces it.
     fn add_send_probes(&mut self) -> Result<(), ProbePointsError> {
-        let send = self.found.entry_of("zmq_msg_send")?;
+        let send = self.found.entry_offset_of("zmq_msg_send")?;
         let Some(refused) = self.found.refused else {
             self.add_entry_and_return_probes(send, ProbePoint::Send, ProbePoint::SendReturn);
             return Ok(());
@@ -99,7 +99,7 @@ impl MessageProbes<'_> {
         let point = match self.found.option_request {
             Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, self.target_index, request.socket)),
             // In code that is not understood, the reads of all options are probed.
-            None => (self.found.entry_of("zmq_getsockopt")?, Cookie::new(ProbePoint::Option, self.target_index)),
+            None => (self.found.entry_offset_of("zmq_getsockopt")?, Cookie::new(ProbePoint::Option, self.target_index)),
         };
         self.entries.push(point);
         Ok(())
@@ -112,7 +112,7 @@ impl MessageProbes<'_> {
             ("zmq_send", ProbePoint::BufferSend, ProbePoint::SendReturn),
             ("zmq_send_const", ProbePoint::BufferSend, ProbePoint::SendReturn),
         ] {
-            let function = self.found.entry_of(symbol)?;
+            let function = self.found.entry_offset_of(symbol)?;
             self.add_entry_and_return_probes(function, entered, returned);
         }
         Ok(())
@@ -142,7 +142,7 @@ pub(crate) fn poll_batches(
     target_index: u32,
     with_returns: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
-    let epolls = [probe_points.entry_of("epoll_wait")?, probe_points.entry_of("epoll_pwait")?];
+    let epolls = [probe_points.entry_offset_of("epoll_wait")?, probe_points.entry_offset_of("epoll_pwait")?];
     // A cookie tells the program which point it runs at, and for which target.
     let mut epoll_entered = Cookie::new(ProbePoint::Epoll, target_index);
     let mut returns = Points::new();
@@ -152,14 +152,15 @@ pub(crate) fn poll_batches(
         returns.extend(epolls.map(|entry| (entry, Cookie::new(ProbePoint::EpollReturn, target_index))));
     }
     let mut entries = epolls.map(|entry| (entry, epoll_entered)).to_vec();
-    entries.push((probe_points.entry_of("poll")?, Cookie::new(ProbePoint::Poll, target_index)));
+    entries.push((probe_points.entry_offset_of("poll")?, Cookie::new(ProbePoint::Poll, target_index)));
     Ok(non_empty([Batch::at_returns(POLL_RETURNED, returns), Batch::at_entries(POLL_ENTERED, entries)]))
 }
 
 /// Probe points in libc at the returns of the calls that accept connections.
 fn accept_batches(probe_points: &ProbePoints, target_index: u32) -> Result<Vec<Batch>, ProbePointsError> {
     let cookie = Cookie::new(ProbePoint::AcceptReturn, target_index);
-    let returns = [probe_points.entry_of("accept")?, probe_points.entry_of("accept4")?].map(|entry| (entry, cookie));
+    let returns = [probe_points.entry_offset_of("accept")?, probe_points.entry_offset_of("accept4")?]
+        .map(|entry| (entry, cookie));
     Ok(vec![Batch::at_returns(ACCEPT_RETURNED, returns.to_vec())])
 }
 
@@ -170,9 +171,10 @@ fn tls_write_points(probe_points: &ProbePoints, target_index: u32) -> Result<Poi
     if let Some(inner) = probe_points.tls_write {
         return Ok(vec![(inner, tls_write_ex)]);
     }
-    let mut writes = vec![(probe_points.entry_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target_index))];
+    let mut writes =
+        vec![(probe_points.entry_offset_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target_index))];
     // Only OpenSSL 1.1.1 and later have it.
-    if let Ok(entry) = probe_points.entry_of("SSL_write_ex") {
+    if let Ok(entry) = probe_points.entry_offset_of("SSL_write_ex") {
         writes.push((entry, tls_write_ex));
     }
     Ok(writes)
@@ -181,7 +183,7 @@ fn tls_write_points(probe_points: &ProbePoints, target_index: u32) -> Result<Poi
 /// Probe points in OpenSSL. Return probes are attached first, because the return of a write whose entry was not observed is ignored.
 fn tls_batches(probe_points: &ProbePoints, target_index: u32) -> Result<Vec<Batch>, ProbePointsError> {
     let writes = tls_write_points(probe_points, target_index)?;
-    let mut entries = vec![(probe_points.entry_of("SSL_free")?, Cookie::new(ProbePoint::TlsFree, target_index))];
+    let mut entries = vec![(probe_points.entry_offset_of("SSL_free")?, Cookie::new(ProbePoint::TlsFree, target_index))];
     entries.extend(&writes);
     Ok(non_empty([Batch::at_returns(TLS_RETURNED, writes), Batch::at_entries(TLS_ENTERED, entries)]))
 }

@@ -85,7 +85,7 @@ pub(crate) struct ProbePoints {
 
 impl ProbePoints {
     /// Offset to probe for the entry or the return of `symbol`. An error if the library does not have it.
-    pub(crate) fn entry_of(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
+    pub(crate) fn entry_offset_of(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
         let index = FUNCTIONS.iter().position(|name| *name == symbol);
         let entry = index.and_then(|index| self.functions[index]);
         entry.ok_or(ProbePointsError::Missing { symbol })
@@ -122,7 +122,7 @@ impl ProbePoints {
                 continue;
             }
             *function = Some(segment.file_offset_of(find::find_entry_point(segment.code, address)));
-            probe_points.find_inside_function(name, address, &segment);
+            probe_points.find_points_inside_function(name, address, &segment);
             match name {
                 "SSL_write" => tls_write = Some(address),
                 "SSL_write_ex" => tls_write_ex = Some(address),
@@ -130,13 +130,13 @@ impl ProbePoints {
             }
         }
         if let (Some(write), Some(write_ex)) = (tls_write, tls_write_ex) {
-            probe_points.tls_write = find_common_tls_write(&image, write, write_ex);
+            probe_points.tls_write = find_common_tls_write_offset(&image, write, write_ex);
         }
         Ok(probe_points)
     }
 
     /// Finds the probe points inside the function of libzmq at `address`, which is in `segment`. Other functions have none.
-    fn find_inside_function(&mut self, function: &str, address: u64, segment: &CodeSegment<'_>) {
+    fn find_points_inside_function(&mut self, function: &str, address: u64, segment: &CodeSegment<'_>) {
         let code = segment.code;
         match function {
             "zmq_msg_recv" => {
@@ -157,9 +157,9 @@ impl ProbePoints {
 }
 
 /// File offset of the entry of the function that both writes of OpenSSL call, which are at these addresses. `None` if there is none.
-fn find_common_tls_write(image: &Image<'_>, write: u64, write_ex: u64) -> Option<u64> {
-    let segment = find_code_segment(image, write_ex)?;
-    let inner = find::find_inner_tls_write(segment.code, write, write_ex)?;
+fn find_common_tls_write_offset(image: &Image<'_>, write_address: u64, write_ex_address: u64) -> Option<u64> {
+    let segment = find_code_segment(image, write_ex_address)?;
+    let inner = find::find_inner_tls_write(segment.code, write_address, write_ex_address)?;
     Some(segment.file_offset_of(find::find_entry_point(segment.code, inner)))
 }
 

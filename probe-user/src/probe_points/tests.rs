@@ -186,8 +186,8 @@ fn the_c_library_of_this_process_is_found() {
     let libraries = crate::library::open_libc(std::process::id()).unwrap();
     let mut cache = ProbePointCache::default();
     let probe_points = cache.find_in_library(Sought::Functions, &libraries[0].file).unwrap();
-    assert!(probe_points.entry_of("poll").is_ok() && probe_points.entry_of("epoll_wait").is_ok());
-    assert!(probe_points.entry_of("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
+    assert!(probe_points.entry_offset_of("poll").is_ok() && probe_points.entry_offset_of("epoll_wait").is_ok());
+    assert!(probe_points.entry_offset_of("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
     assert!(std::sync::Arc::ptr_eq(
         &probe_points,
         &cache.find_in_library(Sought::Functions, &libraries[0].file).unwrap()
@@ -241,7 +241,7 @@ fn symbols_with_endless_names_are_refused_or_take_a_moment() {
         ProbePoints::find_in_image(Sought::Functions, &endless_names(1_300_000, 1 << 20)).unwrap_err().to_string();
     assert_eq!(error, "cannot analyse its code: more than 131072 exported symbols, the limit");
     let accepted = ProbePoints::find_in_image(Sought::Functions, &endless_names(131_000, 8 << 20)).unwrap();
-    assert!(accepted.entry_of("zmq_msg_send").is_err());
+    assert!(accepted.entry_offset_of("zmq_msg_send").is_err());
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 

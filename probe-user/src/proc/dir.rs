@@ -27,7 +27,7 @@ const USUAL_LINK_BYTES: usize = 128;
 
 /// Lists at most `limit` pids.
 pub(crate) fn list_pids(limit: usize) -> Result<Listing<u32>, ReadError> {
-    list_numbers(open_dir(CWD, "/proc")?, limit)
+    list_numeric_names(open_dir(CWD, "/proc")?, limit)
 }
 
 /// Files that every user may read are read here, all others through the opener, if there is one.
@@ -113,7 +113,7 @@ impl ProcDir {
     }
 
     /// Path that a link leads to, in the process's own root. If there is an opener process, that one reads it.
-    pub(crate) fn link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
+    pub(crate) fn read_process_link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
         match self.ask_opener(ProcessRequest::Link(link)) {
             Some(opened) => Ok(PathBuf::from(OsString::from_vec(opened?.content))),
             None => self.read_link(link.name()),
@@ -126,7 +126,7 @@ impl ProcDir {
     }
 
     /// Inode of the process's network namespace.
-    pub(crate) fn network_namespace(&self) -> Result<u64, ReadError> {
+    pub(crate) fn network_namespace_inode(&self) -> Result<u64, ReadError> {
         match self.ask_opener(ProcessRequest::NetworkNamespace) {
             Some(opened) => Ok(opened?.number()),
             None => inode_in_brackets(self.read_link("ns/net")?.as_os_str().as_bytes()).ok_or(ReadError::Gone),
@@ -140,12 +140,12 @@ impl ProcDir {
 
     /// Ids of its threads, at most `limit`.
     pub(crate) fn list_threads(&self, limit: usize) -> Result<Listing<u32>, ReadError> {
-        list_numbers(open_dir(&self.dir, "task")?, limit)
+        list_numeric_names(open_dir(&self.dir, "task")?, limit)
     }
 
     /// Reads a file about a thread. If there is an opener process, that one reads it. Without the right to trace the thread, the file shows
     /// nothing.
-    pub(crate) fn thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
+    pub(crate) fn read_thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
         match self.ask_opener(ProcessRequest::ThreadFile { tid, file }) {
             Some(opened) => Ok(opened?.content),
             None => self.read(&format!("task/{tid}/{}", file.name()), MAX_THREAD_FILE_BYTES),
@@ -158,7 +158,7 @@ impl ProcDir {
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             return listing_of_reply(&opened?);
         }
-        let fds = list_numbers(open_dir(&self.dir, "fd")?, limit)?;
+        let fds = list_numeric_names(open_dir(&self.dir, "fd")?, limit)?;
         let found = fds.items.into_iter().filter_map(|fd| {
             // A descriptor that was closed since the listing is skipped.
             let target = self.read_link(&format!("fd/{fd}")).ok()?;
@@ -347,7 +347,7 @@ fn listing_of_reply(reply: &OpenerReply) -> Result<Listing<OpenDescriptor>, Read
 }
 
 /// Lists the numeric names in a directory, at most `limit`.
-fn list_numbers(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
+fn list_numeric_names(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
     let mut items = Vec::new();
     for entry in Dir::new(dir)? {
         let entry = entry?;
@@ -375,8 +375,8 @@ mod tests {
     #[test]
     fn reads_the_current_process() {
         let me = ProcDir::open(std::process::id()).unwrap();
-        assert_eq!(me.link(ProcessLink::Program).unwrap(), std::env::current_exe().unwrap());
-        assert!(me.network_namespace().unwrap() > 0);
+        assert_eq!(me.read_process_link(ProcessLink::Program).unwrap(), std::env::current_exe().unwrap());
+        assert!(me.network_namespace_inode().unwrap() > 0);
         assert_eq!(me.read("cmdline", 1), Err(ReadError::TooLong(1)));
         assert_eq!(me.read("no-such-file", 1), Err(ReadError::Gone));
     }
