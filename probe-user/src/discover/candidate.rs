@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use adapter::discover::{
-    EngineKind, Flags, Launcher, Program, PythonVersion, Rank, Role, RoleSource, RoleWithSource, Setting, program,
+    EngineKind, Flags, Launcher, Program, PythonVersion, Rank, Role, RoleSource, RoleWithSource, Setting,
+    python_program,
 };
 
 use foreign::kernel;
@@ -240,7 +241,7 @@ impl Candidate {
             files,
             version: self.python.as_ref().map(|python| python.value),
             argv0: argv.first().map(String::as_str),
-            script: match program(argv) {
+            script: match python_program(argv) {
                 Some(Program::Script(script)) => Some(script),
                 _ => None,
             },
@@ -324,7 +325,7 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
 
 /// The process's own name, and the Python script or module that it executes, for example `python -m vllm`.
 fn interpreter_and_program(argv: &[String], stat: &ProcessStat) -> String {
-    match program(argv) {
+    match python_program(argv) {
         Some(Program::Script(path)) => {
             let file_name = path.rsplit('/').next().unwrap_or(path);
             format!("{} {file_name}", stat.comm)

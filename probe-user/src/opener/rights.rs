@@ -1,7 +1,7 @@
 //! Rights of the user of another process.
 
 use foreign::ReadError;
-use foreign::kernel::{only_id, status_field};
+use foreign::kernel::{id_if_all_kinds_equal, status_field};
 use rustix::io::Errno;
 use rustix::process::{Gid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
@@ -22,8 +22,8 @@ pub(super) struct ProcessAccount {
 /// User and groups of the process with this `status`. Refuses a process that has the rights of several users, because any process may
 /// execute a program with the rights of root.
 pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> {
-    let user = only_id(status, "Uid:").ok_or(ReadError::Denied)?;
-    let group = only_id(status, "Gid:").ok_or(ReadError::Denied)?;
+    let user = id_if_all_kinds_equal(status, "Uid:").ok_or(ReadError::Denied)?;
+    let group = id_if_all_kinds_equal(status, "Gid:").ok_or(ReadError::Denied)?;
     let group_words = status_field(status, "Groups:").ok_or(ReadError::Denied)?.split_ascii_whitespace();
     let groups: Result<Vec<u32>, _> = group_words.map(str::parse).collect();
     Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
