@@ -5,7 +5,7 @@ pub fn connected_groups(node_count: usize, edges: impl IntoIterator<Item = (usiz
     let mut leaders = leaders_of_connected_nodes(node_count, edges);
     // A group stands at the index of its leader.
     let mut groups: Vec<Vec<usize>> = vec![Vec::new(); node_count];
-    for node in 0..count {
+    for node in 0..node_count {
         let leader = find_leader(&mut leaders, node);
         groups[leader].push(node);
     }
@@ -17,7 +17,7 @@ pub fn connected_groups(node_count: usize, edges: impl IntoIterator<Item = (usiz
 /// to itself.
 fn leaders_of_connected_nodes(node_count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<usize> {
     // At first each node is a group of its own.
-    let mut leaders: Vec<usize> = (0..count).collect();
+    let mut leaders: Vec<usize> = (0..node_count).collect();
     for (node, other) in edges {
         let leader = find_leader(&mut leaders, node);
         let other_leader = find_leader(&mut leaders, other);
