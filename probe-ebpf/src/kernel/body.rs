@@ -5,7 +5,7 @@ use aya_ebpf::helpers::bpf_probe_read_user;
 use aya_log_ebpf::{debug, warn};
 use probe_ebpf::{Loss, Payload, message};
 
-use crate::maps::lost;
+use crate::maps::count_loss;
 
 /// Location and size of a message's bytes.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Body {
     pub(crate) fn of_message<C: EbpfContext>(ctx: &C, place: u64) -> Option<Self> {
         // SAFETY: a read of the target's memory; a fault is an error value.
         let Ok(raw) = (unsafe { bpf_probe_read_user(place as *const [u8; message::SIZE]) }) else {
-            lost(Loss::HeaderFault);
+            count_loss(Loss::HeaderFault);
             warn!(ctx, "zmq_msg_t at {:x} is not readable", place);
             return None;
         };
@@ -50,14 +50,14 @@ impl Body {
             Payload::Content { content } => {
                 // SAFETY: as above. content_t begins with the data pointer and the size.
                 let Ok([data, size]) = (unsafe { bpf_probe_read_user(content as *const [u64; 2]) }) else {
-                    lost(Loss::HeaderFault);
+                    count_loss(Loss::HeaderFault);
                     warn!(ctx, "content_t at {:x} is not readable", content);
                     return None;
                 };
                 (data, size)
             }
             Payload::Unknown => {
-                lost(Loss::UnknownMessage);
+                count_loss(Loss::UnknownMessage);
                 debug!(ctx, "zmq_msg_t of unknown type {}", message::kind(&raw));
                 return None;
             }

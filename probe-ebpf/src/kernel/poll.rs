@@ -19,20 +19,20 @@ use crate::stack::refuse_private_stack;
 /// `epoll_wait`.
 #[fentry(function = "do_epoll_wait")]
 pub(crate) fn kernel_epoll(ctx: FEntryContext) -> i32 {
-    let _ = kernel_poll(ctx.arg(3), 1);
+    let _ = count_kernel_poll(ctx.arg(3), 1);
     0
 }
 
 /// `int do_sys_poll(struct pollfd *fds, unsigned int count, struct timespec64 *timeout)`, behind `poll` and `ppoll`.
 #[fentry(function = "do_sys_poll")]
 pub(crate) fn kernel_poll_entered(ctx: FEntryContext) -> i32 {
-    let _ = kernel_poll(ctx.arg(2), 0);
+    let _ = count_kernel_poll(ctx.arg(2), 0);
     0
 }
 
 /// Counts a poll with this timeout, which is a kernel address: 0 to wait without limit.
 #[inline(always)]
-fn kernel_poll(timeout: u64, epolls: u64) -> Option<()> {
+fn count_kernel_poll(timeout: u64, epolls: u64) -> Option<()> {
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;

@@ -8,7 +8,7 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use probe_ebpf::class::CLASSES;
 use probe_ebpf::{Header, Loss};
 
-use crate::maps::{RECORDS, WAKE_BYTES, lost};
+use crate::maps::{RECORDS, WAKE_BYTES, count_loss};
 
 #[repr(C)]
 struct Slot<const N: usize> {
@@ -20,30 +20,30 @@ struct Slot<const N: usize> {
 ///
 /// Everything here is inlined: the symbol of a separate function would contain a hash of the build folder.
 #[inline(always)]
-pub(crate) fn send(header: &mut Header, from: u64, readable: u64) {
+pub(crate) fn send_with_payload(header: &mut Header, from: u64, readable: u64) {
     match header.captured as usize {
-        0 => put::<0>(header, from, readable),
-        n if n <= CLASSES[0] => put::<{ CLASSES[0] }>(header, from, readable),
-        n if n <= CLASSES[1] => put::<{ CLASSES[1] }>(header, from, readable),
-        n if n <= CLASSES[2] => put::<{ CLASSES[2] }>(header, from, readable),
-        n if n <= CLASSES[3] => put::<{ CLASSES[3] }>(header, from, readable),
-        n if n <= CLASSES[4] => put::<{ CLASSES[4] }>(header, from, readable),
-        n if n <= CLASSES[5] => put::<{ CLASSES[5] }>(header, from, readable),
-        n if n <= CLASSES[6] => put::<{ CLASSES[6] }>(header, from, readable),
-        _ => put::<{ CLASSES[7] }>(header, from, readable),
+        0 => put_record::<0>(header, from, readable),
+        n if n <= CLASSES[0] => put_record::<{ CLASSES[0] }>(header, from, readable),
+        n if n <= CLASSES[1] => put_record::<{ CLASSES[1] }>(header, from, readable),
+        n if n <= CLASSES[2] => put_record::<{ CLASSES[2] }>(header, from, readable),
+        n if n <= CLASSES[3] => put_record::<{ CLASSES[3] }>(header, from, readable),
+        n if n <= CLASSES[4] => put_record::<{ CLASSES[4] }>(header, from, readable),
+        n if n <= CLASSES[5] => put_record::<{ CLASSES[5] }>(header, from, readable),
+        n if n <= CLASSES[6] => put_record::<{ CLASSES[6] }>(header, from, readable),
+        _ => put_record::<{ CLASSES[7] }>(header, from, readable),
     }
 }
 
 /// Sends `header` without a payload.
 #[inline(always)]
 pub(crate) fn note(mut header: Header) {
-    put::<0>(&mut header, 0, 0);
+    put_record::<0>(&mut header, 0, 0);
 }
 
 #[inline(always)]
-fn put<const N: usize>(header: &mut Header, from: u64, readable: u64) {
+fn put_record<const N: usize>(header: &mut Header, from: u64, readable: u64) {
     let Some(mut slot) = RECORDS.reserve::<Slot<N>>(0) else {
-        return lost(Loss::RingFull);
+        return count_loss(Loss::RingFull);
     };
     let at = slot.as_mut_ptr();
     if N > 0 {
@@ -52,21 +52,21 @@ fn put<const N: usize>(header: &mut Header, from: u64, readable: u64) {
         let captured = unsafe { (&raw const header.captured).read_volatile() }.min(N as u32);
         // SAFETY: inside the reservation.
         let payload = unsafe { &raw mut (*at).payload }.cast();
-        if !copied::<N>(payload, captured, from, readable) {
+        if !has_copied_payload::<N>(payload, captured, from, readable) {
             header.captured = 0;
             header.fault = 1;
-            lost(Loss::PayloadFault);
+            count_loss(Loss::PayloadFault);
         }
     }
     // SAFETY: inside the reservation.
     unsafe { (&raw mut (*at).header).write(*header) };
-    slot.submit(wake_up(size_of::<Slot<N>>() as u64));
+    slot.submit(wakeup_flags(size_of::<Slot<N>>() as u64));
 }
 
 /// Copies `captured` of the `readable` bytes at `from` to `payload`, which holds `N` bytes. A truncated copy
 /// takes `captured / 2` bytes from the start and as many from the end.
 #[inline(always)]
-fn copied<const N: usize>(payload: *mut u8, captured: u32, from: u64, readable: u64) -> bool {
+fn has_copied_payload<const N: usize>(payload: *mut u8, captured: u32, from: u64, readable: u64) -> bool {
     if u64::from(captured) == readable {
         // SAFETY: writes at most N bytes into a buffer of N; a fault is a return value.
         return unsafe { bpf_probe_read_user(payload.cast(), captured, from as *const _) } == 0;
@@ -83,7 +83,7 @@ fn copied<const N: usize>(payload: *mut u8, captured: u32, from: u64, readable: 
 /// Flags that wake the reader only if this record crosses a multiple of [`WAKE_BYTES`]. Waking it for every record beyond the
 /// threshold would cost the target a wakeup per message while the reader is starved of CPU.
 #[inline(always)]
-fn wake_up(record: u64) -> u64 {
+fn wakeup_flags(record: u64) -> u64 {
     let step = u64::from(WAKE_BYTES.load());
     if step == 0 {
         return u64::from(BPF_RB_NO_WAKEUP);
