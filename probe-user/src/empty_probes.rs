@@ -145,10 +145,10 @@ fn file_offset_of_code(maps: &str, address: u64) -> Option<u64> {
     maps.lines().find_map(|line| file_offset_in_mapping(line, address))
 }
 
-/// Offset in the mapped file of the code at `address`. `line` is one of `/proc/self/maps`, such as `7f12-7f34 r-xp 00002000 ..`. `None` if
-/// it describes another mapping.
-fn file_offset_in_mapping(line: &str, address: u64) -> Option<u64> {
-    let mut fields = line.split_ascii_whitespace();
+/// Offset in the mapped file of the code at `address`. `maps_line` is one of `/proc/self/maps`, such as `7f12-7f34 r-xp 00002000 ..`.
+/// `None` if it describes another mapping.
+fn file_offset_in_mapping(maps_line: &str, address: u64) -> Option<u64> {
+    let mut fields = maps_line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = u64::from_str_radix(end, 16).ok()?;

@@ -13,7 +13,7 @@ use trace::engine::Version;
 use crate::discover::LibZmq;
 use crate::discover::libzmq;
 use crate::helper;
-use crate::probe_points::{MAX_CACHED, ProbePointCache, Sought, read_library};
+use crate::probe_points::{MAX_CACHED, ProbePointCache, Sought, read_library_file};
 use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};
 use crate::programs::{MessagePoints, PointSet};
@@ -38,7 +38,7 @@ pub(crate) struct Library {
 /// Opens the files with libzmq that the process has mapped.
 pub(crate) fn open_libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let MappedFiles { process, files } = MappedFiles::read(pid)?;
-    let libzmq_files = libzmq::mapped_libzmq(&files);
+    let libzmq_files = libzmq::mapped_libzmq_files(&files);
     let mut libraries = open_libraries(&process, &libzmq_files)?;
     // pyzmq sends and receives message structs only. Other users may pass plain buffers (`zmq_send`), which need further probes.
     for (library, file) in libraries.iter_mut().zip(libzmq_files) {
@@ -188,7 +188,7 @@ impl LibraryReader {
 /// Reads a library's file, and has the helper analyse it, if there is one.
 fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), String> {
     // The content is dropped: reading it brings the file into the page cache.
-    read_library(&library.file).map_err(|error| error.to_string())?;
+    read_library_file(&library.file).map_err(|error| error.to_string())?;
     if let Some(helper) = helper::connected_helper() {
         helper.analyse_library(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
     }
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_library_of_the_wheel_is_chosen_over_the_module_that_calls_it() {
         let files = maps::parse_mapped_files(WHEEL.as_bytes());
-        let found = libzmq::mapped_libzmq(&files);
+        let found = libzmq::mapped_libzmq_files(&files);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].name(), b"libzmq-2f02442c.so.5.2.5");
         assert!(is_used_by_pyzmq_only(found[0], &files));
@@ -255,7 +255,7 @@ mod tests {
     fn a_module_with_libzmq_linked_in_is_chosen() {
         let module = WHEEL.lines().nth(2).expect("the module's line");
         let files = maps::parse_mapped_files(module.as_bytes());
-        assert_eq!(libzmq::mapped_libzmq(&files)[0].name(), b"_zmq.abi3.so");
+        assert_eq!(libzmq::mapped_libzmq_files(&files)[0].name(), b"_zmq.abi3.so");
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Peers {
     /// Queries the network namespace of process `pid`. Needs `CAP_SYS_ADMIN` if it differs from the current one.
     pub fn in_namespace_of(pid: u32) -> Result<Self, DiagError> {
         let process = ProcDir::open(pid).map_err(DiagError::Enter)?;
-        Ok(Self { diag_socket: DiagSocket::open_for(&process)? })
+        Ok(Self { diag_socket: DiagSocket::open_for_namespace_of(&process)? })
     }
 
     /// Connections to the listener that was bound to `listener_path`, even if its file has been moved.

@@ -88,12 +88,12 @@ impl Queues {
 
     /// Reads the number of queued bytes at `socket`. `None` if it is closed. The first call for a socket searches for it, which takes
     /// longer for TCP. The result of that search is remembered, and so is an error.
-    pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
+    pub fn read_queue_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
         // The namespace and the addresses by which the kernel is asked about this socket.
         let query = self.known_or_found_query(socket)?;
         // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };
-        match self.send_query(query, socket.inode) {
+        match self.ask_queue_depth(query, socket.inode) {
             Ok(Some(depth)) => Ok(Some(depth)),
             // Remembered, so that a closed socket is not searched for again.
             Ok(None) => {
@@ -121,7 +121,7 @@ impl Queues {
     }
 
     /// Asks the kernel for the queues of a socket. `None` if it is closed. Only a query for a TCP socket uses `tcp_inode`, its inode.
-    fn send_query(&self, query: SocketQuery, tcp_inode: u64) -> Result<Option<QueueDepth>, DiagError> {
+    fn ask_queue_depth(&self, query: SocketQuery, tcp_inode: u64) -> Result<Option<QueueDepth>, DiagError> {
         match query {
             SocketQuery::Unix { namespace, inode } => self.diag_socket(namespace)?.query_unix_depth(inode),
             SocketQuery::Tcp { namespace, ends } => self.diag_socket(namespace)?.query_tcp_depth(tcp_inode, ends),
@@ -165,7 +165,9 @@ impl Queues {
     /// another try.
     fn open_diag_socket_once(&mut self, process: &ProcDir, namespace: u64) {
         if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
-            new.insert(DiagSocket::open_for(process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
+            new.insert(
+                DiagSocket::open_for_namespace_of(process).and_then(|diag| diag.check_unix_support().map(|()| diag)),
+            );
         }
     }
 
@@ -265,7 +267,7 @@ mod tests {
     }
 
     fn received(queues: &mut Queues, socket: impl AsFd) -> Option<u64> {
-        queues.read_depth(of(socket)).unwrap().unwrap().receive_bytes
+        queues.read_queue_depth(of(socket)).unwrap().unwrap().receive_bytes
     }
 
     #[test]
@@ -275,7 +277,7 @@ mod tests {
         assert_eq!(received(&mut queues, &to), Some(0));
         from.write_all(&[7; 6000]).unwrap();
         assert_eq!(received(&mut queues, &to), Some(6000));
-        assert!(queues.read_depth(of(&from)).unwrap().unwrap().send_bytes >= Some(6000));
+        assert!(queues.read_queue_depth(of(&from)).unwrap().unwrap().send_bytes >= Some(6000));
         to.read_exact(&mut [0; 1000]).unwrap();
         assert_eq!(received(&mut queues, &to), Some(5000));
     }
@@ -299,12 +301,12 @@ mod tests {
             from.write_all(&[7; 5000]).unwrap();
             // Loopback delivers the data and the acknowledgement within the call.
             assert_eq!(received(&mut queues, &to), Some(5000), "{bound}");
-            assert_eq!(queues.read_depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
+            assert_eq!(queues.read_queue_depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
             from.shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!(received(&mut queues, &to), Some(5000), "a FIN is not a byte");
             let closed = of(&to);
             drop((from, to));
-            assert_eq!(queues.read_depth(closed), Ok(None), "the listener is another socket");
+            assert_eq!(queues.read_queue_depth(closed), Ok(None), "the listener is another socket");
         }
     }
 
@@ -313,16 +315,16 @@ mod tests {
         let mut queues = Queues::default();
         let (from, _to) = UnixStream::pair().unwrap();
         let socket = of(&from);
-        assert!(queues.read_depth(socket).unwrap().is_some());
+        assert!(queues.read_queue_depth(socket).unwrap().is_some());
         drop(from);
         // A process that another test starts at this moment holds the socket until it executes its program.
         let deadline = Instant::now() + Duration::from_secs(5);
-        while queues.read_depth(socket) != Ok(None) {
+        while queues.read_queue_depth(socket) != Ok(None) {
             assert!(Instant::now() < deadline, "the socket is closed");
             std::thread::sleep(Duration::from_millis(1));
         }
         let ended = End { pid: u32::MAX, ..socket };
-        assert_eq!(queues.read_depth(ended), Ok(None));
+        assert_eq!(queues.read_queue_depth(ended), Ok(None));
     }
 
     #[test]
@@ -342,8 +344,8 @@ mod tests {
             let mut queues = Queues::default();
             from.write_all(&[7; 6000]).unwrap();
             let inside = End { pid: tid, ..of(&to) };
-            assert_eq!(queues.read_depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
-            let error = queues.read_depth(of(&to)).unwrap_err();
+            assert_eq!(queues.read_queue_depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
+            let error = queues.read_queue_depth(of(&to)).unwrap_err();
             assert!(matches!(error, QueueError::Elsewhere { .. }), "{error}");
         } else {
             eprintln!("SKIPPED: a network namespace needs root");

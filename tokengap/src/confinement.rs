@@ -364,7 +364,7 @@ pub(crate) fn probe_capabilities() -> Capabilities {
 
 /// Set of this capability alone.
 fn flag_of(capability: Capability) -> Capabilities {
-    Capabilities::from_bits_retain(1 << capability.bit())
+    Capabilities::from_bits_retain(1 << capability.bit_number())
 }
 
 /// Permits listening on a port, and keeps the capability that a privileged port needs.

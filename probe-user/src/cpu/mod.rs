@@ -156,29 +156,29 @@ impl SampledThread {
 }
 
 impl CpuSampler {
-    /// Creates a sampler of the threads at the positions in `range`. The threads are ordered: the main thread and libzmq's own threads come
-    /// first, then all others, both by id. The error says why the threads cannot be listed.
-    pub fn new(pid: u32, range: Range<usize>) -> Result<Self, String> {
+    /// Creates a sampler of the threads at the positions in `thread_positions`. The threads are ordered: the main thread and libzmq's own
+    /// threads come first, then all others, both by id. The error says why the threads cannot be listed.
+    pub fn new(pid: u32, thread_positions: Range<usize>) -> Result<Self, String> {
         let mut sampler = Self {
             pid,
-            range,
+            range: thread_positions,
             threads: BTreeMap::new(),
             cgroup: Cgroup::of_process(pid),
             cgroup_searched_at: MonoNs::now(),
             sampled_at: MonoNs::now(),
             samples_until_search: THREAD_SEARCH_INTERVAL,
         };
-        sampler.find_threads()?;
+        sampler.update_threads()?;
         Ok(sampler)
     }
 
     /// Times since the last sample, or since the start. Call this about every 100 ms. The error says why the threads cannot be listed.
     pub fn sample(&mut self) -> Result<ProcessSample, String> {
-        self.find_threads_if_due()?;
+        self.update_threads_if_due()?;
         let now = MonoNs::now();
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
-        let used = self.sample_threads(interval_ns);
+        let used = self.sample_threads_and_forget_exited(interval_ns);
         let is_at_rest = used.iter().all(ThreadUse::has_not_run);
         self.update_cgroup_if_due(now, is_at_rest);
         let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
@@ -186,11 +186,11 @@ impl CpuSampler {
     }
 
     /// Searches for new threads once in [`THREAD_SEARCH_INTERVAL`] samples.
-    fn find_threads_if_due(&mut self) -> Result<(), String> {
+    fn update_threads_if_due(&mut self) -> Result<(), String> {
         self.samples_until_search -= 1;
         if self.samples_until_search == 0 {
             self.samples_until_search = THREAD_SEARCH_INTERVAL;
-            self.find_threads()?;
+            self.update_threads()?;
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl CpuSampler {
     }
 
     /// Times of the threads in the interval of this length since the last sample. Forgets the threads that have exited.
-    fn sample_threads(&mut self, interval_ns: u64) -> Vec<ThreadUse> {
+    fn sample_threads_and_forget_exited(&mut self, interval_ns: u64) -> Vec<ThreadUse> {
         let pid = self.pid;
         let mut used = Vec::with_capacity(self.threads.len());
         let mut exited_tids = Vec::new();
@@ -241,7 +241,7 @@ impl CpuSampler {
 
     /// Lists the threads again. Opens the files of new ones in the sampled range, and updates the names of known ones. The range counts in
     /// the order that [`Self::new`] describes.
-    fn find_threads(&mut self) -> Result<(), String> {
+    fn update_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
         let mut found = list_threads(pid)?;
         // The main thread and libzmq's threads first: `false` sorts before `true`.

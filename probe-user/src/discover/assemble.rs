@@ -18,24 +18,25 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates, which are processes that may belong to one, and from their links. Adds to `blind_spots` what cannot
-/// be observed. Nodes and roles are parallel to the candidates, and groups consist of indexes of candidates.
+/// Assembles engines from candidates, which are processes that may belong to one, and from their links. Adds to `blind_spots_to_report`
+/// what cannot be observed. Nodes and roles are parallel to the candidates, and groups consist of indexes of candidates.
 pub(crate) fn assemble_engines(
     engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
     links: &[Link],
     pids_with_unread_sockets: &[u32],
-    blind_spots: &mut Vec<BlindSpot>,
+    blind_spots_to_report: &mut Vec<BlindSpot>,
 ) -> Assembly {
     let nodes = nodes_of_candidates(candidates);
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let engine_links = link_meaning::remove_client_links(links, &stated);
     let mut roles = infer_roles(engine_kinds, candidates, &nodes, &engine_links);
-    let links = interpret_and_separate_links(engine_kinds, candidates, &nodes, &roles, engine_links, blind_spots);
+    let links =
+        interpret_and_separate_links(engine_kinds, candidates, &nodes, &roles, engine_links, blind_spots_to_report);
 
     let mut engines: Vec<Engine> = Vec::new();
     for group in &group_processes_by_engine(&nodes, &roles, &links) {
-        let mut engine = assemble_engine(engine_kinds, group, candidates, &roles, &links, blind_spots);
+        let mut engine = assemble_engine(engine_kinds, group, candidates, &roles, &links, blind_spots_to_report);
         // Only processes with a role become part of the engine. No process of this group has one.
         if engine.processes.is_empty() {
             continue;
@@ -78,26 +79,26 @@ fn nodes_of_candidates(candidates: &[&Candidate]) -> Vec<Node> {
 }
 
 /// Interprets the links between processes: what each carries, and in which direction. Leaves out the links between two engines, unless they
-/// carry output. Adds the omitted links to `blind_spots`, and the processes that several engines share. `nodes` and `roles` are parallel to
-/// `candidates`.
+/// carry output. Adds the omitted links to `blind_spots_to_report`, and the processes that several engines share. `nodes` and `roles` are
+/// parallel to `candidates`.
 fn interpret_and_separate_links(
     engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
     nodes: &[Node],
     roles: &[Option<RoleWithSource>],
     links: Vec<Link>,
-    blind_spots: &mut Vec<BlindSpot>,
+    blind_spots_to_report: &mut Vec<BlindSpot>,
 ) -> InterpretedLinks {
     // The owner of a process is the main process that started it. Processes with different owners belong to different engines.
     let owners = Owners::find(nodes, roles);
     let mut interpreted = InterpretedLinks::interpret(engine_kinds, links, roles);
     let between_engines = owners.links_between_engines(&interpreted);
     if !between_engines.is_empty() {
-        blind_spots.extend(owners.blind_spots_of_foreign_connections(&between_engines, candidates));
+        blind_spots_to_report.extend(owners.blind_spots_of_foreign_connections(&between_engines, candidates));
         // Interpreted again, because the meaning of a link depends on the other links of its acceptor.
         interpreted = InterpretedLinks::interpret(engine_kinds, interpreted.links_without(&between_engines), roles);
     }
-    blind_spots.extend(owners.blind_spots_of_shared_processes(&interpreted, roles, candidates));
+    blind_spots_to_report.extend(owners.blind_spots_of_shared_processes(&interpreted, roles, candidates));
     interpreted
 }
 
@@ -189,14 +190,14 @@ fn end_of_socket(socket: OpenSocket, candidates: &[&Candidate], roles: &[Option<
 }
 
 /// Assembles the engine of a group of candidates that are connected or related. Candidates without a role are left out. Adds to
-/// `blind_spots` what cannot be observed.
+/// `blind_spots_to_report` what cannot be observed.
 fn assemble_engine(
     engine_kinds: &[EngineKind],
     group: &[usize],
     candidates: &[&Candidate],
     roles: &[Option<RoleWithSource>],
     links: &InterpretedLinks,
-    blind_spots: &mut Vec<BlindSpot>,
+    blind_spots_to_report: &mut Vec<BlindSpot>,
 ) -> Engine {
     let processes = group.iter().filter_map(|&index| {
         let (role, source) = roles[index]?;
@@ -208,7 +209,7 @@ fn assemble_engine(
     let hops = hops_of_group(group, candidates, roles, links);
     let kind = processes.iter().find_map(|process| engine_with_role(engine_kinds, process.role));
     let mut engine = Engine { processes, hops, kind, ..Engine::default() };
-    blind_spots.extend(set_launcher_releases_and_settings(&mut engine, group, candidates));
+    blind_spots_to_report.extend(set_launcher_releases_and_settings(&mut engine, group, candidates));
     engine
 }
 

@@ -115,7 +115,7 @@ pub(crate) fn examine_process(
         }
         Err(error) => return Err(error),
     };
-    let libzmq_file = libzmq::mapped_libzmq(&files).into_iter().next();
+    let libzmq_file = libzmq::mapped_libzmq_files(&files).into_iter().next();
     // Nearly all processes of a machine end here.
     if libzmq_file.is_none() && !is_named && refused.is_empty() {
         return Ok(if is_frontend { Examination::Frontend } else { Examination::Other });

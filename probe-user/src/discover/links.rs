@@ -50,8 +50,8 @@ pub(crate) struct FoundLinks {
 
 impl FoundLinks {
     /// Records that a limit was reached. It is recorded once, however often it is reached.
-    fn record_limit(&mut self, what: &'static str, limit: usize) {
-        let reached = BlindSpot::Limit { what, limit };
+    fn record_limit_once(&mut self, limited_items: &'static str, limit: usize) {
+        let reached = BlindSpot::Limit { what: limited_items, limit };
         if !self.blind_spots.contains(&reached) {
             self.blind_spots.push(reached);
         }
@@ -130,15 +130,15 @@ impl HeldSockets {
 /// Collects the sockets of the candidates. Records in `found` the processes whose sockets could not be read.
 fn collect_held_sockets(
     candidates: &[&Candidate],
-    all_sockets: &[ProcessSockets],
+    sockets_by_candidate: &[ProcessSockets],
     found: &mut FoundLinks,
 ) -> HeldSockets {
     let mut held = HeldSockets::default();
-    for (index, (candidate, sockets)) in candidates.iter().zip(all_sockets).enumerate() {
+    for (index, (candidate, sockets)) in candidates.iter().zip(sockets_by_candidate).enumerate() {
         match sockets {
             Ok(sockets) => {
                 if sockets.is_truncated {
-                    found.record_limit("descriptors in one process", MAX_DESCRIPTORS);
+                    found.record_limit_once("descriptors in one process", MAX_DESCRIPTORS);
                 }
                 for &SocketDescriptor { fd, inode } in &sockets.items {
                     held.keep_socket_of_older_holder(OpenSocket { candidate: index, fd, inode }, candidates);
@@ -196,7 +196,7 @@ fn find_unix_connections(
 ) -> Result<Vec<SocketConnection>, DiagError> {
     let diag_socket = match diag_sockets.entry(namespace) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(new) => new.insert(DiagSocket::open_for(process)?),
+        Entry::Vacant(new) => new.insert(DiagSocket::open_for_namespace_of(process)?),
     };
     let sockets = match diag_socket.list_unix_sockets(MAX_SOCKETS) {
         Ok(sockets) => sockets,
@@ -207,7 +207,7 @@ fn find_unix_connections(
         }
     };
     if sockets.is_truncated {
-        found.record_limit("Unix sockets in one network namespace", MAX_SOCKETS);
+        found.record_limit_once("Unix sockets in one network namespace", MAX_SOCKETS);
     }
     Ok(connection::pair_unix_sockets(&sockets.items))
 }
@@ -233,7 +233,7 @@ fn find_tcp_connections(process: &ProcDir, found: &mut FoundLinks) -> Vec<Socket
             Err(_) => false,
         };
         if is_truncated {
-            found.record_limit("TCP sockets in one network namespace", MAX_SOCKETS);
+            found.record_limit_once("TCP sockets in one network namespace", MAX_SOCKETS);
         }
     }
     connection::pair_tcp_sockets(&sockets)

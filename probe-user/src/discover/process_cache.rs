@@ -47,7 +47,7 @@ struct CandidateCounts {
 
 impl CandidateCounts {
     /// The count of candidates with a stated role, or of those without, whichever this one is. `None` for a process that is no candidate.
-    fn count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
+    fn matching_count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
         match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
             Examination::Candidate(..) => Some(&mut self.unnamed),
@@ -57,14 +57,14 @@ impl CandidateCounts {
 
     /// Counts a process by the result of its examination.
     fn count_process(&mut self, examination: &Examination) {
-        if let Some(count) = self.count_mut(examination) {
+        if let Some(count) = self.matching_count_mut(examination) {
             *count += 1;
         }
     }
 
     /// No longer counts a process with this result.
     fn uncount_process(&mut self, examination: &Examination) {
-        if let Some(count) = self.count_mut(examination) {
+        if let Some(count) = self.matching_count_mut(examination) {
             *count -= 1;
         }
     }
@@ -116,7 +116,7 @@ impl ProcessCache {
 
     /// Updates the cache for the listed pids, with the roles that the user gave in `user_specs`. Returns whether the candidates, which are
     /// the processes that may belong to an engine, or the information about one of them have changed.
-    pub(crate) fn update_for_pids(&mut self, pids: &[u32], user_specs: &[RoleSpec]) -> bool {
+    pub(crate) fn update_for_pids_and_report_change(&mut self, pids: &[u32], user_specs: &[RoleSpec]) -> bool {
         let previous_state = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.forget_unlisted_and_recount(&listed);
@@ -164,7 +164,7 @@ impl ProcessCache {
         }
     }
 
-    /// Everything of which [`Self::update_for_pids`] reports a change.
+    /// Everything of which [`Self::update_for_pids_and_report_change`] reports a change.
     fn reported_state(&self) -> impl PartialEq + use<> {
         (self.reported_candidate_properties(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
@@ -439,13 +439,13 @@ mod tests {
         let pid = child.id();
         let by_hand = [RoleSpec { pid, role: Some(SOURCE) }];
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update_for_pids(&[pid], &by_hand));
-        assert!(!cache.update_for_pids(&[pid], &by_hand));
+        assert!(cache.update_for_pids_and_report_change(&[pid], &by_hand));
+        assert!(!cache.update_for_pids_and_report_change(&[pid], &by_hand));
         assert_eq!(cache.candidates().len(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
         // The pid is still listed, like that of a zombie or a reused pid.
-        assert!(cache.update_for_pids(&[pid], &by_hand));
+        assert!(cache.update_for_pids_and_report_change(&[pid], &by_hand));
         assert!(cache.candidates().is_empty());
     }
 
@@ -463,13 +463,13 @@ mod tests {
         let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
         let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update_for_pids(&pids, &[]));
+        assert!(cache.update_for_pids_and_report_change(&pids, &[]));
         assert_eq!(cache.frontends().iter().map(|id| id.pid).collect::<Vec<_>>(), [pid]);
         for child in [&mut frontend, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(cache.update_for_pids(&[], &[]));
+        assert!(cache.update_for_pids_and_report_change(&[], &[]));
         assert!(cache.frontends().is_empty());
     }
 
@@ -500,7 +500,7 @@ mod tests {
         let mut cache = ProcessCache::new(&[TOY]);
         cache.limits = CandidateCounts { unnamed: 2, stated: 2 };
         let named = [RoleSpec { pid: pids[3], role: Some(SOURCE) }];
-        cache.update_for_pids(&pids, &named);
+        cache.update_for_pids_and_report_change(&pids, &named);
         let kept: Vec<u32> = cache.candidates().iter().map(|(candidate, _)| candidate.id.pid).collect();
         let limits = cache.reached_limit_reports(false);
         for child in std::iter::once(&mut first).chain(&mut others) {

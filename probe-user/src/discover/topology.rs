@@ -185,7 +185,7 @@ impl Topology {
         let choice =
             if named.is_empty() { self.most_certain_engines() } else { self.engines_with_named_process(named) };
         if choice.is_empty() {
-            return Err(self.why_no_choice(named));
+            return Err(self.error_without_choice(named));
         }
         // The only one is chosen even if it is not confirmed.
         if choice.len() == 1 {
@@ -208,7 +208,7 @@ impl Topology {
     }
 
     /// Error that says why no engine can be chosen: the user named a process of another program, or there is no engine.
-    fn why_no_choice(&self, named: &[RoleSpec]) -> PickError {
+    fn error_without_choice(&self, named: &[RoleSpec]) -> PickError {
         if let Some(named) = named.first()
             && let Some(main) = self.engines.first().and_then(Engine::main_process)
         {

@@ -96,7 +96,8 @@ impl Watcher {
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
-        let processes_changed = self.cache.update_for_pids(&pids.items, &self.options.named) || has_just_ended;
+        let processes_changed =
+            self.cache.update_for_pids_and_report_change(&pids.items, &self.options.named) || has_just_ended;
         // Listing descriptors costs a system call for each of them.
         if !processes_changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
             return Ok(false);
@@ -174,7 +175,7 @@ impl Watcher {
             found.blind_spots.extend(self.blind_spot_of_candidate(candidate, role.is_some(), &role_names));
         }
         let has_engine = !engines.is_empty();
-        let blind_spots = self.complete_blind_spots(found, has_engine);
+        let blind_spots = self.all_blind_spots(found, has_engine);
         // For the next scan, in which the peers may be gone that show these roles.
         let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
         self.cache.keep_roles(&roles);
@@ -183,10 +184,10 @@ impl Watcher {
 
     /// All blind spots of this scan: those found on the way, refused files, reached limits, and the limits of this process itself.
     /// `has_engine`: the scan has found an engine.
-    fn complete_blind_spots(&self, found: FoundLinks, has_engine: bool) -> Vec<BlindSpot> {
+    fn all_blind_spots(&self, found: FoundLinks, has_engine: bool) -> Vec<BlindSpot> {
         let mut blind_spots = found.blind_spots;
         blind_spots.extend(self.blind_spots_of_refused_parts(found.refused));
-        blind_spots.extend(self.reached_limits());
+        blind_spots.extend(self.blind_spots_of_reached_limits());
         if self.has_opener_ended {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
@@ -195,7 +196,7 @@ impl Watcher {
     }
 
     /// Limits of this search that were reached, as blind spots.
-    fn reached_limits(&self) -> Vec<BlindSpot> {
+    fn blind_spots_of_reached_limits(&self) -> Vec<BlindSpot> {
         let lacks_descriptors =
             self.sockets.iter().any(|sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error)));
         let mut reached = self.cache.reached_limit_reports(lacks_descriptors);

@@ -62,7 +62,7 @@ impl ListeningSockets {
 
 /// The listening sockets in the process's network namespace.
 fn list_listening_sockets(process: &ProcDir) -> Vec<TcpListenerSocket> {
-    let listed = DiagSocket::open_for(process).and_then(|diag| diag.list_tcp_listeners(MAX_SOCKETS));
+    let listed = DiagSocket::open_for_namespace_of(process).and_then(|diag| diag.list_tcp_listeners(MAX_SOCKETS));
     // Without `tcp_diag`, the tables in `/proc` are read. They list all connections, which takes a millisecond on a machine with much
     // memory.
     listed.unwrap_or_else(|_| {

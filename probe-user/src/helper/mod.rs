@@ -116,12 +116,13 @@ impl Helper {
 
     /// Opens a netlink socket in the network namespace of process `pid`.
     pub(crate) fn open_diag_socket(&self, pid: u32) -> Result<OwnedFd, Refusal> {
-        let mut answer = exchange_messages(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?;
+        let mut answer =
+            send_request_and_receive_answer(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?;
         answer.descriptors.pop().ok_or_else(helper_exited)
     }
 
     fn send_request(&self, request: &HelperRequest, file: Option<BorrowedFd<'_>>) -> Result<HelperAnswer, Refusal> {
-        exchange_messages(&self.requests, request, file)
+        send_request_and_receive_answer(&self.requests, request, file)
     }
 
     /// Sends a request whose answer comes in pieces, and joins the pieces.
@@ -146,7 +147,7 @@ impl Helper {
 
 /// Sends the first request, with the helper's end of the second connection, and opens the ring of the answer.
 fn start_service_and_open_ring(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd<'_>) -> Result<LoadedRing, Refusal> {
-    let mut answer = exchange_messages(requests, &HelperRequest::Start, Some(helper_end))?;
+    let mut answer = send_request_and_receive_answer(requests, &HelperRequest::Start, Some(helper_end))?;
     // The answer brings one descriptor, that of the ring. `facts` are properties of the loaded programs.
     let ring = answer.descriptors.pop().ok_or_else(helper_exited)?;
     Ok(LoadedRing { records: open_ring(ring)?, facts: answer.facts })
@@ -161,7 +162,7 @@ fn request_about_library(
     // The helper must be able to end although the library's file system does not answer. So it gets a descriptor that only locates the
     // file.
     let located = foreign::locate_only(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
-    exchange_messages(connection, request, Some(located.as_fd())).map(drop)
+    send_request_and_receive_answer(connection, request, Some(located.as_fd())).map(drop)
 }
 
 /// A part of the content that was requested.
@@ -182,7 +183,7 @@ fn receive_piece(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<ContentPie
 }
 
 /// Sends a request, with a file if it needs one, and waits for the reply.
-fn exchange_messages(
+fn send_request_and_receive_answer(
     connection: &Mutex<OwnedFd>,
     request: &HelperRequest,
     file: Option<BorrowedFd<'_>>,

@@ -24,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 use crate::channel::{self, ReceivedMessage};
 use crate::discarded_output::discarded_output;
 use crate::message::decode_message;
-use crate::probe_points::{MAX_CACHED, ProbePoints, read_library};
+use crate::probe_points::{MAX_CACHED, ProbePoints, read_library_file};
 use adapter::discover::InnerServer;
 use answer::{ANSWER_BYTES, LocatorAnswer, answer_to_bytes};
 
@@ -59,7 +59,7 @@ fn hard_limit(limit: u64) -> Rlimit {
 
 /// Analyses one library, and writes the answer.
 pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::Write) -> io::Result<()> {
-    let found = read_library(library).and_then(|image| ProbePoints::find_in_image(sought, &image));
+    let found = read_library_file(library).and_then(|image| ProbePoints::find_in_image(sought, &image));
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
@@ -106,7 +106,7 @@ impl AnalysisRequest {
 
 /// Waits until an analysis has ended. If that takes too long, or if `socket` is closed meanwhile, kills its process and returns it.
 fn kill_unless_ended_in_time(mut child: Child, socket: BorrowedFd<'_>) -> io::Result<Option<Child>> {
-    if ends_in_time(&child, socket)? {
+    if wait_for_end_in_time(&child, socket)? {
         child.wait()?;
         return Ok(None);
     }
@@ -116,11 +116,16 @@ fn kill_unless_ended_in_time(mut child: Child, socket: BorrowedFd<'_>) -> io::Re
 
 /// Starts the process that analyses a library. It gets the library, and the number of what it must find, through its standard input, and
 /// writes its answer to the pipe.
-fn start_analysis(mut command: Command, number: u32, library: &OwnedFd, answer_pipe: OwnedFd) -> io::Result<Child> {
+fn start_analysis(
+    mut command: Command,
+    sought_number: u32,
+    library: &OwnedFd,
+    answer_pipe: OwnedFd,
+) -> io::Result<Child> {
     // The library's descriptor only locates the file (`O_PATH`), so it is passed in a message. As standard input, a Rust program would take
     // it for closed, replace it by `/dev/null`, and exit where there is none.
     let (our_end, child_end) = channel::message_pair()?;
-    channel::send_message(our_end.as_fd(), &number.to_le_bytes(), &[library.as_fd()])?;
+    channel::send_message(our_end.as_fd(), &sought_number.to_le_bytes(), &[library.as_fd()])?;
     command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn()
 }
 
@@ -131,7 +136,7 @@ pub fn receive_library(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Waits until the process ends, for at most [`TIME_LIMIT`] and as long as `socket` is open. Returns whether the process has ended.
-fn ends_in_time(child: &Child, socket: BorrowedFd<'_>) -> io::Result<bool> {
+fn wait_for_end_in_time(child: &Child, socket: BorrowedFd<'_>) -> io::Result<bool> {
     let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     let pidfd = pidfd_open(id, PidfdFlags::empty())?;
     Ok(wait_until_readable(pidfd.as_fd(), socket, Instant::now() + TIME_LIMIT)?)

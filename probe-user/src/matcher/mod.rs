@@ -228,7 +228,7 @@ impl Matcher {
 
     /// Counts a received frame without send, and returns why it has none.
     fn count_unmatched(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Unmatched {
-        if self.receivers.entry(socket).or_default().identical.take_expected(fingerprint) {
+        if self.receivers.entry(socket).or_default().identical.take_if_expected(fingerprint) {
             self.misses.identical += 1;
             return Unmatched::Identical;
         }

@@ -177,7 +177,7 @@ impl OpenerServer {
             if let Some(delay) = delay {
                 thread::sleep(delay);
             }
-            let Some(request) = OpenRequest::parse(&buffer[..received.bytes]) else {
+            let Some(request) = OpenRequest::parse_permitted(&buffer[..received.bytes]) else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
             send_reply(connection.as_fd(), self.answer_request(&request))?;
@@ -218,7 +218,7 @@ impl OpenerServer {
         Ok(match request {
             ProcessRequest::Mappings => OpenerAnswer::with_file(process.open_mappings()?),
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
-            ProcessRequest::Descriptors { limit } => answer_with_descriptors(&process, *limit)?,
+            ProcessRequest::Descriptors { limit } => answer_with_socket_list(&process, *limit)?,
             ProcessRequest::Link(link) => {
                 OpenerAnswer::with_content(process.read_process_link(*link)?.as_os_str().as_bytes().to_vec())
             }
@@ -304,13 +304,13 @@ fn open_with_rights_of<T>(
     account: &ProcessAccount,
     open: impl FnOnce() -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
-    rights::with_rights_of(account, open)?
+    rights::call_with_rights_of(account, open)?
 }
 
 /// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `limit` descriptors. The number in the answer is 1 if the
 /// list is truncated.
-fn answer_with_descriptors(process: &ProcDir, limit: u32) -> Result<OpenerAnswer, ReadError> {
-    let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(limit as usize))?;
+fn answer_with_socket_list(process: &ProcDir, limit: u32) -> Result<OpenerAnswer, ReadError> {
+    let descriptors = process.list_sockets_and_io_urings(MAX_DESCRIPTORS.min(limit as usize))?;
     let content = encode_message(&descriptors.items);
     let is_truncated = u64::from(descriptors.is_truncated);
     Ok(OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) })

@@ -31,10 +31,10 @@ fn a_process_is_the_same_through_the_opener() {
     assert_eq!(remote.network_namespace_inode(), local.network_namespace_inode());
     let (held, _end) = std::os::unix::net::UnixStream::pair().unwrap();
     let inode = rustix::fs::fstat(&held).unwrap().st_ino;
-    let descriptors = remote.list_descriptors(1 << 16).unwrap();
+    let descriptors = remote.list_sockets_and_io_urings(1 << 16).unwrap();
     let is_held = |descriptor: &OpenDescriptor| matches!(descriptor, OpenDescriptor::Socket { inode: found, .. } if *found == inode);
     assert!(descriptors.items.iter().any(is_held) && !descriptors.is_truncated);
-    assert!(remote.list_descriptors(1).unwrap().is_truncated);
+    assert!(remote.list_sockets_and_io_urings(1).unwrap().is_truncated);
     let libc = libraries(&local).into_iter().find(|file| crate::library::is_libc_name(file.name())).unwrap();
     let opened = remote.open_library(&libc).unwrap();
     assert_eq!(opened.inode, libc.inode);

@@ -127,10 +127,10 @@ impl MessageProbes<'_> {
 }
 
 /// Probe points of the method that passes messages to a server in the same process.
-fn method_batches(entry: u64, target_index: u32) -> Vec<Batch> {
+fn method_batches(entry_offset: u64, target_index: u32) -> Vec<Batch> {
     // `and_return` tells the program at the entry that the return has a probe, too.
-    let called = vec![(entry, Cookie::new(ProbePoint::Method, target_index).and_return())];
-    let returned = vec![(entry, Cookie::new(ProbePoint::MethodReturn, target_index))];
+    let called = vec![(entry_offset, Cookie::new(ProbePoint::Method, target_index).and_return())];
+    let returned = vec![(entry_offset, Cookie::new(ProbePoint::MethodReturn, target_index))];
     vec![Batch::at_entries(ZMQ_ENTERED, called), Batch::at_returns(ZMQ_RETURNED, returned)]
 }
 

@@ -431,12 +431,12 @@ impl MachineState {
         }
     }
 
-    /// Sets the instruction's first operand, of `size` bytes, to `value`.
-    fn store_first_operand(&mut self, instruction: &Instruction, value: TrackedValue, size: i64) {
+    /// Sets the instruction's first operand, of `size_bytes` bytes, to `value`.
+    fn store_first_operand(&mut self, instruction: &Instruction, value: TrackedValue, size_bytes: i64) {
         if instruction.op0_kind() == OpKind::Register {
             self.set_register(instruction.op0_register(), value);
         } else if let Some(offset) = self.memory_frame_offset(instruction) {
-            self.forget_slots(offset, size);
+            self.forget_slots(offset, size_bytes);
             self.frame_slots.insert(offset, value);
         }
     }

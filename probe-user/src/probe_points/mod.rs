@@ -94,7 +94,7 @@ impl ProbePoints {
     /// Finds the probe points in the content of a library's file.
     pub(crate) fn find_in_image(sought: Sought, image: &[u8]) -> Result<Self, ProbePointsError> {
         match sought {
-            Sought::Functions => Self::find_in_functions(image),
+            Sought::Functions => Self::find_in_exported_functions(image),
             Sought::Method(methods) => {
                 let found =
                     method::find_method_offset(image, methods)?.ok_or(ProbePointsError::NoMethod { methods })?;
@@ -105,7 +105,7 @@ impl ProbePoints {
 
     /// Finds the probe points in the functions that a library exports: the entry of each function that is probed, and in some of them a
     /// point inside.
-    fn find_in_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
+    fn find_in_exported_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
         let image = Image::parse(image)?;
         let exports = image.exports(&FUNCTIONS)?;
         let mut probe_points = Self::default();
@@ -121,7 +121,7 @@ impl ProbePoints {
                 *function = Some(segment.file_offset_of(address));
                 continue;
             }
-            *function = Some(segment.file_offset_of(find::find_entry_point(segment.code, address)));
+            *function = Some(segment.file_offset_of(find::find_entry_probe_address(segment.code, address)));
             probe_points.find_points_inside_function(name, address, &segment);
             match name {
                 "SSL_write" => tls_write = Some(address),
@@ -159,8 +159,8 @@ impl ProbePoints {
 /// File offset of the entry of the function that both writes of OpenSSL call, which are at these addresses. `None` if there is none.
 fn find_common_tls_write_offset(image: &Image<'_>, write_address: u64, write_ex_address: u64) -> Option<u64> {
     let segment = find_code_segment(image, write_ex_address)?;
-    let inner = find::find_inner_tls_write(segment.code, write_address, write_ex_address)?;
-    Some(segment.file_offset_of(find::find_entry_point(segment.code, inner)))
+    let inner = find::find_inner_tls_write_address(segment.code, write_address, write_ex_address)?;
+    Some(segment.file_offset_of(find::find_entry_probe_address(segment.code, inner)))
 }
 
 /// A loaded segment of a library with code.
@@ -190,7 +190,7 @@ fn find_code_segment<'a>(image: &Image<'a>, address: u64) -> Option<CodeSegment<
 }
 
 /// Reads a library's file of at most [`MAX_FILE_BYTES`] bytes.
-pub(crate) fn read_library(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
+pub(crate) fn read_library_file(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
     file.read(MAX_FILE_BYTES).map_err(|source| match source {
         ReadError::TooLong(_) => ProbePointsError::Large,
         source => ProbePointsError::Read(source),
@@ -222,7 +222,7 @@ impl ProbePointCache {
         if let Some(known) = self.known.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library(file)?)?);
+        let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library_file(file)?)?);
         // After the limit, libraries are analysed again, which costs time only.
         if self.known.len() == MAX_CACHED {
             self.known.clear();

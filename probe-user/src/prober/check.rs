@@ -79,7 +79,7 @@ pub(super) fn check_library_and_find_code(
 /// Whether this mapping of the process is one of the file. Without the capability to follow the entries of `map_files`, only the inode in
 /// `maps` is compared.
 fn is_mapping_of_file(process: &ProcDir, mapping: &ExecutableMapping<'_>, file: CachedIdentity) -> bool {
-    match process.identify_mapped(mapping.range) {
+    match process.identify_mapped_file(mapping.range) {
         Ok(mapped) => mapped == file,
         Err(_) => mapping.inode == file.inode,
     }

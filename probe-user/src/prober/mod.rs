@@ -145,7 +145,7 @@ impl ProberServer {
 
     /// Waits for a request and shows the kernel's log meanwhile. Returns at once if there is no log to show.
     fn wait_for_request(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        while self.flush_log() {
+        while self.flush_log_and_may_have_more() {
             if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&LOG_INTERVAL))? > 0 {
                 break;
             }
@@ -154,7 +154,7 @@ impl ProberServer {
     }
 
     /// Shows new lines of the kernel's log. Returns whether there may be further ones.
-    fn flush_log(&self) -> bool {
+    fn flush_log_and_may_have_more(&self) -> bool {
         let mut kernel = self.lock_kernel();
         let Ok(kernel) = kernel.as_mut() else { return false };
         kernel.flush_log();
@@ -274,7 +274,7 @@ fn has_exited(pidfd: &OwnedFd) -> bool {
 /// Opens a socket for `sock_diag` in the network namespace of the process.
 fn open_diag_socket(pid: u32) -> Result<DiagSocket, Refusal> {
     let process = ProcDir::open(pid).map_err(|error| Refusal::from_error(&error))?;
-    DiagSocket::open_for(&process).map_err(|error| Refusal::from_error(&error))
+    DiagSocket::open_for_namespace_of(&process).map_err(|error| Refusal::from_error(&error))
 }
 
 /// A file that a process is said to have mapped as a library for a set of probe points.

@@ -153,7 +153,7 @@ impl ProcDir {
     }
 
     /// The sockets of the process, and whether it uses `io_uring`. Reads at most `limit` descriptors.
-    pub(crate) fn list_descriptors(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
+    pub(crate) fn list_sockets_and_io_urings(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
         let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             return listing_of_reply(&opened?);
@@ -169,7 +169,7 @@ impl ProcDir {
 
     /// The sockets of the process. Reads at most `limit` descriptors.
     pub(crate) fn list_sockets(&self, limit: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
-        let descriptors = self.list_descriptors(limit)?;
+        let descriptors = self.list_sockets_and_io_urings(limit)?;
         let sockets = descriptors.items.into_iter().filter_map(|descriptor| match descriptor {
             OpenDescriptor::Socket { fd, inode } => Some(SocketDescriptor { fd, inode }),
             OpenDescriptor::IoUring => None,
@@ -231,7 +231,7 @@ impl ProcDir {
     }
 
     /// Identity of a mapped file, by its address range. Needs `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
-    pub(crate) fn identify_mapped(
+    pub(crate) fn identify_mapped_file(
         &self,
         AddressRange { start, end }: AddressRange,
     ) -> Result<CachedIdentity, ReadError> {

@@ -208,7 +208,7 @@ impl SampledProcess {
         self.failed_tries += 1;
         self.next_try = now + RETRY_INTERVAL;
         // Retrying does not help against a missing capability.
-        let lacks_capability = !Permissions::current().missing_for(Feature::PythonStacks).is_empty();
+        let lacks_capability = !Permissions::current().capabilities_missing_for(Feature::PythonStacks).is_empty();
         let may_help_to_retry = self.failed_tries < MAX_TRIES && !lacks_capability;
         if may_help_to_retry {
             return OpenAttempt::TryAgain;
@@ -225,7 +225,7 @@ impl SamplingThread {
         let mut next_reading = Instant::now();
         let mut last_report = ReportTime::now();
         while !lock(&self.shared).should_stop {
-            self.update_processes();
+            self.adopt_new_process_list();
             self.open_due_readers();
             self.read_all_stacks();
             if last_report.instant.elapsed() >= REPORT_INTERVAL {
@@ -259,7 +259,7 @@ impl SamplingThread {
     }
 
     /// Takes over the list of processes to sample, if there is a new one. Processes in both lists keep their readers.
-    fn update_processes(&mut self) {
+    fn adopt_new_process_list(&mut self) {
         let Some(new_pids) = lock(&self.shared).new_pids.take() else { return };
         self.processes.retain(|process| new_pids.contains(&process.pid));
         for &pid in &new_pids {

@@ -48,7 +48,7 @@ impl StackReader {
             ..Config::default()
         };
         let Ok(target) = i32::try_from(pid) else { return Err(StackReaderError::Gone) };
-        match open_readable(target, &config) {
+        match open_and_test_process(target, &config) {
             Ok(spy) => Ok(Self { pid, thread_ids: ThreadIds::of_process(pid), spy, tallies: BTreeMap::new() }),
             Err(_) if !is_alive(pid) => Err(StackReaderError::Gone),
             Err(why) => Err(StackReaderError::Refused(why)),
@@ -124,7 +124,7 @@ impl StackReader {
 }
 
 /// Opens a process and reads its stacks once to test that they can be read. The error says why not.
-fn open_readable(pid: i32, config: &Config) -> Result<PythonSpy, String> {
+fn open_and_test_process(pid: i32, config: &Config) -> Result<PythonSpy, String> {
     let mut spy = PythonSpy::new(pid, config).map_err(|error| format!("{error:#}"))?;
     let mut last_error = String::new();
     // The process runs on while its memory is read, so reads fail occasionally, and one failure is not conclusive.

@@ -38,7 +38,7 @@ fn permitted() -> bool {
 /// Whether a test of `feature` can run. Prints a message if not.
 fn is_permitted(feature: Feature) -> bool {
     let permissions = Permissions::current();
-    let lacking = permissions.missing_for(feature);
+    let lacking = permissions.capabilities_missing_for(feature);
     let needed = feature.oldest_kernel();
     let running = permissions.kernel();
     let permitted = lacking.is_empty() && running >= needed;
