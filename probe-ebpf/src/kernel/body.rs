@@ -35,17 +35,17 @@ impl Body {
         Self { at: 0, len, readable: 0, kind: 0, more: false }
     }
 
-    /// Body of the `zmq_msg_t` at `place`. Counts a miss if it is unreadable or of an unknown type.
+    /// Body of the `zmq_msg_t` at `message_address`. Counts a miss if it is unreadable or of an unknown type.
     #[inline(always)]
-    pub(crate) fn of_message<C: EbpfContext>(ctx: &C, place: u64) -> Option<Self> {
+    pub(crate) fn of_message<C: EbpfContext>(ctx: &C, message_address: u64) -> Option<Self> {
         // SAFETY: a read of the target's memory; a fault is an error value.
-        let Ok(raw) = (unsafe { bpf_probe_read_user(place as *const [u8; message::SIZE]) }) else {
+        let Ok(raw) = (unsafe { bpf_probe_read_user(message_address as *const [u8; message::SIZE]) }) else {
             count_loss(Loss::HeaderFault);
-            warn!(ctx, "zmq_msg_t at {:x} is not readable", place);
+            warn!(ctx, "zmq_msg_t at {:x} is not readable", message_address);
             return None;
         };
         let (at, len) = match message::payload(&raw) {
-            Payload::Inline { len } => (place + message::AT_DATA as u64, len),
+            Payload::Inline { len } => (message_address + message::AT_DATA as u64, len),
             Payload::Direct { data, len } => (data, len),
             Payload::Content { content } => {
                 // SAFETY: as above. content_t begins with the data pointer and the size.

@@ -132,7 +132,7 @@ pub(crate) enum Repeat {
     Program,
 }
 
-/// Sends the first `limit` of the `head.accepted` bytes of the call's buffers, one record per segment. A refused call has one record
+/// Sends the first `max_bytes` of the `head.accepted` bytes of the call's buffers, one record per segment. A refused call has one record
 /// without bytes.
 #[inline(always)]
 pub(crate) fn send_call_buffers(
@@ -140,7 +140,7 @@ pub(crate) fn send_call_buffers(
     registers: u64,
     shape: Shape,
     repeat: Repeat,
-    limit: u64,
+    max_bytes: u64,
     head: Head,
 ) -> Option<()> {
     let [place, size] = buffer_arguments(places, registers, shape)?;
@@ -151,9 +151,9 @@ pub(crate) fn send_call_buffers(
     // SAFETY: per-CPU slots, checked for null; no other program writes them while this one runs.
     unsafe {
         *walk = if single {
-            Walk { left: whole.min(limit), at: place, here: size, vector: 0, vectors: 0 }
+            Walk { left: whole.min(max_bytes), at: place, here: size, vector: 0, vectors: 0 }
         } else {
-            Walk { left: whole.min(limit), at: 0, here: 0, vector: place, vectors: size }
+            Walk { left: whole.min(max_bytes), at: 0, here: 0, vector: place, vectors: size }
         };
         (*segment).head = head;
         (*segment).head.asked = if single { size } else { 0 };
@@ -229,11 +229,11 @@ fn send_next_segment(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
     Some(())
 }
 
-/// Sends the header and the first `size` bytes of the payload.
+/// Sends the header and the first `payload_bytes` of the payload.
 #[inline(always)]
-fn output_segment(segment: *mut Segment, size: u32) {
-    let length = size_of::<Head>() + size as usize;
-    // SAFETY: `size` is at most the payload's length.
+fn output_segment(segment: *mut Segment, payload_bytes: u32) {
+    let length = size_of::<Head>() + payload_bytes as usize;
+    // SAFETY: `payload_bytes` is at most the payload's length.
     let bytes = unsafe { core::slice::from_raw_parts(segment.cast::<u8>(), length) };
     if RECORDS.output::<[u8]>(bytes, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
         count_loss(Loss::RingFull);

@@ -91,10 +91,10 @@ pub(crate) fn known_thread(target: u32) -> Option<&'static mut Thread> {
 
 /// Id of the current thread in user space's namespace. Minimum kernel: 5.7 for the translation.
 #[inline(always)]
-fn namespaced_tid(key: u64) -> u32 {
+fn namespaced_tid(thread_key: u64) -> u32 {
     let ino = NAMESPACE_INO.load();
     if ino == 0 {
-        return key as u32;
+        return thread_key as u32;
     }
     let mut ids = bpf_pidns_info { pid: 0, tgid: 0 };
     // SAFETY: the helper writes at most the given size.

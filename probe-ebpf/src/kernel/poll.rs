@@ -32,18 +32,18 @@ pub(crate) fn kernel_poll_entered(ctx: FEntryContext) -> i32 {
 
 /// Counts a poll with this timeout, which is a kernel address: 0 to wait without limit.
 #[inline(always)]
-fn count_kernel_poll(timeout: u64, epolls: u64) -> Option<()> {
+fn count_kernel_poll(timeout_address: u64, epoll_count: u64) -> Option<()> {
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;
-    let waits = timeout == 0 || {
+    let waits = timeout_address == 0 || {
         // SAFETY: a read of kernel memory; a fault is an error value.
-        let time = unsafe { bpf_probe_read_kernel(timeout as *const [u64; 2]) };
+        let time = unsafe { bpf_probe_read_kernel(timeout_address as *const [u64; 2]) };
         time.ok()? != [0, 0]
     };
     let mut caller = Caller::of(target)?;
     let thread = caller.thread()?;
-    thread.epolls += epolls;
+    thread.epolls += epoll_count;
     thread.waits += u64::from(waits);
     Some(())
 }

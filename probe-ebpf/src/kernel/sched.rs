@@ -57,13 +57,13 @@ fn is_in_poll(offsets: &Offsets) -> bool {
     field_if_known(registers, offsets.call).is_some_and(|call| POLLS.contains(&call))
 }
 
-/// Returns the accounting of `task`, created on first use; `None` if its process is not watched.
+/// Returns the accounting of the task at `task_address`, created on first use; `None` if its process is not watched.
 #[inline(always)]
-fn watched_thread(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
-    let process = field_if_known(task, offsets.task_tgid)?;
+fn watched_thread(task_address: u64, offsets: &Offsets) -> Option<*mut Thread> {
+    let process = field_if_known(task_address, offsets.task_tgid)?;
     // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;
-    let tid = field_if_known(task, offsets.task_pid)?;
+    let tid = field_if_known(task_address, offsets.task_pid)?;
     if let Some(known) = THREADS.get_ptr_mut(tid) {
         return Some(known);
     }
@@ -72,9 +72,9 @@ fn watched_thread(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
 }
 
 #[inline(always)]
-fn field_if_known(at: u64, offset: u32) -> Option<u32> {
+fn field_if_known(struct_address: u64, offset: u32) -> Option<u32> {
     if offset == Offsets::ABSENT {
         return None;
     }
-    read_field(at, offset)
+    read_field(struct_address, offset)
 }

@@ -144,9 +144,9 @@ fn report_returned_write(result: i32, progress: *mut Write) -> Option<()> {
     None
 }
 
-/// Sends the header and its captured bytes from `at` in the target's memory.
+/// Sends the header and its captured bytes from `from_address` in the target's memory.
 #[inline(always)]
-fn put_record<const N: usize>(head: &Head, at: u64) {
+fn put_record<const N: usize>(head: &Head, from_address: u64) {
     let Some(mut slot) = RECORDS.reserve::<Slot<N>>(0) else {
         return count_loss(Loss::RingFull);
     };
@@ -155,7 +155,7 @@ fn put_record<const N: usize>(head: &Head, at: u64) {
     unsafe {
         let size = (&raw const head.captured).read_volatile().min(N as u32);
         (&raw mut (*to).head).write(*head);
-        if read_user((&raw mut (*to).payload).cast(), size, at as *const _) != 0 {
+        if read_user((&raw mut (*to).payload).cast(), size, from_address as *const _) != 0 {
             slot.discard(u64::from(BPF_RB_NO_WAKEUP));
             return count_loss(Loss::PayloadFault);
         }

@@ -144,11 +144,11 @@ fn received(ctx: &RetProbeContext, watched: &Watched, socket: u64, place: u64, l
 
 /// Saves the call that the current thread enters, if its return is probed.
 #[inline(always)]
-fn save_entered_call(cookie: Cookie, socket: u64, place: u64, room: u64) {
+fn save_entered_call(cookie: Cookie, socket: u64, buffer_address: u64, room: u64) {
     if !cookie.returns() {
         return;
     }
-    let (key, call) = (here::key(), Call { socket, place, room, target: cookie.target(), reserved: 0 });
+    let (key, call) = (here::key(), Call { socket, place: buffer_address, room, target: cookie.target(), reserved: 0 });
     if let Some(known) = CALLS.get_ptr_mut(key) {
         // SAFETY: the current thread's map value, checked for null.
         unsafe { *known = call };
@@ -157,9 +157,9 @@ fn save_entered_call(cookie: Cookie, socket: u64, place: u64, room: u64) {
     }
 }
 
-/// Returns the saved call of `target` that the current thread returns from. `counts`: a call that was not saved is a missed observation.
+/// Returns the saved call of `target` that the current thread returns from. `counts_missing`: an unsaved call is a missed observation.
 #[inline(always)]
-fn take_saved_call(target: u32, counts: bool) -> Option<Call> {
+fn take_saved_call(target: u32, counts_missing: bool) -> Option<Call> {
     let saved = CALLS.get_ptr_mut(here::key());
     // SAFETY: the current thread's map value, checked for null.
     if saved.is_some_and(|call| unsafe { !(*call).is_of(target) }) {
@@ -167,7 +167,7 @@ fn take_saved_call(target: u32, counts: bool) -> Option<Call> {
     }
     // SAFETY: as above.
     let call = saved.and_then(|call| unsafe { (*call).returned() });
-    if call.is_none() && counts {
+    if call.is_none() && counts_missing {
         count_loss(Loss::InFlight);
     }
     call
