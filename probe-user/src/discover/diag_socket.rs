@@ -145,29 +145,30 @@ impl DiagSocket {
         self.netlink.as_fd()
     }
 
-    /// Lists listening and connected stream sockets, at most `limit`.
-    pub(crate) fn list_unix_sockets(&self, limit: usize) -> Result<Listing<UnixSocket>, DiagError> {
+    /// Lists listening and connected stream sockets, at most `max_sockets`.
+    pub(crate) fn list_unix_sockets(&self, max_sockets: usize) -> Result<Listing<UnixSocket>, DiagError> {
         let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
         let request = unix_request(ANY_INODE, states, ShowFlags::NAME | ShowFlags::PEER);
-        self.dump_sockets(request, limit, parse_unix_socket, DiagError::Refused)
+        self.dump_sockets(request, max_sockets, parse_unix_socket, DiagError::Refused)
     }
 
-    /// Lists listening TCP sockets of both families, at most `limit` of each. The kernel does not walk its table of connections for them.
-    pub(crate) fn list_tcp_listeners(&self, limit: usize) -> Result<Vec<TcpListenerSocket>, DiagError> {
+    /// Lists listening TCP sockets of both families, at most `max_per_family` of each. The kernel does not walk its table of connections
+    /// for them.
+    pub(crate) fn list_tcp_listeners(&self, max_per_family: usize) -> Result<Vec<TcpListenerSocket>, DiagError> {
         let mut listeners = Vec::new();
         for (family, any_socket) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
             let request = tcp_request(family, any_socket, inet::StateFlags::LISTEN);
-            listeners.extend(self.dump_sockets(request, limit, parse_tcp_listener, DiagError::NoTcp)?.items);
+            listeners.extend(self.dump_sockets(request, max_per_family, parse_tcp_listener, DiagError::NoTcp)?.items);
         }
         Ok(listeners)
     }
 
-    /// Lists the sockets that match the request and that `parse` accepts, at most `limit`. `to_refusal_error` makes the error of a refused
-    /// request.
+    /// Lists the sockets that match the request and that `parse` accepts, at most `max_sockets`. `to_refusal_error` makes the error of a
+    /// refused request.
     fn dump_sockets<T>(
         &self,
         request: SockDiagMessage,
-        limit: usize,
+        max_sockets: usize,
         parse: fn(&[u8]) -> Option<T>,
         to_refusal_error: fn(Errno) -> DiagError,
     ) -> Result<Listing<T>, DiagError> {
@@ -183,9 +184,9 @@ impl DiagSocket {
                 }
             }
             // Read and discard the rest of the dump, so that the next request gets its own reply.
-            if listing.items.len() > limit {
+            if listing.items.len() > max_sockets {
                 listing.is_truncated = true;
-                listing.items.truncate(limit);
+                listing.items.truncate(max_sockets);
             }
         }
     }

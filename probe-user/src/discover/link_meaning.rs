@@ -6,9 +6,9 @@ use adapter::discover::{EngineKind, Reading, RoleWithSource, Wire};
 
 use super::links::Link;
 
-/// Removes the links by which clients reach an engine, of which there may be thousands. An engine binds all its sockets with one transport.
-/// If processes with a role in `stated_roles` reach it over socket files, others that connect over TCP are clients. `stated_roles` has the
-/// roles that titles and commands state, by process.
+/// The links without those of clients, of which there may be thousands. The processes of one engine reach each other by one transport. If
+/// a process with a stated role reaches an acceptor over a socket file, then those that reach it over TCP are clients. `stated_roles` has
+/// the roles that titles and commands state, by process.
 pub(crate) fn remove_client_links(links: &[Link], stated_roles: &[Option<RoleWithSource>]) -> Vec<Link> {
     let engine_transports = engine_transports_by_acceptor(links, stated_roles);
     let mut engine_links = links.to_vec();
@@ -20,8 +20,8 @@ pub(crate) fn remove_client_links(links: &[Link], stated_roles: &[Option<RoleWit
     engine_links
 }
 
-/// For each process that accepts links, the transports by which processes with a role in `stated_roles` reach it, such as `ipc` and `tcp`.
-/// A link is a connection between two processes, which are given by their indices.
+/// For each process that accepts links, the transports, such as `ipc` and `tcp`, by which processes with a stated role reach it. A link is
+/// a connection between two processes, which are given by their indices. `stated_roles` is parallel to the processes.
 fn engine_transports_by_acceptor<'l>(
     links: &'l [Link],
     stated_roles: &[Option<RoleWithSource>],

@@ -307,10 +307,10 @@ fn open_with_rights_of<T>(
     rights::call_with_rights_of(account, open)?
 }
 
-/// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `limit` descriptors. The number in the answer is 1 if the
+/// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `max_descriptors`. The number in the answer is 1 if the
 /// list is truncated.
-fn answer_with_socket_list(process: &ProcDir, limit: u32) -> Result<OpenerAnswer, ReadError> {
-    let descriptors = process.list_sockets_and_io_urings(MAX_DESCRIPTORS.min(limit as usize))?;
+fn answer_with_socket_list(process: &ProcDir, max_descriptors: u32) -> Result<OpenerAnswer, ReadError> {
+    let descriptors = process.list_sockets_and_io_urings(MAX_DESCRIPTORS.min(max_descriptors as usize))?;
     let content = encode_message(&descriptors.items);
     let is_truncated = u64::from(descriptors.is_truncated);
     Ok(OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) })

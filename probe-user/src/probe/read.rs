@@ -134,7 +134,7 @@ impl Probe {
                 continue;
             }
             self.kernel.detach_target(index as u32);
-            self.release_target(index);
+            self.free_target_entry(index);
             emit(Observation::Exited { pid });
             reported += 1;
         }
@@ -147,7 +147,7 @@ impl Probe {
         for index in 0..self.targets.len() {
             if !self.targets[index].is_free && pids.contains(&self.targets[index].pid) {
                 self.kernel.detach_target(index as u32);
-                self.release_target(index);
+                self.free_target_entry(index);
             }
         }
         // Their problems are no problems of the remaining processes.
@@ -155,7 +155,7 @@ impl Probe {
     }
 
     /// Frees the entry of a target whose links are detached.
-    fn release_target(&mut self, target_index: usize) {
+    fn free_target_entry(&mut self, target_index: usize) {
         let slot = &mut self.targets[target_index];
         slot.pidfd = None;
         slot.is_free = true;

@@ -152,13 +152,16 @@ impl ProcDir {
         }
     }
 
-    /// The sockets of the process, and whether it uses `io_uring`. Reads at most `limit` descriptors.
-    pub(crate) fn list_sockets_and_io_urings(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
-        let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
+    /// The sockets of the process, and whether it uses `io_uring`. Reads at most `max_descriptors`.
+    pub(crate) fn list_sockets_and_io_urings(
+        &self,
+        max_descriptors: usize,
+    ) -> Result<Listing<OpenDescriptor>, ReadError> {
+        let limit_u32 = u32::try_from(max_descriptors).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             return listing_of_reply(&opened?);
         }
-        let fds = list_numeric_names(open_dir(&self.dir, "fd")?, limit)?;
+        let fds = list_numeric_names(open_dir(&self.dir, "fd")?, max_descriptors)?;
         let found = fds.items.into_iter().filter_map(|fd| {
             // A descriptor that was closed since the listing is skipped.
             let target = self.read_link(&format!("fd/{fd}")).ok()?;
@@ -167,9 +170,9 @@ impl ProcDir {
         Ok(Listing { items: found.collect(), is_truncated: fds.is_truncated })
     }
 
-    /// The sockets of the process. Reads at most `limit` descriptors.
-    pub(crate) fn list_sockets(&self, limit: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
-        let descriptors = self.list_sockets_and_io_urings(limit)?;
+    /// The sockets of the process. Reads at most `max_descriptors`.
+    pub(crate) fn list_sockets(&self, max_descriptors: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
+        let descriptors = self.list_sockets_and_io_urings(max_descriptors)?;
         let sockets = descriptors.items.into_iter().filter_map(|descriptor| match descriptor {
             OpenDescriptor::Socket { fd, inode } => Some(SocketDescriptor { fd, inode }),
             OpenDescriptor::IoUring => None,
@@ -303,10 +306,10 @@ impl ProcessRoot<'_> {
         self.open_metadata(path)?.read(limit)
     }
 
-    /// Names in a folder, of which at most `limit` are read. An opener process returns only those of packages.
-    pub(crate) fn package_names(&self, folder: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
+    /// Names in a folder, of which at most `max_names` are read. An opener process returns only those of packages.
+    pub(crate) fn package_names(&self, folder: &Path, max_names: usize) -> Result<Vec<OsString>, ReadError> {
         match self {
-            Self::Local(root) => root.list_names(folder, limit),
+            Self::Local(root) => root.list_names(folder, max_names),
             Self::Remote(process) => {
                 let request = ProcessRequest::PackageNames(path_from_root(folder)?);
                 let opened = process.require_opener(request)?;
@@ -346,15 +349,15 @@ fn listing_of_reply(reply: &OpenerReply) -> Result<Listing<OpenDescriptor>, Read
     Ok(Listing { items, is_truncated: reply.number() != 0 })
 }
 
-/// Lists the numeric names in a directory, at most `limit`.
-fn list_numeric_names(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
+/// Lists the numeric names in a directory, at most `max_numbers`.
+fn list_numeric_names(dir: OwnedFd, max_numbers: usize) -> Result<Listing<u32>, ReadError> {
     let mut items = Vec::new();
     for entry in Dir::new(dir)? {
         let entry = entry?;
         let name = std::str::from_utf8(entry.file_name().to_bytes());
         // Names that are no numbers are not processes, threads or descriptors.
         let Some(number) = name.ok().and_then(|name| name.parse().ok()) else { continue };
-        if items.len() == limit {
+        if items.len() == max_numbers {
             return Ok(Listing { items, is_truncated: true });
         }
         items.push(number);

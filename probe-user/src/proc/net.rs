@@ -25,14 +25,14 @@ pub(crate) enum TcpState {
     Other,
 }
 
-/// TCP sockets of the process's network namespace by family, at most `limit` of each.
+/// TCP sockets of the process's network namespace by family, at most `max_per_family` of each.
 pub(crate) fn read_tcp_tables(
     process: &ProcDir,
-    limit: usize,
+    max_per_family: usize,
 ) -> impl Iterator<Item = Result<Listing<TcpSocket>, ReadError>> {
     ["net/tcp", "net/tcp6"].into_iter().map(move |table| {
-        let text = process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?;
-        Ok(parse_tcp_table(&text, limit))
+        let text = process.read(table, max_per_family.saturating_mul(MAX_LINE_BYTES))?;
+        Ok(parse_tcp_table(&text, max_per_family))
     })
 }
 
@@ -41,11 +41,11 @@ pub(crate) fn parse_tcp_table(text: &[u8], limit: usize) -> Listing<TcpSocket> {
     parse_socket_table(text, limit, parse_tcp_line)
 }
 
-/// Parses up to `limit` sockets of a table of `/proc/net`.
-fn parse_socket_table<T>(text: &[u8], limit: usize, parse_line: fn(&[u8]) -> Option<T>) -> Listing<T> {
+/// Parses up to `max_sockets` of a table of `/proc/net`.
+fn parse_socket_table<T>(text: &[u8], max_sockets: usize, parse_line: fn(&[u8]) -> Option<T>) -> Listing<T> {
     // The first line has the names of the columns.
     let mut sockets = text.split(|&byte| byte == b'\n').skip(1).filter_map(parse_line);
-    let items = sockets.by_ref().take(limit).collect();
+    let items = sockets.by_ref().take(max_sockets).collect();
     let is_truncated = sockets.next().is_some();
     Listing { items, is_truncated }
 }
