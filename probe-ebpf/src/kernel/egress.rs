@@ -93,7 +93,7 @@ struct Returned {
     result: i64,
 }
 
-/// `sock_send_length(struct sock *sk, int result, int flags)`
+/// `sock_send_length(struct sock *sk, int result, int flags)`: a write to a socket returns. Reports the bytes that a target has written.
 #[raw_tracepoint(tracepoint = "sock_send_length")]
 pub(crate) fn egress_sent(ctx: RawTracePointContext) -> i32 {
     if let Some((target, serves)) = serving_target()

@@ -75,7 +75,7 @@ pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Return of `epoll_wait` and `epoll_pwait`.
+/// Return of `epoll_wait` and `epoll_pwait`: the current thread leaves its poll.
 #[uretprobe]
 pub(crate) fn poll_left(ctx: RetProbeContext) -> u32 {
     refuse_private_stack(&ctx);

@@ -32,7 +32,7 @@ pub(crate) fn sched_switch(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sched_wakeup(struct task_struct *p)`
+/// `sched_wakeup(struct task_struct *p)`: the kernel wakes a thread, which waits for a CPU from now on. Notes that if it is watched.
 #[raw_tracepoint(tracepoint = "sched_wakeup")]
 pub(crate) fn sched_wakeup(ctx: RawTracePointContext) -> i32 {
     if let Some(thread) = watched_thread(ctx.arg(0), &OFFSETS.load()) {

@@ -58,7 +58,7 @@ struct Slot<const N: usize> {
     payload: [u8; N],
 }
 
-/// Entry of `SSL_write(ssl, buffer, size)`, `SSL_write_ex(ssl, buffer, size, &written)` and `SSL_free(ssl)`.
+/// Entry of `SSL_write(ssl, buffer, size)`, `SSL_write_ex(ssl, buffer, size, &written)` and `SSL_free(ssl)`. Keeps a write for its return.
 #[uprobe]
 pub(crate) fn tls_entered(ctx: ProbeContext) -> u32 {
     refuse_private_stack(&ctx);
@@ -90,7 +90,7 @@ pub(crate) fn tls_entered(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Return of the two writes.
+/// Return of `SSL_write` and `SSL_write_ex`: reports the bytes that OpenSSL accepted of the write.
 #[uretprobe]
 pub(crate) fn tls_returned(ctx: RetProbeContext) -> u32 {
     refuse_private_stack(&ctx);

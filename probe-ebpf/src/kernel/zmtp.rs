@@ -21,7 +21,7 @@ use crate::maps::{NAMESPACE_INO, RECORDS, TARGETS, count_loss};
 #[map]
 static ZMTP: HashMap<u64, ZmtpConnection> = HashMap::with_max_entries(MAX_ZMTP, 0);
 
-/// `sock_recv_length(struct sock *sk, int result, int flags)`
+/// `sock_recv_length(struct sock *sk, int result, int flags)`: a read of a socket returns. Reports it if the socket is a watched ZMTP one.
 #[raw_tracepoint(tracepoint = "sock_recv_length")]
 pub(crate) fn zmtp_read(ctx: RawTracePointContext) -> i32 {
     let (result, flags) = (ctx.arg::<u32>(1) as i32, ctx.arg::<u32>(2));

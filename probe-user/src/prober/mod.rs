@@ -36,7 +36,7 @@ pub struct ProberSettings {
     pub options: ProbeOptions,
     /// All servers inside processes of engines.
     pub servers: Vec<InnerServer>,
-    /// Socket to the process that starts the analyses of libraries ([`crate::locator::supervise`]).
+    /// Socket to the process that starts the analyses of libraries ([`crate::locator::supervise_analyses`]).
     pub locator: OwnedFd,
 }
 
