@@ -24,7 +24,7 @@ const SNDMORE: u64 = 2;
 /// message.
 const RCVTIMEO: i32 = 27;
 
-/// Runs at every probe point in libzmq except returns. Reports the message or the event that the point stands for.
+/// Runs at every probe point of messages, except at returns. Reports the message or the event that the point stands for.
 #[uprobe]
 pub(crate) fn zmq(ctx: ProbeContext) -> u32 {
     refuse_private_stack(&ctx);
@@ -32,7 +32,7 @@ pub(crate) fn zmq(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Runs at every probed return in libzmq. Reports the message or the event that the return completes.
+/// Runs at every probed return of a function that moves messages. Reports the message or the event that the return completes.
 #[uretprobe]
 pub(crate) fn zmq_returned(ctx: RetProbeContext) -> u32 {
     refuse_private_stack(&ctx);
