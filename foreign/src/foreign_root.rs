@@ -52,7 +52,8 @@ impl ForeignRoot {
     /// Reads the content of a file of sysfs in this root, of at most `limit` bytes.
     pub fn read_sysfs(&self, path: impl Arg, limit: usize) -> Result<Vec<u8>, ReadError> {
         let located = self.open_path(path, OFlags::PATH)?;
-        RegularFile::open_located_on(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?.read(limit)
+        RegularFile::open_located_if_accepted(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?
+            .read(limit)
     }
 
     /// Names in a directory, of which at most `max_names` are read.

@@ -91,12 +91,12 @@ impl RegularFile {
 
     /// Opens a file that was located with `O_PATH`, if it is regular and expected. Until then nothing has been opened for its content.
     pub fn open_located(located: &OwnedFd, expected: ExpectedFile) -> Result<Self, ReadError> {
-        Self::open_located_on(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
+        Self::open_located_if_accepted(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
     }
 
     /// Opens a file that was located without opening its content (`O_PATH`), if it is regular, expected, and on a file system whose type is
     /// accepted. All checks come first, because opening a device, a pipe or a file of the kernel may have effects.
-    pub(crate) fn open_located_on(
+    pub(crate) fn open_located_if_accepted(
         located: &OwnedFd,
         expected: ExpectedFile,
         accepts_file_system: impl FnOnce(u32) -> bool,

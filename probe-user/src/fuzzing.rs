@@ -9,7 +9,7 @@ use crate::locator::answer::LocatorAnswer;
 use crate::message::decode_message;
 use crate::observation::Observation;
 use crate::opener_client::request::{OpenDescriptor, OpenRequest, ReplyPiece};
-use crate::probe::read::to_observation;
+use crate::probe::read::record_to_observation;
 use crate::probe_points::{ProbePoints, Sought};
 use crate::proc::{maps, net, split_nul_separated, stat};
 
@@ -21,7 +21,7 @@ pub fn parse_observation(item: &[u8]) -> Option<Observation<'_>> {
     }
     let record = Record::parse(item)?;
     assert!(record.payload.len() <= item.len());
-    Some(to_observation(&record, record.header.target, true))
+    Some(record_to_observation(&record, record.header.target, true))
 }
 
 /// Parses an ELF image as a library to probe.

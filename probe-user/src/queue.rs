@@ -30,7 +30,7 @@ pub enum QueueError {
     #[error("cannot list the TCP sockets of process {0}: {1}")]
     List(u32, ReadError),
     /// The kernel cannot be asked about the sockets of the process.
-    #[error("sockets of process {0}: {1}{remedy}", remedy = diag_remedy(*.1))]
+    #[error("sockets of process {0}: {1}{remedy}", remedy = diag_error_remedy(*.1))]
     Diag(u32, DiagError),
     /// The process holds this socket, which the kernel does not report in its network namespace.
     #[error(
@@ -40,7 +40,7 @@ pub enum QueueError {
 }
 
 /// Remedy for an error, as the end of its message. Empty if there is none.
-fn diag_remedy(error: DiagError) -> &'static str {
+fn diag_error_remedy(error: DiagError) -> &'static str {
     match error {
         DiagError::Enter(ReadError::Denied) => "; run with CAP_SYS_ADMIN",
         _ => "",

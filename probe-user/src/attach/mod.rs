@@ -198,7 +198,7 @@ pub(crate) fn attach_kernel_poll_counters(ebpf: &mut Ebpf) -> Result<Vec<Link>, 
 pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, at_every_system_call: bool) -> Result<Vec<Link>, ProgramError> {
     // Always needed, because a write does not show when a connection is opened or closed.
     let mut links = attach_tracepoints(ebpf, &[CONNECTION_STATES])?;
-    let on_socket_writes = if at_every_system_call { None } else { attach_socket_writes(ebpf) };
+    let on_socket_writes = if at_every_system_call { None } else { try_attach_socket_writes(ebpf) };
     let on_writes = match on_socket_writes {
         Some(attached) => attached,
         None => attach_tracepoints(ebpf, &[ALL_CALLS])?,
@@ -209,7 +209,7 @@ pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, at_every_system_call: bool) 
 
 /// Attaches the program for writes to its tracepoint on socket writes. `None` if the kernel refuses it, as one without this tracepoint
 /// does.
-fn attach_socket_writes(ebpf: &mut Ebpf) -> Option<Vec<Link>> {
+fn try_attach_socket_writes(ebpf: &mut Ebpf) -> Option<Vec<Link>> {
     match attach_tracepoints(ebpf, &[SOCKET_WRITES]) {
         Ok(links) => Some(links),
         Err(error) => {

@@ -290,7 +290,7 @@ impl ProcessCache {
     }
 
     /// Keeps the roles from this scan. They remain valid while the peers from which they were inferred are absent.
-    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<RoleWithSource>)]) {
+    pub(crate) fn keep_roles_of_scan(&mut self, roles: &[(ProcessId, Option<RoleWithSource>)]) {
         for (id, role) in roles {
             let entry = self.processes.get_mut(&id.pid);
             if let Some(Examination::Candidate(candidate, _)) = entry.map(|entry| &mut entry.state) {

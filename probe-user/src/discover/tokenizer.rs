@@ -17,7 +17,10 @@ const MAX_REVISION_BYTES: usize = 1 << 10;
 const FILE_NAME: &str = "tokenizer.json";
 
 /// Calls `find` with the command line of each process of the engine. Returns its first result, with the process.
-fn find_in_commands<T>(engine: &Engine, find: impl Fn(EngineKind, &[String]) -> Option<T>) -> Option<(ProcDir, T)> {
+fn find_in_command_lines<T>(
+    engine: &Engine,
+    find: impl Fn(EngineKind, &[String]) -> Option<T>,
+) -> Option<(ProcDir, T)> {
     let kind = engine.kind?;
     engine.processes.iter().find_map(|process| {
         let dir = ProcDir::open(process.id.pid).ok()?;
@@ -29,12 +32,12 @@ fn find_in_commands<T>(engine: &Engine, find: impl Fn(EngineKind, &[String]) -> 
 
 /// Port on which the engine serves clients, according to its command line.
 pub fn served_port(engine: &Engine) -> Option<u16> {
-    find_in_commands(engine, |kind, argv| kind.served_port(argv)).map(|(_, port)| port)
+    find_in_command_lines(engine, |kind, argv| kind.served_port(argv)).map(|(_, port)| port)
 }
 
 /// Last part of the name of the engine's model, according to its command line.
 pub fn model_name(engine: &Engine) -> Option<String> {
-    let (_, model) = find_in_commands(engine, |kind, argv| kind.model(argv).map(str::to_owned))?;
+    let (_, model) = find_in_command_lines(engine, |kind, argv| kind.model(argv).map(str::to_owned))?;
     model.trim_end_matches('/').rsplit('/').next().map(str::to_owned)
 }
 
@@ -44,7 +47,7 @@ pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
     if engine.kind.is_none() {
         return Err(String::from("the engine is not known"));
     }
-    let found = find_in_commands(engine, |kind, argv| kind.tokenizer(argv).map(str::to_owned));
+    let found = find_in_command_lines(engine, |kind, argv| kind.tokenizer(argv).map(str::to_owned));
     let (dir, name) = found.ok_or("no command line names the model")?;
     read_named_tokenizer(&dir, &name)
 }

@@ -200,7 +200,7 @@ impl Topology {
             return Ok(choice);
         }
         // The processes that the user named may be parts of one engine whose connections are not visible. Then a result would be wrong.
-        let may_be_one_engine = !are_separate(&choice) || are_described_as_one(&choice, named);
+        let may_be_one_engine = !are_separate(&choice) || are_described_as_one_engine(&choice, named);
         if may_be_one_engine {
             return Err(PickError::Unconnected(choice.len()));
         }
@@ -254,12 +254,12 @@ impl Topology {
 
 /// Whether the user described these groups of processes as one engine. Each named process must have a stated role, and at most one group
 /// may have connections. Groups that contain two main processes and also two sources of output are several engines.
-fn are_described_as_one(engines: &[&Engine], named: &[RoleSpec]) -> bool {
+fn are_described_as_one_engine(process_groups: &[&Engine], named: &[RoleSpec]) -> bool {
     let have_stated_roles = named.iter().all(|spec| spec.role.is_some());
-    let groups_with_hops = engines.iter().filter(|engine| !engine.hops.is_empty()).count();
-    let groups_with_main_process = count_with_role(engines, Role::is_main);
+    let groups_with_hops = process_groups.iter().filter(|engine| !engine.hops.is_empty()).count();
+    let groups_with_main_process = count_with_role(process_groups, Role::is_main);
     // A source generates the tokens.
-    let groups_with_source = count_with_role(engines, Role::is_source);
+    let groups_with_source = count_with_role(process_groups, Role::is_source);
     let are_several_engines = groups_with_main_process > 1 && groups_with_source > 1;
     have_stated_roles && groups_with_hops <= 1 && !are_several_engines
 }

@@ -178,7 +178,7 @@ impl Watcher {
         let blind_spots = self.all_blind_spots(found, has_engine);
         // For the next scan, in which the peers may be gone that show these roles.
         let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
-        self.cache.keep_roles(&roles);
+        self.cache.keep_roles_of_scan(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
 

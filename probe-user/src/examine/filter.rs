@@ -36,7 +36,7 @@ impl SystemCall {
     }
 
     /// Makes the call with ineffective arguments and returns its error; `None` if it succeeds.
-    fn try_without_effect(self) -> Option<Errno> {
+    fn try_call_without_effect(self) -> Option<Errno> {
         let nothing = std::ptr::null::<u8>();
         let zero = 0_usize;
         let none = -1_i64;
@@ -63,7 +63,7 @@ impl SystemCall {
     /// Tries the system call without an effect. Returns the error number of a refusal, which comes before any check of the arguments.
     /// `None` if the call is permitted.
     pub fn probe_refusal_errno(self) -> Option<i32> {
-        match self.try_without_effect()? {
+        match self.try_call_without_effect()? {
             refused @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS) => Some(refused.raw_os_error()),
             // The kernel's own error for the arguments.
             _ => None,
@@ -119,8 +119,8 @@ mod tests {
         for call in [SystemCall::PerfEventOpen, SystemCall::PidfdGetfd, SystemCall::ProcessVmReadv] {
             assert_eq!(call.probe_refusal_errno(), None, "{call:?}");
         }
-        assert_eq!(SystemCall::PidfdGetfd.try_without_effect(), Some(Errno::BADF));
-        assert_eq!(SystemCall::ProcessVmReadv.try_without_effect(), None);
+        assert_eq!(SystemCall::PidfdGetfd.try_call_without_effect(), Some(Errno::BADF));
+        assert_eq!(SystemCall::ProcessVmReadv.try_call_without_effect(), None);
         assert_eq!(calls_refused_by_seccomp(), []);
     }
 }

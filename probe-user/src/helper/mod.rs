@@ -96,12 +96,16 @@ impl Helper {
         set: PointSet,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
-        request_about_library(&self.requests, &HelperRequest::AttachUprobes { target: target_index, pid, set }, library)
+        send_request_about_library(
+            &self.requests,
+            &HelperRequest::AttachUprobes { target: target_index, pid, set },
+            library,
+        )
     }
 
     /// Has a library analysed that process `pid` has mapped.
     pub(crate) fn analyse_library(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
-        request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
+        send_request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
     }
 
     pub(crate) fn detach_target(&self, target_index: u32) {
@@ -154,7 +158,7 @@ fn start_service_and_open_ring(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd
 }
 
 /// Sends a request about an open library.
-fn request_about_library(
+fn send_request_about_library(
     connection: &Mutex<OwnedFd>,
     request: &HelperRequest,
     library: BorrowedFd<'_>,

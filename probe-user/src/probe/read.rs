@@ -192,11 +192,11 @@ fn parse_observation<'r>(bytes: &'r [u8], targets: &[TargetSlot]) -> Option<Obse
     }
     let record = Record::parse(bytes)?;
     let target = targets.get(record.header.target as usize)?;
-    Some(to_observation(&record, target.pid, target.observes_polls))
+    Some(record_to_observation(&record, target.pid, target.observes_polls))
 }
 
 /// Converts a record of process `pid` to an observation. `observes_polls`: the record's number of the wakeup is valid.
-pub(crate) fn to_observation<'a>(record: &Record<'a>, pid: u32, observes_polls: bool) -> Observation<'a> {
+pub(crate) fn record_to_observation<'a>(record: &Record<'a>, pid: u32, observes_polls: bool) -> Observation<'a> {
     let Header { at_ns, socket, seq, bytes, wakeup, tid, more, .. } = record.header;
     let call = Call {
         at: MonoNs(at_ns),

@@ -76,18 +76,18 @@ pub(super) fn find_inner_tls_write_address(
 ) -> Option<u64> {
     // The registers of the four arguments of `SSL_write_ex`.
     const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
-    let inner = first_call_target(code, write_ex_address, &PASSED)?;
+    let inner = first_call_target_address(code, write_ex_address, &PASSED)?;
     // The target must be in the examined code.
     code.decode_at(inner)?;
     // `SSL_write` passes on only the connection and the buffer unchanged, in the first two registers.
     let passed_by_write = &PASSED[..2];
-    let is_common = first_call_target(code, write_address, passed_by_write) == Some(inner);
+    let is_common = first_call_target_address(code, write_address, passed_by_write) == Some(inner);
     is_common.then_some(inner)
 }
 
-/// Address of the function that the function at `function_address` calls first, which receives the `unchanged` registers as they were at
-/// the entry. `None` if an instruction before the call writes one of them, or if there is no call nearby.
-fn first_call_target(code: MachineCode<'_>, function_address: u64, unchanged: &[Reg]) -> Option<u64> {
+/// Address of the function that the function at `function_address` calls first, which receives the `unchanged_registers` as they
+/// were at the entry. `None` if an instruction before the call writes one of them, or if there is no call nearby.
+fn first_call_target_address(code: MachineCode<'_>, function_address: u64, unchanged_registers: &[Reg]) -> Option<u64> {
     let mut ip = function_address;
     for _ in 0..MAX_BEFORE_CALL {
         let instruction = code.decode_at(ip)?;
@@ -97,7 +97,7 @@ fn first_call_target(code: MachineCode<'_>, function_address: u64, unchanged: &[
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             _ => return None,
         }
-        if unchanged.iter().any(|register| writes_register(&instruction, *register)) {
+        if unchanged_registers.iter().any(|register| writes_register(&instruction, *register)) {
             return None;
         }
         ip = instruction.next_ip();
