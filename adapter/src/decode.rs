@@ -73,14 +73,14 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The captured bytes from the offset `at` of the part on, up to the first byte that was not captured. `None` for an offset that was
-    /// not captured.
-    pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
+    /// The captured bytes from the offset `part_offset` of the part on, up to the first byte that was not captured. `None` for an offset
+    /// that was not captured.
+    pub fn bytes_from(&self, part_offset: u64) -> Option<&'a [u8]> {
         // The tail ends where the part ends.
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
-        match bytes_from_offset(self.head, at) {
+        match bytes_from_offset(self.head, part_offset) {
             // At the end of the head nothing is left of it, but the tail may begin there.
-            Some([]) | None => bytes_from_offset(self.tail, at.checked_sub(tail_start)?),
+            Some([]) | None => bytes_from_offset(self.tail, part_offset.checked_sub(tail_start)?),
             in_head => in_head,
         }
     }
@@ -186,10 +186,10 @@ pub struct ChunkSeconds {
 }
 
 impl EngineSeconds {
-    /// The times on this machine's monotonic clock, none of which can be later than `latest`. Times that cannot be true are counted and
-    /// left out.
-    fn check_times(self, latest: MonoNs) -> CheckedTimes {
-        let mut checker = StepChecker { next_step_at: latest, impossible: 0 };
+    /// The times on this machine's monotonic clock, none of which can be later than `latest_possible`. Times that cannot be true are
+    /// counted and left out.
+    fn check_times(self, latest_possible: MonoNs) -> CheckedTimes {
+        let mut checker = StepChecker { next_step_at: latest_possible, impossible: 0 };
         // From the last step to the first, because each must not be later than the one that followed.
         let prefill_finished = checker.check_step(self.prefill_finished);
         let batch_entered = checker.check_step(self.batch_entered);
@@ -275,10 +275,10 @@ impl<'a> Decoded<'a> {
         })
     }
 
-    /// The engine's times in the entry with the index `chunk`. All are `None` if it has none. Times after the send are not rejected,
+    /// The engine's times in the entry with the index `chunk_index`. All are `None` if it has none. Times after the send are not rejected,
     /// because the time of the send is not known here.
-    pub fn engine_times(&self, chunk: usize) -> EngineTimes {
-        let Ok(index) = self.engine_seconds.binary_search_by_key(&chunk, |entry| entry.chunk) else {
+    pub fn engine_times(&self, chunk_index: usize) -> EngineTimes {
+        let Ok(index) = self.engine_seconds.binary_search_by_key(&chunk_index, |entry| entry.chunk) else {
             return EngineTimes::default();
         };
         let no_limit = MonoNs(u64::MAX);

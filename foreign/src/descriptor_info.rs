@@ -35,9 +35,9 @@ impl DescriptorInfo {
     }
 
     /// Reads a file of `/proc/PID/fdinfo`, relative to the process's folder.
-    fn read(process: impl AsFd, path: &str) -> Result<Self, ReadError> {
+    fn read(process_dir: impl AsFd, info_path: &str) -> Result<Self, ReadError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let text = read_to_limit(&File::from(openat(process, path, flags, Mode::empty())?), MAX_INFO_BYTES)?;
+        let text = read_to_limit(&File::from(openat(process_dir, info_path, flags, Mode::empty())?), MAX_INFO_BYTES)?;
         // Without these lines, the file cannot be compared with another one.
         Self::parse(&String::from_utf8_lossy(&text)).ok_or(ReadError::Replaced)
     }
@@ -50,12 +50,12 @@ fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 impl RegularFile {
-    /// Opens the regular file that the process whose directory in `/proc` is `process` has open as `descriptor`. Refuses a descriptor of
-    /// `O_PATH`, which a process may have of a file that it must not read.
-    pub fn open_by_process(process: impl AsFd, descriptor: u32) -> Result<Self, ReadError> {
-        let opened = Self::open_at(&process, format!("fd/{descriptor}"), ExpectedFile::ANY)?;
+    /// Opens the regular file that the process whose directory in `/proc` is `process_dir` has open as `descriptor`. Refuses a descriptor
+    /// of `O_PATH`, which a process may have of a file that it must not read.
+    pub fn open_by_process(process_dir: impl AsFd, descriptor: u32) -> Result<Self, ReadError> {
+        let opened = Self::open_at(&process_dir, format!("fd/{descriptor}"), ExpectedFile::ANY)?;
         // Compared after the open, because the process can exchange the descriptor at any time.
-        let theirs = DescriptorInfo::read(&process, &format!("fdinfo/{descriptor}"))?;
+        let theirs = DescriptorInfo::read(&process_dir, &format!("fdinfo/{descriptor}"))?;
         let ours = DescriptorInfo::read(CWD, &format!("/proc/self/fdinfo/{}", opened.file().as_raw_fd()))?;
         if theirs.flags & O_PATH != 0 {
             return Err(ReadError::Denied);

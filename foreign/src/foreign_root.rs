@@ -52,14 +52,15 @@ impl ForeignRoot {
     /// Reads the content of a file of sysfs in this root, of at most `limit` bytes.
     pub fn read_sysfs(&self, path: impl Arg, limit: usize) -> Result<Vec<u8>, ReadError> {
         let located = self.open_path(path, OFlags::PATH)?;
-        RegularFile::open_located_on(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?.read(limit)
+        RegularFile::open_located_if_accepted(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?
+            .read(limit)
     }
 
-    /// Names in a directory, of which at most `limit` are read.
-    pub fn list_names(&self, path: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
+    /// Names in a directory, of which at most `max_names` are read.
+    pub fn list_names(&self, path: &Path, max_names: usize) -> Result<Vec<OsString>, ReadError> {
         let dir = Dir::new(self.open_path(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut names = Vec::new();
-        for entry in dir.take(limit) {
+        for entry in dir.take(max_names) {
             names.push(OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned());
         }
         Ok(names)

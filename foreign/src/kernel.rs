@@ -52,9 +52,10 @@ pub fn status_field<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
     Some(std::str::from_utf8(value).ok()?.trim())
 }
 
-/// The user (`key` is `Uid:`) or group (`Gid:`) in a process's `status`. `None` if its real, effective, saved and file system ids differ.
-pub fn only_id(status: &[u8], key: &str) -> Option<u32> {
-    let mut ids = status_field(status, key)?.split_ascii_whitespace();
+/// The user (`id_field` is `Uid:`) or group (`Gid:`) in a process's `status`. `None` if its real, effective, saved and file system ids
+/// differ.
+pub fn id_if_all_kinds_equal(status: &[u8], id_field: &str) -> Option<u32> {
+    let mut ids = status_field(status, id_field)?.split_ascii_whitespace();
     let first = ids.next()?;
     let are_all_equal = ids.all(|id| id == first);
     if are_all_equal { first.parse().ok() } else { None }

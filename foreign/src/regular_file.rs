@@ -91,12 +91,12 @@ impl RegularFile {
 
     /// Opens a file that was located with `O_PATH`, if it is regular and expected. Until then nothing has been opened for its content.
     pub fn open_located(located: &OwnedFd, expected: ExpectedFile) -> Result<Self, ReadError> {
-        Self::open_located_on(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
+        Self::open_located_if_accepted(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
     }
 
     /// Opens a file that was located without opening its content (`O_PATH`), if it is regular, expected, and on a file system whose type is
     /// accepted. All checks come first, because opening a device, a pipe or a file of the kernel may have effects.
-    pub(crate) fn open_located_on(
+    pub(crate) fn open_located_if_accepted(
         located: &OwnedFd,
         expected: ExpectedFile,
         accepts_file_system: impl FnOnce(u32) -> bool,
@@ -184,14 +184,14 @@ fn descriptor_path(descriptor: BorrowedFd<'_>) -> PathBuf {
     Path::new("/proc/self/fd").join(descriptor.as_raw_fd().to_string())
 }
 
-/// Reads an open file to its end if it has at most `limit` bytes.
-pub fn read_to_limit(file: &File, limit: usize) -> Result<Vec<u8>, ReadError> {
+/// Reads an open file to its end if it has at most `max_bytes`.
+pub fn read_to_limit(file: &File, max_bytes: usize) -> Result<Vec<u8>, ReadError> {
     // Use the largest size of one read from /proc. With every further read the kernel searches for its position again, in socket tables
     // from the start.
-    let mut bytes = Vec::with_capacity(FIRST_READ_BYTES.min(limit));
+    let mut bytes = Vec::with_capacity(FIRST_READ_BYTES.min(max_bytes));
     // One byte more shows that the file is longer.
-    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > limit { Err(ReadError::TooLong(limit)) } else { Ok(bytes) }
+    file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max_bytes { Err(ReadError::TooLong(max_bytes)) } else { Ok(bytes) }
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl Btf {
     fn index_types(&mut self, section: &Range<usize>) -> Result<(), BtfError> {
         let mut position = section.start;
         while position + RECORD_BYTES <= section.end {
-            let info = self.type_info(position).ok_or(BtfError::Malformed("type cut short"))?;
+            let info = self.type_info_at(position).ok_or(BtfError::Malformed("type cut short"))?;
             let id = self.type_positions.len() as u32;
             self.type_positions.push(position);
             if info.kind == STRUCT {
@@ -136,7 +136,7 @@ impl Btf {
                 // Of several structs with one name, the first is used.
                 self.struct_ids.entry(name).or_insert(id);
             }
-            position += RECORD_BYTES + trailer_bytes(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
+            position += RECORD_BYTES + trailer_byte_count(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
         }
         Ok(())
     }
@@ -147,12 +147,12 @@ impl Btf {
         self.string_at(self.word_at(position).unwrap_or(0))
     }
 
-    /// Byte offset of a field in a struct. `path` has the member's name, with those of the structs around it, joined by dots. `None` if the
-    /// kernel lacks the field, or if it does not begin at a byte, as a bit field may.
-    pub(crate) fn field_offset(&self, struct_name: &str, path: &str) -> Option<u32> {
+    /// Byte offset of a field in a struct. `member_path` has the member's name, with those of the structs around it, joined by dots. `None`
+    /// if the kernel lacks the field, or if it does not begin at a byte, as a bit field may.
+    pub(crate) fn field_offset(&self, struct_name: &str, member_path: &str) -> Option<u32> {
         let mut type_id = *self.struct_ids.get(struct_name.as_bytes())?;
         let mut bit_offset = 0_u32;
-        for name in path.split('.') {
+        for name in member_path.split('.') {
             let member = self.find_member(type_id, name.as_bytes(), MAX_NESTING)?;
             bit_offset = bit_offset.checked_add(member.bit_offset)?;
             type_id = member.type_id;
@@ -179,33 +179,33 @@ impl Btf {
 
     /// Whether parameter `index` of a kernel function is a pointer to the struct `struct_name`.
     pub(crate) fn takes_pointer_to(&self, function: &str, index: usize, struct_name: &str) -> bool {
-        let pointed_type = self.pointed_type_of_parameter(function, index);
+        let pointed_type = self.pointed_type_id_of_parameter(function, index);
         pointed_type.is_some_and(|id| self.struct_ids.get(struct_name.as_bytes()) == Some(&id))
     }
 
     /// Id of the type to which a function's parameter points. `None` without such a function or parameter, or if it is no pointer.
-    fn pointed_type_of_parameter(&self, function: &str, index: usize) -> Option<u32> {
+    fn pointed_type_id_of_parameter(&self, function: &str, parameter_index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
-        let prototype = self.find_prototype(function)?;
-        let info = self.type_info(prototype)?;
-        if info.kind != FUNC_PROTO || index >= info.member_count {
+        let prototype = self.prototype_position(function)?;
+        let info = self.type_info_at(prototype)?;
+        if info.kind != FUNC_PROTO || parameter_index >= info.member_count {
             return None;
         }
         // The parameters follow the record of the prototype. Each has two words: the offset of its name and the id of its type.
-        let parameter = prototype + RECORD_BYTES + index * PARAMETER_BYTES;
-        let pointer = self.skip_aliases(self.word_at(parameter + WORD_BYTES)?)?;
-        if self.type_info(pointer)?.kind != POINTER {
+        let parameter = prototype + RECORD_BYTES + parameter_index * PARAMETER_BYTES;
+        let pointer = self.unaliased_type_position(self.word_at(parameter + WORD_BYTES)?)?;
+        if self.type_info_at(pointer)?.kind != POINTER {
             return None;
         }
         self.referenced_type(pointer)
     }
 
     /// Position of the record with the parameters of a function. `None` if there is no such function.
-    fn find_prototype(&self, function: &str) -> Option<usize> {
+    fn prototype_position(&self, function: &str) -> Option<usize> {
         // The first type, with id 0, is `void`, which has no record.
         let mut types_after_void = self.type_positions.iter().skip(1);
         let function_record = *types_after_void.find(|position| self.is_function(**position, function))?;
-        self.skip_aliases(self.referenced_type(function_record)?)
+        self.unaliased_type_position(self.referenced_type(function_record)?)
     }
 
     /// Id of the type that a function, pointer, typedef or qualifier refers to: the third word of its record.
@@ -215,7 +215,7 @@ impl Btf {
 
     /// Whether the record at `position` is a function of this name.
     fn is_function(&self, position: usize, name: &str) -> bool {
-        self.type_info(position).is_some_and(|info| info.kind == FUNC)
+        self.type_info_at(position).is_some_and(|info| info.kind == FUNC)
             && self.word_at(position).is_some_and(|name_offset| self.string_at(name_offset) == name.as_bytes())
     }
 
@@ -228,9 +228,9 @@ impl Btf {
         Some(u32::from_ne_bytes(*bytes))
     }
 
-    /// Parses the second word of the type's record at `position`. `None` if the data ends before it.
-    fn type_info(&self, position: usize) -> Option<TypeInfo> {
-        let word = self.word_at(position + WORD_BYTES)?;
+    /// Parses the second word of the type's record at `record_position`. `None` if the data ends before it.
+    fn type_info_at(&self, record_position: usize) -> Option<TypeInfo> {
+        let word = self.word_at(record_position + WORD_BYTES)?;
         // Bits 0 to 15 are the number of members, bits 24 to 28 the kind, and bit 31 the flag of bit fields.
         Some(TypeInfo {
             kind: (word >> 24) & 0x1f,
@@ -247,14 +247,14 @@ impl Btf {
     }
 
     /// Position of the type that typedefs and qualifiers lead to; `None` for `void` and after [`MAX_ALIASES`].
-    fn skip_aliases(&self, mut type_id: u32) -> Option<usize> {
+    fn unaliased_type_position(&self, mut type_id: u32) -> Option<usize> {
         for _ in 0..MAX_ALIASES {
             // Id 0 is void, which has no record.
             if type_id == 0 {
                 return None;
             }
             let position = *self.type_positions.get(type_id as usize)?;
-            match self.type_info(position)?.kind {
+            match self.type_info_at(position)?.kind {
                 TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => type_id = self.referenced_type(position)?,
                 _ => return Some(position),
             }
@@ -262,12 +262,12 @@ impl Btf {
         None
     }
 
-    /// Finds a member of a struct or union by its name. Also searches the anonymous structs and unions in it, at most `depth` levels deep.
-    /// The offset of the member counts from the outermost struct. `None` if there is none.
-    fn find_member(&self, type_id: u32, name: &[u8], depth: u32) -> Option<Member> {
+    /// Finds a member of a struct or union by its name. Also searches the anonymous structs and unions in it, at most `max_depth` levels
+    /// deep. The offset of the member counts from the outermost struct. `None` if there is none.
+    fn find_member(&self, type_id: u32, name: &[u8], max_depth: u32) -> Option<Member> {
         const MEMBER_BYTES: usize = 12;
-        let position = self.skip_aliases(type_id)?;
-        let info = self.type_info(position)?;
+        let position = self.unaliased_type_position(type_id)?;
+        let info = self.type_info_at(position)?;
         if info.kind != STRUCT && info.kind != UNION {
             return None;
         }
@@ -281,8 +281,8 @@ impl Btf {
             // Members of an anonymous struct or union are named like those of the outer one.
             let is_anonymous = member_name.is_empty();
             if is_anonymous
-                && depth > 0
-                && let Some(inner) = self.find_member(member.type_id, name, depth - 1)
+                && max_depth > 0
+                && let Some(inner) = self.find_member(member.type_id, name, max_depth - 1)
             {
                 let bit_offset = member.bit_offset.checked_add(inner.bit_offset)?;
                 return Some(Member { bit_offset, type_id: inner.type_id });
@@ -293,9 +293,9 @@ impl Btf {
 
     /// Parses a member's record of three words: the offset of its name, the id of its type, its position in bits. `None` if the data ends
     /// before it.
-    fn parse_member(&self, record: usize, has_bitfields: bool) -> Option<Member> {
-        let type_id = self.word_at(record + WORD_BYTES)?;
-        let position = self.word_at(record + 2 * WORD_BYTES)?;
+    fn parse_member(&self, record_position: usize, has_bitfields: bool) -> Option<Member> {
+        let type_id = self.word_at(record_position + WORD_BYTES)?;
+        let position = self.word_at(record_position + 2 * WORD_BYTES)?;
         // The upper byte is then the size of a bit field.
         let bit_offset = if has_bitfields { position & 0x00ff_ffff } else { position };
         Some(Member { bit_offset, type_id })
@@ -310,7 +310,7 @@ fn section_range(header_bytes: usize, offset: usize, length: usize) -> Range<usi
 
 /// Number of bytes that follow a type's record. `None` for an unknown kind of type. The numbers are the sizes of the structs in
 /// include/uapi/linux/btf.h.
-fn trailer_bytes(info: TypeInfo) -> Option<usize> {
+fn trailer_byte_count(info: TypeInfo) -> Option<usize> {
     Some(match info.kind {
         POINTER | FORWARD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => 0,
         INT | VARIABLE | DECLARATION_TAG => 4,

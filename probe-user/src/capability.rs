@@ -55,7 +55,7 @@ impl Capability {
     pub const ALL: [Self; 5] = [Self::SysAdmin, Self::Bpf, Self::Perfmon, Self::SysPtrace, Self::DacReadSearch];
 
     /// Bit in `CapEff`; see include/uapi/linux/capability.h.
-    pub const fn bit(self) -> u32 {
+    pub const fn bit_number(self) -> u32 {
         match self {
             Self::DacReadSearch => 2,
             Self::SysPtrace => 19,
@@ -164,7 +164,7 @@ impl Feature {
     }
 
     /// Kernel feature that sets the oldest supported release: a function that programs call, a tracepoint, or a system call.
-    pub(crate) const fn kernel_feature(self) -> &'static str {
+    pub(crate) const fn kernel_feature_name(self) -> &'static str {
         match self {
             Self::Messages | Self::Processed | Self::Polls | Self::Tls => "bpf_get_attach_cookie",
             Self::Scheduler => "bpf_task_pt_regs",
@@ -285,7 +285,7 @@ impl Permissions {
     }
 
     /// Capabilities that `feature` requires and this process lacks.
-    pub fn missing_for(&self, feature: Feature) -> Vec<Capability> {
+    pub fn capabilities_missing_for(&self, feature: Feature) -> Vec<Capability> {
         // Perf events need the same capabilities as in 6.5, the last version without multi-uprobe links.
         let kernel = if self.uses_perf_events { self.kernel.min(KernelVersion::new(6, 5)) } else { self.kernel };
         feature.required_capabilities(kernel).iter().copied().filter(|capability| !self.has(*capability)).collect()
@@ -294,7 +294,7 @@ impl Permissions {
 
 /// Whether a set of capabilities has this one.
 fn has_bit(set: u64, capability: Capability) -> bool {
-    set & (1 << capability.bit()) != 0
+    set & (1 << capability.bit_number()) != 0
 }
 
 /// Set of capabilities in the line of `/proc/PID/status` with this key.
@@ -322,12 +322,15 @@ mod tests {
             uses_perf_events: false,
             kernel: KernelVersion::new(6, 1),
         };
-        assert!(admin.missing_for(Feature::Scheduler).is_empty());
-        assert_eq!(admin.missing_for(Feature::Messages), [Capability::SysPtrace]);
+        assert!(admin.capabilities_missing_for(Feature::Scheduler).is_empty());
+        assert_eq!(admin.capabilities_missing_for(Feature::Messages), [Capability::SysPtrace]);
         let none = Permissions { effective: 0, kernel: KernelVersion::new(6, 1), ..admin };
-        assert_eq!(none.missing_for(Feature::Polls), Feature::Polls.required_capabilities(KernelVersion::new(6, 1)));
+        assert_eq!(
+            none.capabilities_missing_for(Feature::Polls),
+            Feature::Polls.required_capabilities(KernelVersion::new(6, 1))
+        );
         let newer = Permissions { effective: 1 << 38 | 1 << 39 | 1 << 19, kernel: KernelVersion::new(6, 6), ..admin };
-        assert!(newer.missing_for(Feature::Messages).is_empty());
-        assert_eq!(newer.with_perf_events().missing_for(Feature::Messages), [Capability::SysAdmin]);
+        assert!(newer.capabilities_missing_for(Feature::Messages).is_empty());
+        assert_eq!(newer.with_perf_events().capabilities_missing_for(Feature::Messages), [Capability::SysAdmin]);
     }
 }

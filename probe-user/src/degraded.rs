@@ -112,7 +112,7 @@ impl fmt::Display for Degraded {
             Missing::PtraceScope => write!(f, "kernel.yama.ptrace_scope is 3")?,
             Missing::Lockdown => write!(f, "kernel lockdown is set to confidentiality")?,
             Missing::Kernel { needs, runs } => {
-                let feature = self.feature.kernel_feature();
+                let feature = self.feature.kernel_feature_name();
                 write!(f, "needs {feature} of Linux {needs}, this is {runs}")?;
             }
             Missing::KernelTypes(what) => write!(f, "kernel types: {what}")?,
@@ -129,7 +129,7 @@ fn unmet_requirement(feature: Feature, permissions: Permissions) -> Option<Missi
     if permissions.kernel() < feature.oldest_kernel() {
         return Some(Missing::Kernel { needs: feature.oldest_kernel(), runs: permissions.kernel() });
     }
-    let lacking = permissions.missing_for(feature);
+    let lacking = permissions.capabilities_missing_for(feature);
     // In a user namespace, capabilities only look effective. The kernel always refuses its own programs there. It may refuse the other
     // features although no capability is missing.
     if permissions.is_in_user_namespace() && (feature.is_in_kernel() || lacking.is_empty()) {
@@ -140,7 +140,7 @@ fn unmet_requirement(feature: Feature, permissions: Permissions) -> Option<Missi
 
 /// A restriction of the machine that prevents the feature despite all capabilities. `None` if no known one does.
 fn machine_restriction(feature: Feature) -> Option<Missing> {
-    let mut filtered = filter::filtered_calls();
+    let mut filtered = filter::calls_refused_by_seccomp();
     filtered.retain(|call| feature.required_calls().contains(call));
     if !filtered.is_empty() {
         return Some(Missing::Filtered(filtered));
@@ -245,7 +245,7 @@ mod tests {
         for feature in Feature::ALL {
             let degraded = Degraded::from_failure(feature, None, here, "Operation not permitted (os error 1)");
             match &degraded.missing {
-                Missing::Capabilities(lacking) => assert_eq!(*lacking, here.missing_for(feature)),
+                Missing::Capabilities(lacking) => assert_eq!(*lacking, here.capabilities_missing_for(feature)),
                 Missing::Refused(words) => assert!(words.contains("os error 1")),
                 Missing::Kernel { needs, .. } => assert_eq!(*needs, feature.oldest_kernel()),
                 Missing::UserNamespace => assert!(here.is_in_user_namespace()),

@@ -50,7 +50,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     for library in library::open_libzmq(pid)? {
         let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
         let batches = batches_of_traps(&probe_points, traps, library.may_use_buffers)?;
-        links.extend(attach_emptied(&mut ebpf, &mut method, batches, &library, id)?);
+        links.extend(attach_with_empty_program(&mut ebpf, &mut method, batches, &library, id)?);
     }
     if links.is_empty() {
         return Err("libzmq is not loaded in it".into());
@@ -62,7 +62,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
             // With all its features, the probe needs no returns of polls.
             let with_returns = false;
             let batches = poll_batches(&probe_points, NO_TARGET, with_returns)?;
-            links.extend(attach_emptied(&mut ebpf, &mut method, batches, &library, id)?);
+            links.extend(attach_with_empty_program(&mut ebpf, &mut method, batches, &library, id)?);
         }
     }
     Ok(links)
@@ -70,7 +70,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
 
 /// Attaches an empty program to the probe points of these batches in a library of process `pid`. A batch is a program with its points; its
 /// program is replaced here.
-fn attach_emptied(
+fn attach_with_empty_program(
     ebpf: &mut Ebpf,
     method: &mut AttachMethod,
     batches: Vec<Batch>,
@@ -94,8 +94,8 @@ fn batches_of_traps(
     if traps == Traps::All {
         return message_batches(probe_points, NO_TARGET, MessagePoints { processed: true, buffers: may_use_buffers });
     }
-    let send = probe_points.entry_of("zmq_msg_send")?;
-    let recv = probe_points.entry_of("zmq_msg_recv")?;
+    let send = probe_points.entry_offset_of("zmq_msg_send")?;
+    let recv = probe_points.entry_offset_of("zmq_msg_recv")?;
     // If the code of `zmq_msg_recv` is understood, one point inside it has the result of the receive.
     if traps == Traps::ProbePoints
         && let Some(received) = probe_points.received
@@ -122,16 +122,17 @@ fn with_empty_program(batch: Batch) -> Batch {
 /// Sets and removes a uprobe on a function of this program. Returns whether a multi-uprobe link was used (Linux 6.6 and later), instead of
 /// a perf event.
 pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
-    attach_to_self().map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
+    attach_to_self_and_check_multi_links()
+        .map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
 }
 
 /// Sets a uprobe on this function of this process, to test whether uprobes are possible. Returns whether the kernel can attach several
 /// points by one link, which is cheaper.
-fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
+fn attach_to_self_and_check_multi_links() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[EMPTY_PROGRAM]);
     let maps = foreign::kernel::read_text("/proc/self/maps")?;
-    let address = attach_to_self as *const () as u64;
+    let address = attach_to_self_and_check_multi_links as *const () as u64;
     let offset = file_offset_of_code(&maps, address).ok_or("/proc/self/maps does not show this program")?;
     let id = NonZeroU32::new(std::process::id()).ok_or("this process has no id")?;
     let probe = Batch::at_entries(EMPTY_PROGRAM, points_at([offset]));
@@ -144,10 +145,10 @@ fn file_offset_of_code(maps: &str, address: u64) -> Option<u64> {
     maps.lines().find_map(|line| file_offset_in_mapping(line, address))
 }
 
-/// Offset in the mapped file of the code at `address`. `line` is one of `/proc/self/maps`, such as `7f12-7f34 r-xp 00002000 ..`. `None` if
-/// it describes another mapping.
-fn file_offset_in_mapping(line: &str, address: u64) -> Option<u64> {
-    let mut fields = line.split_ascii_whitespace();
+/// Offset in the mapped file of the code at `address`. `maps_line` is one of `/proc/self/maps`, such as `7f12-7f34 r-xp 00002000 ..`.
+/// `None` if it describes another mapping.
+fn file_offset_in_mapping(maps_line: &str, address: u64) -> Option<u64> {
+    let mut fields = maps_line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = u64::from_str_radix(end, 16).ok()?;
@@ -169,6 +170,6 @@ mod tests {
         assert_eq!(file_offset_of_code(maps, 0x55e4), Some(0x14));
         assert_eq!(file_offset_of_code(maps, 0x1), None);
         let own = std::fs::read_to_string("/proc/self/maps").unwrap();
-        assert!(file_offset_of_code(&own, attach_to_self as *const () as u64).is_some());
+        assert!(file_offset_of_code(&own, attach_to_self_and_check_multi_links as *const () as u64).is_some());
     }
 }

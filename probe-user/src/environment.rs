@@ -88,7 +88,7 @@ impl RunEnvironment {
     pub(crate) fn grant_remedy(self, capabilities: &[Capability]) -> String {
         match self {
             Self::Host => {
-                let program = own_program();
+                let program = own_program_for_shell();
                 format!(
                     "sudo {program}, or: setcap {}+ep {program}",
                     join_names(capabilities, "CAP_", ",").to_ascii_lowercase()
@@ -150,7 +150,7 @@ impl RunEnvironment {
 
 /// Path of the running program, for a shell. After `pip install` or `cargo install`, its folder is not on root's PATH, and after `uvx` on
 /// nobody's.
-fn own_program() -> String {
+fn own_program_for_shell() -> String {
     const FOUND_BY_SHELL: &str = "$(command -v tokengap)";
     let path = std::env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
     let Some(path) = path else { return FOUND_BY_SHELL.to_owned() };

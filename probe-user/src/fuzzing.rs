@@ -9,9 +9,9 @@ use crate::locator::answer::LocatorAnswer;
 use crate::message::decode_message;
 use crate::observation::Observation;
 use crate::opener_client::request::{OpenDescriptor, OpenRequest, ReplyPiece};
-use crate::probe::read::to_observation;
+use crate::probe::read::record_to_observation;
 use crate::probe_points::{ProbePoints, Sought};
-use crate::proc::{maps, net, split_strings, stat};
+use crate::proc::{maps, net, split_nul_separated, stat};
 
 /// Parses a record of the ring buffer. The number of its target stands for a process id.
 pub fn parse_observation(item: &[u8]) -> Option<Observation<'_>> {
@@ -21,7 +21,7 @@ pub fn parse_observation(item: &[u8]) -> Option<Observation<'_>> {
     }
     let record = Record::parse(item)?;
     assert!(record.payload.len() <= item.len());
-    Some(to_observation(&record, record.header.target, true))
+    Some(record_to_observation(&record, record.header.target, true))
 }
 
 /// Parses an ELF image as a library to probe.
@@ -40,13 +40,13 @@ pub fn tables(text: &[u8]) {
     stat::ProcessStat::parse(text);
     stat::parse_ns_pids(text);
     let wanted = [FlagName::switch("--stream", "--s"), FlagName::value("--mode", "--m")];
-    Flags::parse(&split_strings(text), &wanted);
-    assert!(diag_socket::parse_datagram(text) <= text.len() / 16, "every socket needs 16 bytes of input");
+    Flags::parse(&split_nul_separated(text), &wanted);
+    assert!(diag_socket::count_parsed_sockets(text) <= text.len() / 16, "every socket needs 16 bytes of input");
 }
 
 /// Parses `message` as each kind of request and reply of the processes with rights.
 pub fn requests(message: &[u8]) {
-    let _ = OpenRequest::parse(message);
+    let _ = OpenRequest::parse_permitted(message);
     let _ = decode_message::<HelperRequest>(message);
     let _ = decode_message::<HelperReply>(message);
     let _ = decode_message::<LocatorAnswer>(message);

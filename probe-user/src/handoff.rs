@@ -33,16 +33,16 @@ pub fn check_duplicable(holder: Holder) -> Result<(), String> {
 }
 
 /// Waits until `holder`'s socket has been empty for a moment, and makes the process close the connection. Fails if that takes longer than
-/// `patience`, or if the socket's inode is not `inode`. Returns the time of the shutdown.
-pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, String> {
+/// `patience`, or if the socket's inode is not `expected_inode`. Returns the time of the shutdown.
+pub fn disconnect_sender(holder: Holder, expected_inode: u64, patience: Duration) -> Result<Instant, String> {
     let socket = duplicate_socket(holder)?;
     let Holder { pid, fd } = holder;
     // The process may have closed the descriptor and reused its number since it was listed.
-    let is_expected = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
+    let is_expected = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == expected_inode);
     if !is_expected {
         return Err(format!("descriptor {fd} of process {pid} now refers to another socket: try again"));
     }
-    if !is_quiet_within(patience, &socket) {
+    if !wait_until_quiet(patience, &socket) {
         return Err(format!(
             "process {pid} never had an empty socket for {QUIET:?} within {patience:?}: its receiver does not keep up, or the load is too high; try again with less traffic"
         ));
@@ -55,13 +55,13 @@ pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Resu
 }
 
 /// Waits until the socket has been empty for [`QUIET`], at most for `patience`. Returns whether it has.
-fn is_quiet_within(patience: Duration, socket: &OwnedFd) -> bool {
+fn wait_until_quiet(patience: Duration, socket: &OwnedFd) -> bool {
     let began = Instant::now();
     let mut quiet_since = began;
     // Without a sleep, because every write in the quiet period must be noticed.
     loop {
         let now = Instant::now();
-        if unsent_bytes(socket) != Some(0) {
+        if bytes_unread_by_receiver(socket) != Some(0) {
             quiet_since = now;
         } else if now - quiet_since >= QUIET {
             return true;
@@ -74,7 +74,7 @@ fn is_quiet_within(patience: Duration, socket: &OwnedFd) -> bool {
 
 /// Number of bytes in the socket that its receiver has not read (`SIOCOUTQ`). `None` if the kernel refuses.
 #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
-fn unsent_bytes(socket: impl AsFd) -> Option<u64> {
+fn bytes_unread_by_receiver(socket: impl AsFd) -> Option<u64> {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: SIOCOUTQ writes one int; see sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.
     let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };

@@ -72,7 +72,7 @@ impl KernelTypes {
 }
 
 /// Settings for the object of eBPF programs. They follow from the options and from what the kernel says about its types.
-fn load_settings(options: ProbeOptions, types: &KernelTypes) -> LoadSettings {
+fn settings_for_load(options: ProbeOptions, types: &KernelTypes) -> LoadSettings {
     LoadSettings {
         // The kernel accepts powers of two only.
         ring_bytes: options.ring_bytes.clamp(MIN_RING_BYTES, MAX_RING_BYTES).next_power_of_two(),
@@ -103,7 +103,7 @@ impl KernelSide {
     pub(crate) fn load(options: ProbeOptions) -> Result<Self, Refusal> {
         let types = KernelTypes::read();
         let mut ebpf =
-            load::load_object(load_settings(options, &types)).map_err(|error| Refusal::from_error(&error))?;
+            load::load_object(settings_for_load(options, &types)).map_err(|error| Refusal::from_error(&error))?;
         let attach_method = choose_attach_method(&ebpf, options);
         let kernel_log = open_kernel_log(&mut ebpf);
         Ok(Self {
@@ -120,12 +120,12 @@ impl KernelSide {
 
     /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
     /// that cannot be loaded are reported when a target needs them.
-    pub(crate) fn load_further_programs(&mut self) {
-        if let Err(error) = self.attach_method.load_all(&mut self.ebpf) {
+    pub(crate) fn preload_programs_and_attach_groups(&mut self) {
+        if let Err(error) = self.attach_method.load_all_programs(&mut self.ebpf) {
             tracing::debug!("cannot preload a uprobe program: {error}");
         }
         if self.options.scheduler {
-            self.attach_scheduler_groups();
+            self.try_attach_scheduler_groups();
         }
         // Attached and not only loaded, because only an attach shows which programs for writes the kernel supports.
         if let Err(error) = self.attach_group(Group::Writes) {
@@ -133,13 +133,13 @@ impl KernelSide {
         }
         let can_read_sockets = self.types.egress_offsets.is_ok();
         if can_read_sockets {
-            self.load_socket_readers();
+            self.load_socket_read_programs();
         }
     }
 
     /// Attaches the programs that observe threads and their polls. Errors are dropped, because the probe attaches the programs again later
     /// and learns the errors then.
-    fn attach_scheduler_groups(&mut self) {
+    fn try_attach_scheduler_groups(&mut self) {
         let _ = self.attach_group(Group::Scheduler);
         // Polls are counted in the kernel only if the scheduler's programs show which threads sleep in one.
         if self.options.polls && self.loaded_facts().observes_sleep {
@@ -148,7 +148,7 @@ impl KernelSide {
     }
 
     /// Loads the programs that observe reads from sockets and the arrival of requests.
-    fn load_socket_readers(&mut self) {
+    fn load_socket_read_programs(&mut self) {
         for program in [attach::CLIENT_READS, attach::ZMTP_READS].into_iter().chain(attach::ARRIVALS) {
             if let Err(error) = attach::load_tracepoint_program(&mut self.ebpf, program) {
                 tracing::debug!("cannot observe reads from sockets: {error}");
@@ -208,19 +208,19 @@ impl KernelSide {
         if self.group_links.contains_key(&group) {
             return Ok(());
         }
-        if let Some(types) = self.missing_types_for(group) {
+        if let Some(types) = self.reason_of_missing_types(group) {
             return Err(Refusal::Types(types));
         }
-        let links = self.attach_programs_of(group).map_err(|error| Refusal::from_error(&error))?;
+        let links = self.attach_programs_of_group(group).map_err(|error| Refusal::from_error(&error))?;
         self.group_links.insert(group, links);
         Ok(())
     }
 
     /// Attaches the programs of a group and returns their links.
-    fn attach_programs_of(&mut self, group: Group) -> Result<Vec<Link>, AttachError> {
+    fn attach_programs_of_group(&mut self, group: Group) -> Result<Vec<Link>, AttachError> {
         let ebpf = &mut self.ebpf;
         let links = match group {
-            Group::KernelPolls => attach::attach_kernel_polls(ebpf)?,
+            Group::KernelPolls => attach::attach_kernel_poll_counters(ebpf)?,
             Group::Scheduler => attach::attach_tracepoints(ebpf, &attach::SCHEDULER)?,
             Group::Writes => attach::attach_client_writes(ebpf, self.options.every_call)?,
             Group::ClientReads => attach::attach_tracepoints(ebpf, &[attach::CLIENT_READS])?,
@@ -231,7 +231,7 @@ impl KernelSide {
     }
 
     /// Says what the kernel's description of its types lacks, of all that the programs of a group read. `None` if it lacks nothing.
-    fn missing_types_for(&self, group: Group) -> Option<String> {
+    fn reason_of_missing_types(&self, group: Group) -> Option<String> {
         match group {
             Group::Scheduler => {
                 let are_fields_known = self.types.offsets.sched();
@@ -255,7 +255,7 @@ impl KernelSide {
     /// `library` mapped.
     pub(crate) fn attach_uprobes(
         &mut self,
-        target: u32,
+        target_index: u32,
         pid: NonZeroU32,
         batch: &Batch,
         library: BorrowedFd<'_>,
@@ -266,14 +266,14 @@ impl KernelSide {
             .attach_method
             .attach_batch(&mut self.ebpf, batch, &path, pid)
             .map_err(|error| Refusal::from_error(&error))?;
-        self.target_links.entry(target).or_default().extend(links);
+        self.target_links.entry(target_index).or_default().extend(links);
         Ok(())
     }
 
     /// Detaches a target's links on another thread, because the kernel takes a while until no CPU runs their programs. Does nothing for an
     /// unknown target.
-    pub(crate) fn detach_target(&mut self, target: u32) {
-        let links = self.target_links.remove(&target).unwrap_or_default();
+    pub(crate) fn detach_target(&mut self, target_index: u32) {
+        let links = self.target_links.remove(&target_index).unwrap_or_default();
         // If no thread can be started, the closure drops its links here.
         let _ = std::thread::Builder::new().spawn(move || attach::detach_links(links));
     }

@@ -13,7 +13,7 @@ use trace::engine::Version;
 use crate::discover::LibZmq;
 use crate::discover::libzmq;
 use crate::helper;
-use crate::probe_points::{MAX_CACHED, ProbePointCache, Sought, read_library};
+use crate::probe_points::{MAX_CACHED, ProbePointCache, Sought, read_library_file};
 use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};
 use crate::programs::{MessagePoints, PointSet};
@@ -38,7 +38,7 @@ pub(crate) struct Library {
 /// Opens the files with libzmq that the process has mapped.
 pub(crate) fn open_libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let MappedFiles { process, files } = MappedFiles::read(pid)?;
-    let libzmq_files = libzmq::mapped_libzmq(&files);
+    let libzmq_files = libzmq::mapped_libzmq_files(&files);
     let mut libraries = open_libraries(&process, &libzmq_files)?;
     // pyzmq sends and receives message structs only. Other users may pass plain buffers (`zmq_send`), which need further probes.
     for (library, file) in libraries.iter_mut().zip(libzmq_files) {
@@ -147,28 +147,28 @@ struct LibraryFileId {
 impl LibraryReader {
     /// Reads and analyses the libraries of process `pid` in advance, so that its probes can be attached without delay. Those that cannot be
     /// read are reported when the process is probed.
-    pub fn read_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
+    pub fn read_and_analyse_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
         // Every analysis finds all points, so the flags that select among them do not matter here.
         let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });
         let polls = PointSet::Polls { with_returns: false };
         for library in open_libzmq(pid).unwrap_or_default() {
-            self.read_new_library(pid, &library, messages);
+            self.read_and_analyse_if_new(pid, &library, messages);
         }
         for library in open_libc(pid).unwrap_or_default() {
-            self.read_new_library(pid, &library, polls);
+            self.read_and_analyse_if_new(pid, &library, polls);
         }
         for library in open_libssl(pid).unwrap_or_default() {
-            self.read_new_library(pid, &library, PointSet::Tls);
+            self.read_and_analyse_if_new(pid, &library, PointSet::Tls);
         }
         if let Some(server) = inner_server.and_then(|engine| engine.inner_server())
             && let Ok(Some(library)) = open_extension(pid, &server)
         {
-            self.read_new_library(pid, &library, PointSet::Method);
+            self.read_and_analyse_if_new(pid, &library, PointSet::Method);
         }
     }
 
     /// Reads and analyses a library whose file has not been read yet. The results fill the caches of the kernel and of the helper.
-    fn read_new_library(&mut self, pid: u32, library: &Library, set: PointSet) {
+    fn read_and_analyse_if_new(&mut self, pid: u32, library: &Library, set: PointSet) {
         // After the limit, files are read again, which costs time only.
         if self.read_files.len() == MAX_CACHED {
             self.read_files.clear();
@@ -188,7 +188,7 @@ impl LibraryReader {
 /// Reads a library's file, and has the helper analyse it, if there is one.
 fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), String> {
     // The content is dropped: reading it brings the file into the page cache.
-    read_library(&library.file).map_err(|error| error.to_string())?;
+    read_library_file(&library.file).map_err(|error| error.to_string())?;
     if let Some(helper) = helper::connected_helper() {
         helper.analyse_library(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
     }
@@ -219,7 +219,7 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     let probe_points = probe_points.map_err(|error| format!("{path}: {error}"))?;
     // Without these functions, no message can be observed.
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
-        probe_points.entry_of(symbol).map_err(|error| format!("{path}: {error}"))?;
+        probe_points.entry_offset_of(symbol).map_err(|error| format!("{path}: {error}"))?;
     }
     // `received` and `refused` are single points inside the functions, found only in code of a known form.
     Ok(CodeSupport {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_library_of_the_wheel_is_chosen_over_the_module_that_calls_it() {
         let files = maps::parse_mapped_files(WHEEL.as_bytes());
-        let found = libzmq::mapped_libzmq(&files);
+        let found = libzmq::mapped_libzmq_files(&files);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].name(), b"libzmq-2f02442c.so.5.2.5");
         assert!(is_used_by_pyzmq_only(found[0], &files));
@@ -255,7 +255,7 @@ mod tests {
     fn a_module_with_libzmq_linked_in_is_chosen() {
         let module = WHEEL.lines().nth(2).expect("the module's line");
         let files = maps::parse_mapped_files(module.as_bytes());
-        assert_eq!(libzmq::mapped_libzmq(&files)[0].name(), b"_zmq.abi3.so");
+        assert_eq!(libzmq::mapped_libzmq_files(&files)[0].name(), b"_zmq.abi3.so");
     }
 
     #[test]

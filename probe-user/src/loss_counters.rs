@@ -48,14 +48,14 @@ impl LossCounters {
 
     /// Number of observations lost for `cause` since the load, on all processors.
     fn read_total(&mut self, map: &MapData, cause: Loss) -> Result<u64, MapError> {
-        self.look_up_values(map, cause as u32)
+        self.fill_values_of_counter(map, cause as u32)
             .map_err(|io_error| aya::sys::SyscallError { call: "bpf_map_lookup_elem", io_error })?;
         // Values of absent processors stay 0.
         Ok(self.values.iter().sum())
     }
 
     /// Copies the values of the counter with this key from the map, one per processor.
-    fn look_up_values(&mut self, map: &MapData, key: u32) -> io::Result<()> {
+    fn fill_values_of_counter(&mut self, map: &MapData, key: u32) -> io::Result<()> {
         let lookup = MapLookupAttribute {
             map: map.fd().as_fd().as_raw_fd() as u32,
             padding: 0,

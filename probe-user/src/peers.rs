@@ -47,13 +47,13 @@ impl Peers {
     /// Queries the network namespace of process `pid`. Needs `CAP_SYS_ADMIN` if it differs from the current one.
     pub fn in_namespace_of(pid: u32) -> Result<Self, DiagError> {
         let process = ProcDir::open(pid).map_err(DiagError::Enter)?;
-        Ok(Self { diag_socket: DiagSocket::open_for(&process)? })
+        Ok(Self { diag_socket: DiagSocket::open_for_namespace_of(&process)? })
     }
 
-    /// Connections to the listener that was bound to `path`, even if its file has been moved.
-    pub fn connections_to(&self, path: &Path) -> Result<Vec<PeerConnection>, DiagError> {
+    /// Connections to the listener that was bound to `listener_path`, even if its file has been moved.
+    pub fn connections_to_listener(&self, listener_path: &Path) -> Result<Vec<PeerConnection>, DiagError> {
         let sockets = self.diag_socket.list_unix_sockets(MAX_ENTRIES)?.items;
-        let endpoint = format!("ipc://{}", path.display());
+        let endpoint = format!("ipc://{}", listener_path.display());
         let mut connections = Vec::new();
         for pair in connection::pair_unix_sockets(&sockets) {
             // Without its other end, the sender cannot be found.
@@ -72,7 +72,7 @@ impl Peers {
 
 /// Finds the processes that hold these sockets, by the inode of the socket. After a fork, several may hold one. Omits processes that may
 /// not be inspected. Empty if `/proc` cannot be listed.
-pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
+pub fn find_socket_holders(socket_inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
     let Ok(pids) = list_pids(MAX_ENTRIES) else { return holders };
     for pid in pids.items {
@@ -80,7 +80,7 @@ pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
             continue;
         };
         for SocketDescriptor { fd, inode } in sockets.items {
-            if inodes.contains(&inode) {
+            if socket_inodes.contains(&inode) {
                 holders.entry(inode).or_default().push(Holder { pid, fd });
             }
         }
@@ -91,7 +91,7 @@ pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 /// Whether thread `tid` of process `pid` sleeps in a poll. An event loop with messages in its inbox never does. Needs the permission to
 /// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
-    let text = ProcDir::open(pid)?.thread_file(tid, ThreadFile::SystemCall)?;
+    let text = ProcDir::open(pid)?.read_thread_file(tid, ThreadFile::SystemCall)?;
     Ok(cpu::is_poll_line(&String::from_utf8_lossy(&text)))
 }
 
@@ -108,12 +108,12 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         std::fs::rename(&path, folder.path().join("moved")).unwrap();
         let peers = Peers::in_namespace_of(std::process::id()).unwrap();
-        assert_eq!(peers.connections_to(&path).unwrap(), []);
+        assert_eq!(peers.connections_to_listener(&path).unwrap(), []);
         let _connector = UnixStream::connect(folder.path().join("moved")).unwrap();
         let accepted = listener.accept().unwrap();
-        let found = peers.connections_to(&path).unwrap();
+        let found = peers.connections_to_listener(&path).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        let found_holders = find_holders(&[found[0].connector, found[0].acceptor]);
+        let found_holders = find_socket_holders(&[found[0].connector, found[0].acceptor]);
         let us = std::process::id();
         assert!(
             found_holders.len() == 2 && found_holders.values().flatten().all(|holder| holder.pid == us),

@@ -17,7 +17,7 @@ pub(crate) const MAX_DESCRIPTORS: usize = 65_536;
 
 /// Whether the process reads sockets without system calls of its own. False if that cannot be read.
 pub fn uses_io_uring(pid: u32) -> bool {
-    let descriptors = ProcDir::open(pid).and_then(|process| process.list_descriptors(MAX_DESCRIPTORS));
+    let descriptors = ProcDir::open(pid).and_then(|process| process.list_sockets_and_io_urings(MAX_DESCRIPTORS));
     descriptors.is_ok_and(|descriptors| descriptors.items.contains(&OpenDescriptor::IoUring))
 }
 
@@ -32,18 +32,18 @@ pub fn output_status(pid: u32, descriptor: u32) -> Result<FileStatus, ReadError>
 }
 
 /// Opens a file that the user named, if it is a regular one. If this process may not open it, asks the opener process, which may.
-pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+pub fn open_user_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
     match RegularFile::open(path, expected) {
-        Err(ReadError::Denied) => ask_opener_about_named(path, OpenRequest::Named)?.into_regular_file(expected),
+        Err(ReadError::Denied) => ask_opener_about_named_file(path, OpenRequest::Named)?.into_regular_file(expected),
         opened => opened,
     }
 }
 
 /// Opens a regular file that the user named. If this process may not open it, asks the opener process, which may.
-pub fn open_named(path: &Path) -> io::Result<File> {
+pub fn open_user_named_file(path: &Path) -> io::Result<File> {
     match trace::named_file::open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let reply = ask_opener_about_named(path, OpenRequest::Named)?;
+            let reply = ask_opener_about_named_file(path, OpenRequest::Named)?;
             Ok(reply.into_file()?.into())
         }
         opened => opened,
@@ -51,20 +51,20 @@ pub fn open_named(path: &Path) -> io::Result<File> {
 }
 
 /// Device, inode and size of the file that a path of the user leads to. If this process may not read them, asks the opener process.
-pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
+pub fn user_named_file_status(path: &Path) -> Result<FileStatus, ReadError> {
     match rustix::fs::stat(path).map_err(ReadError::from) {
         Err(ReadError::Denied) => {
-            let reply = ask_opener_about_named(path, OpenRequest::NamedStatus)?;
+            let reply = ask_opener_about_named_file(path, OpenRequest::NamedStatus)?;
             Ok(FileStatus::from_numbers(reply.numbers))
         }
         found => Ok(FileStatus::from_stat(&found?)),
     }
 }
 
-/// Asks the opener process about a file that the user named and that this process may not read. `request` makes the request from the index
-/// of the file among the named ones. An error if there is no opener, or if the user did not name the file.
-fn ask_opener_about_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<OpenerReply, ReadError> {
+/// Asks the opener process about a file that the user named and that this process may not read. `to_request` makes the request from the
+/// index of the file among the named ones. An error if there is no opener, or if the user did not name the file.
+fn ask_opener_about_named_file(path: &Path, to_request: fn(u32) -> OpenRequest) -> Result<OpenerReply, ReadError> {
     let opener = opener_client::connected_opener().ok_or(ReadError::Denied)?;
     let index = opener.index_of_named(path).ok_or(ReadError::Denied)?;
-    opener.send_request(&request(index))
+    opener.send_request(&to_request(index))
 }

@@ -30,7 +30,7 @@ pub enum QueueError {
     #[error("cannot list the TCP sockets of process {0}: {1}")]
     List(u32, ReadError),
     /// The kernel cannot be asked about the sockets of the process.
-    #[error("sockets of process {0}: {1}{remedy}", remedy = diag_remedy(*.1))]
+    #[error("sockets of process {0}: {1}{remedy}", remedy = diag_error_remedy(*.1))]
     Diag(u32, DiagError),
     /// The process holds this socket, which the kernel does not report in its network namespace.
     #[error(
@@ -40,7 +40,7 @@ pub enum QueueError {
 }
 
 /// Remedy for an error, as the end of its message. Empty if there is none.
-fn diag_remedy(error: DiagError) -> &'static str {
+fn diag_error_remedy(error: DiagError) -> &'static str {
     match error {
         DiagError::Enter(ReadError::Denied) => "; run with CAP_SYS_ADMIN",
         _ => "",
@@ -88,12 +88,12 @@ impl Queues {
 
     /// Reads the number of queued bytes at `socket`. `None` if it is closed. The first call for a socket searches for it, which takes
     /// longer for TCP. The result of that search is remembered, and so is an error.
-    pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
+    pub fn read_queue_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
         // The namespace and the addresses by which the kernel is asked about this socket.
-        let query = self.known_or_found(socket)?;
+        let query = self.known_or_found_query(socket)?;
         // Only a closed socket has no namespace.
         let Some(namespace) = query.namespace() else { return Ok(None) };
-        match self.send_query(query, socket.inode) {
+        match self.ask_queue_depth(query, socket.inode) {
             Ok(Some(depth)) => Ok(Some(depth)),
             // Remembered, so that a closed socket is not searched for again.
             Ok(None) => {
@@ -111,17 +111,17 @@ impl Queues {
     }
 
     /// How to ask for the queues of a socket. Searches for the socket at the first call, and remembers the result, even an error.
-    fn known_or_found(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
+    fn known_or_found_query(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         if let Some(known) = self.sockets.get(&socket) {
             return *known;
         }
-        let found = self.find_socket(socket);
+        let found = self.find_query_of_socket(socket);
         self.sockets.insert(socket, found);
         found
     }
 
     /// Asks the kernel for the queues of a socket. `None` if it is closed. Only a query for a TCP socket uses `tcp_inode`, its inode.
-    fn send_query(&self, query: SocketQuery, tcp_inode: u64) -> Result<Option<QueueDepth>, DiagError> {
+    fn ask_queue_depth(&self, query: SocketQuery, tcp_inode: u64) -> Result<Option<QueueDepth>, DiagError> {
         match query {
             SocketQuery::Unix { namespace, inode } => self.diag_socket(namespace)?.query_unix_depth(inode),
             SocketQuery::Tcp { namespace, ends } => self.diag_socket(namespace)?.query_tcp_depth(tcp_inode, ends),
@@ -140,12 +140,14 @@ impl Queues {
     }
 
     /// Finds how to ask the kernel for the queues of a socket. Opens the netlink socket of its namespace if there is none yet.
-    fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
+    fn find_query_of_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
         // A process that has exited has no open socket.
-        let Some(process) = if_not_exited(pid, ProcDir::open(pid))? else { return Ok(SocketQuery::Closed) };
-        let Some(namespace) = if_not_exited(pid, process.network_namespace())? else { return Ok(SocketQuery::Closed) };
-        self.open_namespace(&process, namespace);
+        let Some(process) = none_if_exited(pid, ProcDir::open(pid))? else { return Ok(SocketQuery::Closed) };
+        let Some(namespace) = none_if_exited(pid, process.network_namespace_inode())? else {
+            return Ok(SocketQuery::Closed);
+        };
+        self.open_diag_socket_once(&process, namespace);
         if let Some(query) = self.find_unix_query(pid, namespace, inode)? {
             return Ok(query);
         }
@@ -153,7 +155,7 @@ impl Queues {
             return Ok(query);
         }
         // A socket that is still open and not listed in the process's namespace was created in another one.
-        if has_socket(socket) {
+        if is_socket_still_open(socket) {
             return Err(QueueError::Elsewhere(pid, inode));
         }
         Ok(SocketQuery::Closed)
@@ -161,9 +163,11 @@ impl Queues {
 
     /// Opens the netlink socket of a network namespace if there is none yet. An error is kept as well, so that further sockets do not cause
     /// another try.
-    fn open_namespace(&mut self, process: &ProcDir, namespace: u64) {
+    fn open_diag_socket_once(&mut self, process: &ProcDir, namespace: u64) {
         if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
-            new.insert(DiagSocket::open_for(process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
+            new.insert(
+                DiagSocket::open_for_namespace_of(process).and_then(|diag| diag.check_unix_support().map(|()| diag)),
+            );
         }
     }
 
@@ -216,7 +220,7 @@ impl SocketQuery {
 }
 
 /// What was read about a process; `None` if it has exited. Fails with the error of a network namespace that cannot be identified.
-fn if_not_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
+fn none_if_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(ReadError::Gone) => Ok(None),
@@ -241,7 +245,7 @@ fn list_tcp_ends(process: &ProcDir) -> Result<HashMap<u64, TcpEnds>, ReadError> 
 }
 
 /// Whether the process still holds the socket. False if that cannot be read.
-fn has_socket(socket: End) -> bool {
+fn is_socket_still_open(socket: End) -> bool {
     let held = SocketDescriptor { fd: socket.fd, inode: socket.inode };
     let sockets = ProcDir::open(socket.pid).and_then(|process| process.list_sockets(MAX_DESCRIPTORS));
     sockets.is_ok_and(|sockets| sockets.items.contains(&held))
@@ -263,7 +267,7 @@ mod tests {
     }
 
     fn received(queues: &mut Queues, socket: impl AsFd) -> Option<u64> {
-        queues.read_depth(of(socket)).unwrap().unwrap().receive_bytes
+        queues.read_queue_depth(of(socket)).unwrap().unwrap().receive_bytes
     }
 
     #[test]
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!(received(&mut queues, &to), Some(0));
         from.write_all(&[7; 6000]).unwrap();
         assert_eq!(received(&mut queues, &to), Some(6000));
-        assert!(queues.read_depth(of(&from)).unwrap().unwrap().send_bytes >= Some(6000));
+        assert!(queues.read_queue_depth(of(&from)).unwrap().unwrap().send_bytes >= Some(6000));
         to.read_exact(&mut [0; 1000]).unwrap();
         assert_eq!(received(&mut queues, &to), Some(5000));
     }
@@ -297,12 +301,12 @@ mod tests {
             from.write_all(&[7; 5000]).unwrap();
             // Loopback delivers the data and the acknowledgement within the call.
             assert_eq!(received(&mut queues, &to), Some(5000), "{bound}");
-            assert_eq!(queues.read_depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
+            assert_eq!(queues.read_queue_depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
             from.shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!(received(&mut queues, &to), Some(5000), "a FIN is not a byte");
             let closed = of(&to);
             drop((from, to));
-            assert_eq!(queues.read_depth(closed), Ok(None), "the listener is another socket");
+            assert_eq!(queues.read_queue_depth(closed), Ok(None), "the listener is another socket");
         }
     }
 
@@ -311,16 +315,16 @@ mod tests {
         let mut queues = Queues::default();
         let (from, _to) = UnixStream::pair().unwrap();
         let socket = of(&from);
-        assert!(queues.read_depth(socket).unwrap().is_some());
+        assert!(queues.read_queue_depth(socket).unwrap().is_some());
         drop(from);
         // A process that another test starts at this moment holds the socket until it executes its program.
         let deadline = Instant::now() + Duration::from_secs(5);
-        while queues.read_depth(socket) != Ok(None) {
+        while queues.read_queue_depth(socket) != Ok(None) {
             assert!(Instant::now() < deadline, "the socket is closed");
             std::thread::sleep(Duration::from_millis(1));
         }
         let ended = End { pid: u32::MAX, ..socket };
-        assert_eq!(queues.read_depth(ended), Ok(None));
+        assert_eq!(queues.read_queue_depth(ended), Ok(None));
     }
 
     #[test]
@@ -340,8 +344,8 @@ mod tests {
             let mut queues = Queues::default();
             from.write_all(&[7; 6000]).unwrap();
             let inside = End { pid: tid, ..of(&to) };
-            assert_eq!(queues.read_depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
-            let error = queues.read_depth(of(&to)).unwrap_err();
+            assert_eq!(queues.read_queue_depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
+            let error = queues.read_queue_depth(of(&to)).unwrap_err();
             assert!(matches!(error, QueueError::Elsewhere { .. }), "{error}");
         } else {
             eprintln!("SKIPPED: a network namespace needs root");

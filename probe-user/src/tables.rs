@@ -62,15 +62,15 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
             }
             connections.insert(connection, Plain(TlsConnection { written: 0, ignored: 1 }), 0)
         }
-        TableChange::RemoveThreads { target } => remove_threads(ebpf, target),
+        TableChange::RemoveThreads { target } => remove_threads_of_target(ebpf, target),
     }
 }
 
 /// Removes the kernel side's entries of all threads of the target with this index.
-fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
+fn remove_threads_of_target(ebpf: &mut Ebpf, target_index: u32) -> Result<(), MapError> {
     let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
     // Collected first, because a removal would disturb the walk through the table.
-    let target_threads = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
+    let target_threads = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target_index);
     let keys: Vec<u32> = target_threads.map(|(key, _)| key).collect();
     for key in keys {
         // An error means that the entry was evicted in the meantime.

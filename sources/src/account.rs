@@ -30,7 +30,10 @@ pub fn account_of_process(pid: u32) -> anyhow::Result<Account> {
 
 /// User and group of a process from its status. `None` if its real, effective, saved and file system ids are not the same.
 fn parse_account(status: &[u8]) -> Option<Account> {
-    Some(Account { user: kernel::only_id(status, "Uid:")?, group: kernel::only_id(status, "Gid:")? })
+    Some(Account {
+        user: kernel::id_if_all_kinds_equal(status, "Uid:")?,
+        group: kernel::id_if_all_kinds_equal(status, "Gid:")?,
+    })
 }
 
 /// Requires that `pid` has the same mounts and the same root folder as this process.

@@ -194,7 +194,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     }
     // Both calls remember their first result. It must be that of the rights that tokengap was started with, not of those that remain here.
     Permissions::current();
-    filter::filtered_calls();
+    filter::calls_refused_by_seccomp();
     let prober = start_prober(args, &helpers.prober_arguments)?;
     // These are given up below, so another process then opens files with them.
     if has_capabilities() {
@@ -364,7 +364,7 @@ pub(crate) fn probe_capabilities() -> Capabilities {
 
 /// Set of this capability alone.
 fn flag_of(capability: Capability) -> Capabilities {
-    Capabilities::from_bits_retain(1 << capability.bit())
+    Capabilities::from_bits_retain(1 << capability.bit_number())
 }
 
 /// Permits listening on a port, and keeps the capability that a privileged port needs.

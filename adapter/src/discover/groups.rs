@@ -1,11 +1,11 @@
 //! Groups of processes that are connected to each other.
 
-/// Connected components of `count` nodes, each in ascending order, ordered by their first member.
-pub fn connected_groups(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
-    let mut leaders = join_connected_nodes(count, edges);
+/// Connected components of `node_count` nodes, each in ascending order, ordered by their first member.
+pub fn connected_groups(node_count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
+    let mut leaders = leaders_of_connected_nodes(node_count, edges);
     // A group stands at the index of its leader.
-    let mut groups: Vec<Vec<usize>> = vec![Vec::new(); count];
-    for node in 0..count {
+    let mut groups: Vec<Vec<usize>> = vec![Vec::new(); node_count];
+    for node in 0..node_count {
         let leader = find_leader(&mut leaders, node);
         groups[leader].push(node);
     }
@@ -15,9 +15,9 @@ pub fn connected_groups(count: usize, edges: impl IntoIterator<Item = (usize, us
 
 /// Joins connected nodes to groups, as disjoint sets: each node refers to another one of its group, and the group's first node, its leader,
 /// to itself.
-fn join_connected_nodes(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<usize> {
+fn leaders_of_connected_nodes(node_count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<usize> {
     // At first each node is a group of its own.
-    let mut leaders: Vec<usize> = (0..count).collect();
+    let mut leaders: Vec<usize> = (0..node_count).collect();
     for (node, other) in edges {
         let leader = find_leader(&mut leaders, node);
         let other_leader = find_leader(&mut leaders, other);
@@ -27,7 +27,7 @@ fn join_connected_nodes(count: usize, edges: impl IntoIterator<Item = (usize, us
     leaders
 }
 
-/// The first node of this node's group, which stands for the group.
+/// The first node of this node's group, which stands for the group. Shortens the path of references to it in `leaders`.
 fn find_leader(leaders: &mut [usize], mut node: usize) -> usize {
     while leaders[node] != node {
         // Halving the path keeps later searches short.

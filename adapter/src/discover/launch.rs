@@ -22,7 +22,7 @@ impl FlagName {
 
     /// Value of the flag, which comes after `=` or is the next argument. For a switch, the argument as written; a switch with the value
     /// `false` or `0` counts as absent. `None` if the flag is absent.
-    fn find_in_command(&self, argv: &[String]) -> Option<String> {
+    fn find_value_in_command(&self, argv: &[String]) -> Option<String> {
         for (index, argument) in argv.iter().enumerate() {
             let (flag, value_after_equals) = match argument.split_once('=') {
                 Some((flag, value)) => (flag, Some(value)),
@@ -69,7 +69,7 @@ pub enum Program<'a> {
 const OPTIONS_WITHOUT_VALUE: &str = "bBdEiIOPqsSuvVx";
 
 /// The module or script that a Python command line runs. `None` for other commands, for `-c`, and for an interactive interpreter.
-pub fn program(argv: &[String]) -> Option<Program<'_>> {
+pub fn python_program(argv: &[String]) -> Option<Program<'_>> {
     let (python, rest) = argv.split_first()?;
     if !file_name(python).starts_with("python") {
         return None;
@@ -126,7 +126,7 @@ impl<'a> PythonOption<'a> {
 impl Flags {
     /// Finds the flags `names` in a command line.
     pub fn parse<'a>(argv: &[String], names: impl IntoIterator<Item = &'a FlagName>) -> Self {
-        let found = names.into_iter().filter_map(|name| Some((name.name, name.find_in_command(argv)?)));
+        let found = names.into_iter().filter_map(|name| Some((name.name, name.find_value_in_command(argv)?)));
         Self { found: found.collect() }
     }
 
@@ -196,11 +196,11 @@ mod tests {
 
     #[test]
     fn the_program_is_the_first_non_option_argument() {
-        assert_eq!(program(&argv("python3 -W error race.py 0.5.9")), Some(Program::Script("race.py")));
-        assert_eq!(program(&argv("python3 -um race")), Some(Program::Module("race")));
-        assert_eq!(program(&argv("python3 -Xdev -Bc code race.py")), None);
-        assert_eq!(program(&argv("python3 - race.py")), None);
-        assert_eq!(program(&argv("python3 -mrace 0.5.9")), Some(Program::Module("race")));
-        assert_eq!(program(&argv("bash race.sh")), None);
+        assert_eq!(python_program(&argv("python3 -W error race.py 0.5.9")), Some(Program::Script("race.py")));
+        assert_eq!(python_program(&argv("python3 -um race")), Some(Program::Module("race")));
+        assert_eq!(python_program(&argv("python3 -Xdev -Bc code race.py")), None);
+        assert_eq!(python_program(&argv("python3 - race.py")), None);
+        assert_eq!(python_program(&argv("python3 -mrace 0.5.9")), Some(Program::Module("race")));
+        assert_eq!(python_program(&argv("bash race.sh")), None);
     }
 }

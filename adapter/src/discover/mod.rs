@@ -10,7 +10,7 @@ mod setting;
 
 pub use groups::connected_groups;
 pub use hop::{Carries, Confidence, End, HopSeen};
-pub use launch::{FlagName, Flags, Program, flag_value, port_of_command, program};
+pub use launch::{FlagName, Flags, Program, flag_value, port_of_command, python_program};
 pub use python_version::PythonVersion;
 pub use recognise::{
     Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,

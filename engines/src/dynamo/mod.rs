@@ -6,7 +6,7 @@ mod response_plane;
 use std::path::Path;
 
 use adapter::discover::{
-    EngineKind, Evidence, FlagName, Origin, Package, Program, Recognise, Role, Setting, Settings, program,
+    EngineKind, Evidence, FlagName, Origin, Package, Program, Recognise, Role, Setting, Settings, python_program,
 };
 use adapter::requests::ParseRequests;
 use logs::UnreadFileKind;
@@ -113,7 +113,7 @@ fn is_worker(argv: &[String]) -> bool {
 
 /// Whether the command runs a Python package, by its name (`-m`) or by the path of its main script in `folder`.
 fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
-    match program(argv) {
+    match python_program(argv) {
         Some(Program::Module(module)) => {
             // The package itself, or a module inside it.
             let suffix = module.strip_prefix(package);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use adapter::discover::{
     Carries, Codec, Confidence, Edge, Evidence, Function, Node, Origin, Package, Program, Rank, Reading, Recognise,
-    Role, RoleSource, RoleWithSource, Setting, Settings, Wire, flag_value, port_of_command, program,
+    Role, RoleSource, RoleWithSource, Setting, Settings, Wire, flag_value, port_of_command, python_program,
 };
 use trace::engine::Mode;
 use trace::event::Kind;
@@ -167,7 +167,7 @@ fn is_server(argv: &[String]) -> bool {
     // `vllm bench serve` is a client.
     let is_benchmark = argv.iter().any(|argument| argument == "bench");
     let serves = argv.iter().any(|argument| argument == "serve") && !is_benchmark;
-    match program(argv) {
+    match python_program(argv) {
         Some(Program::Module("vllm.entrypoints.openai.api_server")) => true,
         Some(Program::Module("vllm" | "vllm.entrypoints.cli.main")) => serves,
         Some(Program::Script(script)) => {
@@ -208,7 +208,7 @@ fn model_of_command(argv: &[String]) -> Option<&str> {
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
 /// frontend.
 fn is_dynamo_worker(argv: &[String]) -> bool {
-    let Some(Program::Module(module)) = program(argv) else { return false };
+    let Some(Program::Module(module)) = python_program(argv) else { return false };
     module == "dynamo.vllm" || module.starts_with("dynamo.vllm.")
 }
 

@@ -32,7 +32,7 @@ fn schedulers_with_the_rust_server_answer_clients_themselves() {
     ];
     let engines = discover(&processes, &[]);
     let [engine] = engines.as_slice() else { panic!("{engines:?}") };
-    let on_path: Vec<u32> = engine.on_token_path().map(|process| process.id.pid).collect();
+    let on_path: Vec<u32> = engine.processes_on_token_path().map(|process| process.id.pid).collect();
     assert_eq!(on_path, [11]);
     let scheduler = engine.process_with_pid(11).unwrap();
     assert!(scheduler.answers_clients() && !engine.process_with_pid(12).unwrap().answers_clients());
@@ -98,7 +98,7 @@ fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {
             requests("worker->router"),
         ]
     );
-    let probed: Vec<u32> = engine.on_token_path().map(|p| p.id.pid).collect();
+    let probed: Vec<u32> = engine.processes_on_token_path().map(|p| p.id.pid).collect();
     assert_eq!(probed, [12, 14, 16, 17, 18, 10, 19, 20], "ranks other than the first send nothing");
     assert!(engine.hops.iter().all(|h| h.starts_at_source() == (h.ends().from == "scheduler")));
     assert!(engine.hops.iter().all(|h| h.ends_at_receiver() == (h.ends().to == "worker")));

@@ -2,7 +2,7 @@
 
 use adapter::discover::{
     Carries, Codec, Confidence, EngineKind, Engines, Evidence, FlagName, Function, HopSeen, Origin, Package, Program,
-    Rank, Reading, Recognise, Role, RoleSource, RoleWithSource, Setting, Settings, Wire, program,
+    Rank, Reading, Recognise, Role, RoleSource, RoleWithSource, Setting, Settings, Wire, python_program,
 };
 use engines::DISCOVERED;
 use probe_user::discover::RoleSpec;
@@ -46,7 +46,7 @@ impl Recognise for Toy {
     }
 
     fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
-        (program(argv)? == Program::Module("toy.serve")).then_some((WEB, "python -m toy.serve"))
+        (python_program(argv)? == Program::Module("toy.serve")).then_some((WEB, "python -m toy.serve"))
     }
 
     fn flags(&self) -> &'static [FlagName] {

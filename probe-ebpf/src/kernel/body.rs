@@ -5,7 +5,7 @@ use aya_ebpf::helpers::bpf_probe_read_user;
 use aya_log_ebpf::{debug, warn};
 use probe_ebpf::{Loss, Payload, message};
 
-use crate::maps::lost;
+use crate::maps::count_loss;
 
 /// Location and size of a message's bytes.
 #[derive(Clone, Copy)]
@@ -35,29 +35,29 @@ impl Body {
         Self { at: 0, len, readable: 0, kind: 0, more: false }
     }
 
-    /// Body of the `zmq_msg_t` at `place`. Counts a miss if it is unreadable or of an unknown type.
+    /// Body of the `zmq_msg_t` at `message_address`. Counts a miss if it is unreadable or of an unknown type.
     #[inline(always)]
-    pub(crate) fn of_message<C: EbpfContext>(ctx: &C, place: u64) -> Option<Self> {
+    pub(crate) fn of_message<C: EbpfContext>(ctx: &C, message_address: u64) -> Option<Self> {
         // SAFETY: a read of the target's memory; a fault is an error value.
-        let Ok(raw) = (unsafe { bpf_probe_read_user(place as *const [u8; message::SIZE]) }) else {
-            lost(Loss::HeaderFault);
-            warn!(ctx, "zmq_msg_t at {:x} is not readable", place);
+        let Ok(raw) = (unsafe { bpf_probe_read_user(message_address as *const [u8; message::SIZE]) }) else {
+            count_loss(Loss::HeaderFault);
+            warn!(ctx, "zmq_msg_t at {:x} is not readable", message_address);
             return None;
         };
         let (at, len) = match message::payload(&raw) {
-            Payload::Inline { len } => (place + message::AT_DATA as u64, len),
+            Payload::Inline { len } => (message_address + message::AT_DATA as u64, len),
             Payload::Direct { data, len } => (data, len),
             Payload::Content { content } => {
                 // SAFETY: as above. content_t begins with the data pointer and the size.
                 let Ok([data, size]) = (unsafe { bpf_probe_read_user(content as *const [u64; 2]) }) else {
-                    lost(Loss::HeaderFault);
+                    count_loss(Loss::HeaderFault);
                     warn!(ctx, "content_t at {:x} is not readable", content);
                     return None;
                 };
                 (data, size)
             }
             Payload::Unknown => {
-                lost(Loss::UnknownMessage);
+                count_loss(Loss::UnknownMessage);
                 debug!(ctx, "zmq_msg_t of unknown type {}", message::kind(&raw));
                 return None;
             }

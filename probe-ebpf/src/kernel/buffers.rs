@@ -15,7 +15,7 @@ use probe_ebpf::egress::{Head, Places, SEGMENT};
 use probe_ebpf::traceparent::{CallerSpan, HeadSearch, MAX_HEAD, MAX_STEPS};
 
 use crate::fields::read_field;
-use crate::maps::{RECORDS, lost};
+use crate::maps::{RECORDS, count_loss};
 
 #[map]
 static SEGMENTS: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
@@ -67,7 +67,7 @@ pub(crate) enum Shape {
 /// Shape of the call with these registers; `None` if it is not one of `calls`, which are a single, a vectored, another single and a
 /// message call.
 #[inline(always)]
-pub(crate) fn shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<Shape> {
+pub(crate) fn call_shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<Shape> {
     let number: u32 = read_field(registers, places.number)?;
     let [single, vector, other_single, message] = calls;
     if number == single || number == other_single {
@@ -83,7 +83,7 @@ pub(crate) fn shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<
 
 /// Address and size of the call's buffer, or of its vector.
 #[inline(always)]
-fn arguments(places: &Places, registers: u64, shape: Shape) -> Option<[u64; 2]> {
+fn buffer_arguments(places: &Places, registers: u64, shape: Shape) -> Option<[u64; 2]> {
     let address: u64 = read_field(registers, places.arguments[1])?;
     if matches!(shape, Shape::Message) {
         // SAFETY: a read of the target's memory; a fault is an error value.
@@ -95,13 +95,13 @@ fn arguments(places: &Places, registers: u64, shape: Shape) -> Option<[u64; 2]> 
 /// Searches the first `read_bytes` of a request, which the call has read, for the caller's span. Only the first buffer is searched.
 #[inline(always)]
 pub(crate) fn find_caller(places: &Places, registers: u64, shape: Shape, read_bytes: u64) -> Option<CallerSpan> {
-    let [mut address, mut size] = arguments(places, registers, shape)?;
+    let [mut address, mut size] = buffer_arguments(places, registers, shape)?;
     if !matches!(shape, Shape::Single) {
         // SAFETY: a read of the target's memory; a fault is an error value.
         [address, size] = unsafe { bpf_probe_read_user(address as *const [u64; 2]) }.ok()?;
     }
     let search = HEAD_SEARCHES.get_ptr_mut(0)?;
-    // SAFETY: a per-CPU slot, checked for null, of the only program that uses it. The length is read back as in `copy`.
+    // SAFETY: a per-CPU slot, checked for null, of the only program that uses it. The length is read back as in `send_next_segment`.
     unsafe {
         (*search).length = size.min(read_bytes).min(MAX_HEAD as u64) as usize;
         let length = (&raw const (*search).length).read_volatile().min(MAX_HEAD);
@@ -132,18 +132,18 @@ pub(crate) enum Repeat {
     Program,
 }
 
-/// Sends the first `limit` of the `head.accepted` bytes of the call's buffers, one record per segment. A refused call has one record
+/// Sends the first `max_bytes` of the `head.accepted` bytes of the call's buffers, one record per segment. A refused call has one record
 /// without bytes.
 #[inline(always)]
-pub(crate) fn send(
+pub(crate) fn send_call_buffers(
     places: &Places,
     registers: u64,
     shape: Shape,
     repeat: Repeat,
-    limit: u64,
+    max_bytes: u64,
     head: Head,
 ) -> Option<()> {
-    let [place, size] = arguments(places, registers, shape)?;
+    let [place, size] = buffer_arguments(places, registers, shape)?;
     let walk = WALKS.get_ptr_mut(0)?;
     let segment = SEGMENTS.get_ptr_mut(0)?;
     let whole = if head.accepted > 0 { head.accepted as u64 } else { 0 };
@@ -151,15 +151,15 @@ pub(crate) fn send(
     // SAFETY: per-CPU slots, checked for null; no other program writes them while this one runs.
     unsafe {
         *walk = if single {
-            Walk { left: whole.min(limit), at: place, here: size, vector: 0, vectors: 0 }
+            Walk { left: whole.min(max_bytes), at: place, here: size, vector: 0, vectors: 0 }
         } else {
-            Walk { left: whole.min(limit), at: 0, here: 0, vector: place, vectors: size }
+            Walk { left: whole.min(max_bytes), at: 0, here: 0, vector: place, vectors: size }
         };
         (*segment).head = head;
         (*segment).head.asked = if single { size } else { 0 };
     }
     if whole == 0 {
-        output(segment, 0);
+        output_segment(segment, 0);
         return Some(());
     }
     match repeat {
@@ -169,7 +169,7 @@ pub(crate) fn send(
         },
         Repeat::Program => {
             for _ in 0..STEPS {
-                if copy(segment, walk).is_none() {
+                if send_next_segment(segment, walk).is_none() {
                     break;
                 }
             }
@@ -180,13 +180,13 @@ pub(crate) fn send(
 
 /// A callback of `bpf_loop`: a step of the copy. Returns 1 after the last one.
 extern "C" fn step(_: u32, _: *mut c_void) -> i64 {
-    let copied = || copy(SEGMENTS.get_ptr_mut(0)?, WALKS.get_ptr_mut(0)?);
+    let copied = || send_next_segment(SEGMENTS.get_ptr_mut(0)?, WALKS.get_ptr_mut(0)?);
     i64::from(copied().is_none())
 }
 
 /// Sends the next segment of a call's buffers. `walk` says how much is left and where it is. Returns `None` after the last segment.
 #[inline(always)]
-fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
+fn send_next_segment(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
     // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every step.
     let Walk { left, mut at, mut here, vector, vectors } = unsafe { walk.read_volatile() };
     if left == 0 {
@@ -198,7 +198,7 @@ fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
         }
         // SAFETY: a read of the target's memory; a fault is an error value.
         let Ok([base, length]) = (unsafe { bpf_probe_read_user(vector as *const [u64; 2]) }) else {
-            lost(Loss::PayloadFault);
+            count_loss(Loss::PayloadFault);
             return None;
         };
         (at, here) = (base, length);
@@ -217,10 +217,10 @@ fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
         (*segment).head.captured = size;
         let bound = (&raw const (*segment).head.captured).read_volatile().min(SEGMENT as u32);
         if read_user((&raw mut (*segment).payload).cast(), bound, at as *const _) != 0 {
-            lost(Loss::PayloadFault);
+            count_loss(Loss::PayloadFault);
             return None;
         }
-        output(segment, bound);
+        output_segment(segment, bound);
         (&raw mut (*segment).head.from).write_volatile((*segment).head.from + size);
         (&raw mut (*walk).left).write_volatile(left - u64::from(size));
         (&raw mut (*walk).at).write_volatile(at + u64::from(size));
@@ -229,13 +229,13 @@ fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
     Some(())
 }
 
-/// Sends the header and the first `size` bytes of the payload.
+/// Sends the header and the first `payload_bytes` of the payload.
 #[inline(always)]
-fn output(segment: *mut Segment, size: u32) {
-    let length = size_of::<Head>() + size as usize;
-    // SAFETY: `size` is at most the payload's length.
+fn output_segment(segment: *mut Segment, payload_bytes: u32) {
+    let length = size_of::<Head>() + payload_bytes as usize;
+    // SAFETY: `payload_bytes` is at most the payload's length.
     let bytes = unsafe { core::slice::from_raw_parts(segment.cast::<u8>(), length) };
     if RECORDS.output::<[u8]>(bytes, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
-        lost(Loss::RingFull);
+        count_loss(Loss::RingFull);
     }
 }

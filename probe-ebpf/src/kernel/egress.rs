@@ -25,7 +25,7 @@ use probe_ebpf::{Loss, MAX_TARGETS};
 use crate::buffers::{self, Repeat};
 use crate::fields::read_field;
 use crate::here;
-use crate::maps::{RECORDS, TARGETS, lost};
+use crate::maps::{RECORDS, TARGETS, count_loss};
 use crate::stack::refuse_private_stack;
 
 /// Set by user space before the load.
@@ -93,13 +93,13 @@ struct Returned {
     result: i64,
 }
 
-/// `sock_send_length(struct sock *sk, int result, int flags)`
+/// `sock_send_length(struct sock *sk, int result, int flags)`: a write to a socket returns. Reports the bytes that a target has written.
 #[raw_tracepoint(tracepoint = "sock_send_length")]
 pub(crate) fn egress_sent(ctx: RawTracePointContext) -> i32 {
-    if let Some((target, serves)) = serving()
+    if let Some((target, serves)) = serving_target()
         && serves.written > 0
     {
-        let _ = on_socket(&ctx, target, Kind::Wrote, serves.written);
+        let _ = report_call_on_tcp_socket(&ctx, target, Kind::Wrote, serves.written);
     }
     0
 }
@@ -108,11 +108,11 @@ pub(crate) fn egress_sent(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sock_recv_length")]
 pub(crate) fn egress_received(ctx: RawTracePointContext) -> i32 {
     let peeked = ctx.arg::<u32>(2) & MSG_PEEK != 0;
-    if let Some((target, serves)) = serving()
+    if let Some((target, serves)) = serving_target()
         && serves.read > 0
         && !peeked
     {
-        let _ = on_socket(&ctx, target, Kind::Read, serves.read);
+        let _ = report_call_on_tcp_socket(&ctx, target, Kind::Read, serves.read);
     }
     0
 }
@@ -120,7 +120,7 @@ pub(crate) fn egress_received(ctx: RawTracePointContext) -> i32 {
 /// `sys_exit(struct pt_regs *regs, long result)`: a system call returns. Reports a target's writes on kernels before 6.5.
 #[raw_tracepoint(tracepoint = "sys_exit")]
 pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
-    if let Some((target, serves)) = serving()
+    if let Some((target, serves)) = serving_target()
         && serves.written > 0
     {
         let call = Returned {
@@ -130,14 +130,14 @@ pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
             registers: ctx.arg(0),
             result: ctx.arg(1),
         };
-        let _ = returned(&call, None);
+        let _ = report_returned_call(&call, None);
     }
     0
 }
 
 /// Returns the current process's target index and copy limits; `None` if it is not a target.
 #[inline(always)]
-fn serving() -> Option<(u32, Serves)> {
+fn serving_target() -> Option<(u32, Serves)> {
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;
@@ -145,7 +145,7 @@ fn serving() -> Option<(u32, Serves)> {
 }
 
 #[inline(always)]
-fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, limit: u32) -> Option<()> {
+fn report_call_on_tcp_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, limit: u32) -> Option<()> {
     let sock: u64 = ctx.arg(0);
     if !is_tcp(&PLACES.load(), sock)? {
         return None;
@@ -154,24 +154,24 @@ fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, limit: u32) ->
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
     let call =
         Returned { target, kind, limit: u64::from(limit), registers, result: i64::from(ctx.arg::<u32>(1) as i32) };
-    returned(&call, Some(sock))
+    report_returned_call(&call, Some(sock))
 }
 
 /// Reports a returned call on a TCP socket. Looks the socket up by its file descriptor if `sock` is `None`, which only kernels before
 /// 6.5 need.
 #[inline(always)]
-fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
+fn report_returned_call(call: &Returned, sock: Option<u64>) -> Option<()> {
     let Returned { target, kind, limit, registers, result: accepted } = *call;
     let places = PLACES.load();
     let calls = if matches!(kind, Kind::Read) { places.reads } else { places.calls };
-    let shape = buffers::shape(&places, registers, calls)?;
+    let shape = buffers::call_shape(&places, registers, calls)?;
     let refused = accepted == AGAIN && !matches!(kind, Kind::Read);
     if accepted <= 0 && !refused {
         return None;
     }
     let socket = match sock {
         Some(sock) => sock,
-        None => tcp(&places, read_field(registers, places.arguments[0])?)?,
+        None => tcp_socket_of_descriptor(&places, read_field(registers, places.arguments[0])?)?,
     };
     if let Some(stream) = STREAMS.get_ptr_mut(socket) {
         // SAFETY: a map value, checked for null; only one thread at a time writes a byte stream in order.
@@ -189,10 +189,10 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     } else {
         let _ = STREAMS.insert(socket, Stream { target, ..NEW_STREAM }, 0);
     }
-    let mut head = head(&places, kind, target, socket);
+    let mut head = record_head(&places, kind, target, socket);
     head.accepted = accepted;
     let repeat = if sock.is_some() { Repeat::Kernel } else { Repeat::Program };
-    buffers::send(&places, registers, shape, repeat, limit, head)
+    buffers::send_call_buffers(&places, registers, shape, repeat, limit, head)
 }
 
 /// A connection of which nothing is known.
@@ -241,7 +241,7 @@ pub(crate) fn request_read(ctx: RawTracePointContext) -> i32 {
         if (*stream).request.arrived_ns != 0 && (*stream).request.read_ns == 0 {
             (*stream).request.read_ns = here::now();
             if SERVING.get((*stream).target).is_some_and(|serves| serves.callers != 0) {
-                (*stream).caller = find_caller(&places, read_bytes).unwrap_or(CallerSpan::INCOMPLETE);
+                (*stream).caller = search_read_for_caller(&places, read_bytes).unwrap_or(CallerSpan::INCOMPLETE);
             }
         }
         if has_read_all {
@@ -253,10 +253,10 @@ pub(crate) fn request_read(ctx: RawTracePointContext) -> i32 {
 
 /// Searches the head of a request that the current thread has begun to read.
 #[inline(always)]
-fn find_caller(places: &Places, read_bytes: u32) -> Option<CallerSpan> {
+fn search_read_for_caller(places: &Places, read_bytes: u32) -> Option<CallerSpan> {
     // SAFETY: helpers on the current task, which exists while this program runs.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
-    let shape = buffers::shape(places, registers, places.reads)?;
+    let shape = buffers::call_shape(places, registers, places.reads)?;
     buffers::find_caller(places, registers, shape, u64::from(read_bytes))
 }
 
@@ -266,7 +266,7 @@ pub(crate) fn accepted(ctx: RetProbeContext) -> u32 {
     refuse_private_stack(&ctx);
     let descriptor: i32 = ctx.ret();
     if descriptor >= 0
-        && let Some(socket) = tcp(&PLACES.load(), descriptor as u32)
+        && let Some(socket) = tcp_socket_of_descriptor(&PLACES.load(), descriptor as u32)
         && let Some(stream) = STREAMS.get_ptr_mut(socket)
     {
         // SAFETY: a map value, checked for null; no other thread has the descriptor yet.
@@ -285,7 +285,7 @@ struct RequestRecord {
 /// Reports the request that this write begins to answer, if its arrival was observed, and prepares for the next one.
 #[inline(always)]
 fn report_request(places: &Places, stream: *mut Stream, target: u32, socket: u64) {
-    // SAFETY: a map value, checked for null, as in `returned`.
+    // SAFETY: a map value, checked for null, as in `report_returned_call`.
     let (times, caller) = unsafe { ((*stream).request, (*stream).caller) };
     if times.read_ns == 0 {
         return;
@@ -297,9 +297,9 @@ fn report_request(places: &Places, stream: *mut Stream, target: u32, socket: u64
         (*stream).caller = CallerSpan::ABSENT;
     }
     let Some(mut slot) = RECORDS.reserve::<RequestRecord>(0) else {
-        return lost(Loss::RingFull);
+        return count_loss(Loss::RingFull);
     };
-    let mut head = head(places, Kind::Request, target, socket);
+    let mut head = record_head(places, Kind::Request, target, socket);
     head.captured = (size_of::<RequestTimes>() + size_of::<CallerSpan>()) as u32;
     // SAFETY: inside the reservation.
     unsafe { slot.as_mut_ptr().write(RequestRecord { head, times, caller }) };
@@ -314,10 +314,10 @@ pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
     // SAFETY: copied immediately.
     if let Some(stream) = (unsafe { STREAMS.get(socket) }).copied() {
         if stream.ignored == 0 {
-            let mut head = head(&PLACES.load(), Kind::State, stream.target, socket);
+            let mut head = record_head(&PLACES.load(), Kind::State, stream.target, socket);
             (head.before, head.state) = (before, state);
             if RECORDS.output::<Head>(&head, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
-                lost(Loss::RingFull);
+                count_loss(Loss::RingFull);
             }
         }
         if state == CLOSE {
@@ -347,7 +347,7 @@ fn add_opened_connection(socket: u64) -> Option<()> {
 }
 
 #[inline(always)]
-fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
+fn record_head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
     let written: u32 = read_field(socket, places.written).unwrap_or(0);
     let consumed: u32 = read_field(socket, places.consumed).unwrap_or(0);
     let acknowledged: u32 = read_field(socket, places.acknowledged).unwrap_or(0);
@@ -376,7 +376,7 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
 
 /// Returns the TCP socket that the current thread's file descriptor refers to.
 #[inline(always)]
-fn tcp(places: &Places, descriptor: u32) -> Option<u64> {
+fn tcp_socket_of_descriptor(places: &Places, descriptor: u32) -> Option<u64> {
     // SAFETY: a helper without arguments.
     let task = unsafe { bpf_get_current_task() };
     let files: u64 = read_field(task, places.files)?;

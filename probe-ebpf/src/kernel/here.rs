@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_ns_current_pid
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use probe_ebpf::{Cookie, Loss, Thread};
 
-use crate::maps::{ACCOUNTING, NAMESPACE_DEV, NAMESPACE_INO, TARGETS, THREADS, lost};
+use crate::maps::{ACCOUNTING, NAMESPACE_DEV, NAMESPACE_INO, TARGETS, THREADS, count_loss};
 
 /// `CLOCK_MONOTONIC` in nanoseconds.
 #[inline(always)]
@@ -46,7 +46,7 @@ impl Caller {
     #[inline(always)]
     pub(crate) fn of(target: u32) -> Option<Self> {
         let ids = bpf_get_current_pid_tgid();
-        let (key, tid) = (ids as u32, tid(ids));
+        let (key, tid) = (ids as u32, namespaced_tid(ids));
         let caller = |thread| Self { target, tid, thread };
         if ACCOUNTING.load() == 0 {
             return Some(caller(None));
@@ -65,7 +65,7 @@ impl Caller {
         }
         let _ = THREADS.insert(key, Thread { target, tid, ..Thread::default() }, 0);
         let Some(thread) = THREADS.get_ptr_mut(key) else {
-            lost(Loss::InFlight);
+            count_loss(Loss::InFlight);
             return None;
         };
         Some(caller(Some(thread)))
@@ -91,10 +91,10 @@ pub(crate) fn known_thread(target: u32) -> Option<&'static mut Thread> {
 
 /// Id of the current thread in user space's namespace. Minimum kernel: 5.7 for the translation.
 #[inline(always)]
-fn tid(key: u64) -> u32 {
+fn namespaced_tid(thread_key: u64) -> u32 {
     let ino = NAMESPACE_INO.load();
     if ino == 0 {
-        return key as u32;
+        return thread_key as u32;
     }
     let mut ids = bpf_pidns_info { pid: 0, tgid: 0 };
     // SAFETY: the helper writes at most the given size.

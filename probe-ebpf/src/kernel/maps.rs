@@ -55,7 +55,7 @@ pub(crate) static CALLS: LruHashMap<u32, Call> = LruHashMap::with_max_entries(40
 
 /// Counts a missed observation.
 #[inline(always)]
-pub(crate) fn lost(cause: Loss) {
+pub(crate) fn count_loss(cause: Loss) {
     if let Some(count) = LOSSES.get_ptr_mut(cause as u32) {
         // SAFETY: a per-CPU map slot, checked for null; no other program writes it while this one runs.
         unsafe { *count += 1 }

@@ -19,31 +19,31 @@ use crate::stack::refuse_private_stack;
 /// `epoll_wait`.
 #[fentry(function = "do_epoll_wait")]
 pub(crate) fn kernel_epoll(ctx: FEntryContext) -> i32 {
-    let _ = kernel_poll(ctx.arg(3), 1);
+    let _ = count_kernel_poll(ctx.arg(3), 1);
     0
 }
 
 /// `int do_sys_poll(struct pollfd *fds, unsigned int count, struct timespec64 *timeout)`, behind `poll` and `ppoll`.
 #[fentry(function = "do_sys_poll")]
 pub(crate) fn kernel_poll_entered(ctx: FEntryContext) -> i32 {
-    let _ = kernel_poll(ctx.arg(2), 0);
+    let _ = count_kernel_poll(ctx.arg(2), 0);
     0
 }
 
 /// Counts a poll with this timeout, which is a kernel address: 0 to wait without limit.
 #[inline(always)]
-fn kernel_poll(timeout: u64, epolls: u64) -> Option<()> {
+fn count_kernel_poll(timeout_address: u64, epoll_count: u64) -> Option<()> {
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;
-    let waits = timeout == 0 || {
+    let waits = timeout_address == 0 || {
         // SAFETY: a read of kernel memory; a fault is an error value.
-        let time = unsafe { bpf_probe_read_kernel(timeout as *const [u64; 2]) };
+        let time = unsafe { bpf_probe_read_kernel(timeout_address as *const [u64; 2]) };
         time.ok()? != [0, 0]
     };
     let mut caller = Caller::of(target)?;
     let thread = caller.thread()?;
-    thread.epolls += epolls;
+    thread.epolls += epoll_count;
     thread.waits += u64::from(waits);
     Some(())
 }
@@ -75,7 +75,7 @@ pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Return of `epoll_wait` and `epoll_pwait`.
+/// Return of `epoll_wait` and `epoll_pwait`: the current thread leaves its poll.
 #[uretprobe]
 pub(crate) fn poll_left(ctx: RetProbeContext) -> u32 {
     refuse_private_stack(&ctx);

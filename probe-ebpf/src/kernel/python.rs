@@ -6,21 +6,21 @@ use aya_log_ebpf::warn;
 use probe_ebpf::Loss;
 
 use crate::body::Body;
-use crate::maps::lost;
+use crate::maps::count_loss;
 
 /// Offset of the content in a `PyBytesObject`. Before it are reference count, type, size and hash.
 const BYTES: u64 = 32;
 
-/// Body of the bytes object that is the first of `arguments`, an array of pointers to objects. Counts a miss if it is unreadable.
+/// Body of the bytes object that is first in the array of pointers at `arguments_address`. Counts a miss if it is unreadable.
 #[inline(always)]
-pub(crate) fn first_argument<C: EbpfContext>(ctx: &C, arguments: u64) -> Option<Body> {
+pub(crate) fn body_of_first_argument<C: EbpfContext>(ctx: &C, arguments_address: u64) -> Option<Body> {
     // SAFETY: reads of the target's memory; a fault is an error value.
-    let object = unsafe { bpf_probe_read_user(arguments as *const u64) };
+    let object = unsafe { bpf_probe_read_user(arguments_address as *const u64) };
     // SAFETY: as above.
     let head = object.and_then(|object| Ok((object, unsafe { bpf_probe_read_user(object as *const [u64; 3]) }?)));
     let Ok((object, [_references, _class, size])) = head else {
-        lost(Loss::HeaderFault);
-        warn!(ctx, "the arguments at {:x} are not readable", arguments);
+        count_loss(Loss::HeaderFault);
+        warn!(ctx, "the arguments at {:x} are not readable", arguments_address);
         return None;
     };
     Some(Body::of_buffer(object + BYTES, size, size))

@@ -66,7 +66,7 @@ impl Registers {
 
     /// Returns two kept values. Uses one read if they are adjacent, as compilers usually spill arguments.
     #[inline(always)]
-    pub(crate) fn both(self, first: (u16, Option<i8>), second: (u16, Option<i8>)) -> Option<(u64, u64)> {
+    pub(crate) fn kept_pair(self, first: (u16, Option<i8>), second: (u16, Option<i8>)) -> Option<(u64, u64)> {
         if let (register, Some(offset)) = first
             && second == (register, Some(offset.wrapping_add(8)))
         {

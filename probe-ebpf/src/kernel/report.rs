@@ -7,7 +7,7 @@ use probe_ebpf::{Channel, Header, Kind, Loss, Watched, channel_key, class};
 
 use crate::body::Body;
 use crate::here::{self, Caller};
-use crate::maps::{CHANNELS, lost};
+use crate::maps::{CHANNELS, count_loss};
 use crate::ring;
 
 /// A sent or received message.
@@ -29,8 +29,8 @@ pub(crate) fn message(caller: &mut Caller, watched: &Watched, moved: &Moved) -> 
     if sent && watched.sends == 0 {
         return None;
     }
-    let Some(channel) = channel(caller.target, moved.socket) else {
-        lost(Loss::Channels);
+    let Some(channel) = known_or_new_channel(caller.target, moved.socket) else {
+        count_loss(Loss::Channels);
         return None;
     };
     let count = if sent { &mut channel.sent } else { &mut channel.received };
@@ -44,14 +44,14 @@ pub(crate) fn message(caller: &mut Caller, watched: &Watched, moved: &Moved) -> 
     header.message_type = moved.body.kind;
     header.more = u8::from(moved.more);
     header.captured = captured;
-    ring::send(&mut header, moved.body.at, moved.body.readable);
+    ring::send_with_payload(&mut header, moved.body.at, moved.body.readable);
     Some(())
 }
 
 /// Reports that the last send was refused and frees its sequence number.
 #[inline(always)]
-pub(crate) fn refused(target: u32, socket: u64) -> Option<()> {
-    let channel = known(target, socket)?;
+pub(crate) fn report_refused_send(target: u32, socket: u64) -> Option<()> {
+    let channel = known_channel(target, socket)?;
     // `None` if the send was entered before sends were counted.
     channel.sent = channel.sent.checked_sub(1)?;
     let mut caller = Caller::of(target)?;
@@ -61,9 +61,9 @@ pub(crate) fn refused(target: u32, socket: u64) -> Option<()> {
 
 /// Reports that the method returned that was passed the last message.
 #[inline(always)]
-pub(crate) fn returned(target: u32, socket: u64) -> Option<()> {
+pub(crate) fn report_method_return(target: u32, socket: u64) -> Option<()> {
     // No message was counted if the method was entered before sends were.
-    let last = known(target, socket)?.sent.checked_sub(1)?;
+    let last = known_channel(target, socket)?.sent.checked_sub(1)?;
     let mut caller = Caller::of(target)?;
     ring::note(head(Kind::Returned, &mut caller, socket, last));
     Some(())
@@ -73,7 +73,7 @@ pub(crate) fn returned(target: u32, socket: u64) -> Option<()> {
 /// nothing.
 #[inline(always)]
 pub(crate) fn processed(target: u32, socket: u64) -> Option<()> {
-    let channel = known(target, socket)?;
+    let channel = known_channel(target, socket)?;
     if channel.received != channel.processed {
         channel.processed = channel.received;
         let mut caller = Caller::of(target)?;
@@ -83,17 +83,17 @@ pub(crate) fn processed(target: u32, socket: u64) -> Option<()> {
 }
 
 #[inline(always)]
-fn known(target: u32, socket: u64) -> Option<&'static mut Channel> {
+fn known_channel(target: u32, socket: u64) -> Option<&'static mut Channel> {
     let known = CHANNELS.get_ptr_mut(channel_key(target, socket));
     // SAFETY: a map value, checked for null; map memory outlives the program.
     known.map(|channel| unsafe { &mut *channel })
 }
 
 #[inline(always)]
-fn channel(target: u32, socket: u64) -> Option<&'static mut Channel> {
-    known(target, socket).or_else(|| {
+fn known_or_new_channel(target: u32, socket: u64) -> Option<&'static mut Channel> {
+    known_channel(target, socket).or_else(|| {
         let _ = CHANNELS.insert(channel_key(target, socket), Channel::default(), 0);
-        known(target, socket)
+        known_channel(target, socket)
     })
 }
 

@@ -18,24 +18,24 @@ pub(crate) fn sched_switch(ctx: RawTracePointContext) -> i32 {
     let offsets = OFFSETS.load();
     let (preempted, prev, next) = (ctx.arg::<u64>(0) as u8 != 0, ctx.arg::<u64>(1), ctx.arg::<u64>(2));
     let now = here::now();
-    if let Some(thread) = watched(prev, &offsets) {
+    if let Some(thread) = watched_thread(prev, &offsets) {
         // State 0 is TASK_RUNNING: the thread yielded. An unknown state counts as asleep unless the thread was preempted.
-        let runnable = preempted || field(prev, offsets.task_state) == Some(0);
-        let polls = !runnable && polls(&offsets);
+        let runnable = preempted || field_if_known(prev, offsets.task_state) == Some(0);
+        let polls = !runnable && is_in_poll(&offsets);
         // SAFETY: a map value, checked for null; only this context switch writes the state of the outgoing thread.
         unsafe { (*thread).switched_out(now, runnable, polls) };
     }
-    if let Some(thread) = watched(next, &offsets) {
+    if let Some(thread) = watched_thread(next, &offsets) {
         // SAFETY: as above.
         unsafe { (*thread).switched_in(now) };
     }
     0
 }
 
-/// `sched_wakeup(struct task_struct *p)`
+/// `sched_wakeup(struct task_struct *p)`: the kernel wakes a thread, which waits for a CPU from now on. Notes that if it is watched.
 #[raw_tracepoint(tracepoint = "sched_wakeup")]
 pub(crate) fn sched_wakeup(ctx: RawTracePointContext) -> i32 {
-    if let Some(thread) = watched(ctx.arg(0), &OFFSETS.load()) {
+    if let Some(thread) = watched_thread(ctx.arg(0), &OFFSETS.load()) {
         // SAFETY: a map value, checked for null; the thread is asleep, so no context switch writes it concurrently.
         unsafe { (*thread).woken(here::now()) };
     }
@@ -51,19 +51,19 @@ const POLLS: [u32; 2] = [22, 441];
 
 /// Whether the current thread, which is being switched out, is in an event loop's poll.
 #[inline(always)]
-fn polls(offsets: &Offsets) -> bool {
+fn is_in_poll(offsets: &Offsets) -> bool {
     // SAFETY: helpers on the current task, which exists while this program runs.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
-    field(registers, offsets.call).is_some_and(|call| POLLS.contains(&call))
+    field_if_known(registers, offsets.call).is_some_and(|call| POLLS.contains(&call))
 }
 
-/// Returns the accounting of `task`, created on first use; `None` if its process is not watched.
+/// Returns the accounting of the task at `task_address`, created on first use; `None` if its process is not watched.
 #[inline(always)]
-fn watched(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
-    let process = field(task, offsets.task_tgid)?;
+fn watched_thread(task_address: u64, offsets: &Offsets) -> Option<*mut Thread> {
+    let process = field_if_known(task_address, offsets.task_tgid)?;
     // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;
-    let tid = field(task, offsets.task_pid)?;
+    let tid = field_if_known(task_address, offsets.task_pid)?;
     if let Some(known) = THREADS.get_ptr_mut(tid) {
         return Some(known);
     }
@@ -72,9 +72,9 @@ fn watched(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
 }
 
 #[inline(always)]
-fn field(at: u64, offset: u32) -> Option<u32> {
+fn field_if_known(struct_address: u64, offset: u32) -> Option<u32> {
     if offset == Offsets::ABSENT {
         return None;
     }
-    read_field(at, offset)
+    read_field(struct_address, offset)
 }

@@ -15,7 +15,7 @@ use probe_ebpf::{Loss, ProbePoint};
 
 use crate::egress::SERVING;
 use crate::here;
-use crate::maps::{RECORDS, lost};
+use crate::maps::{RECORDS, count_loss};
 use crate::regs::Registers;
 use crate::stack::refuse_private_stack;
 
@@ -58,7 +58,7 @@ struct Slot<const N: usize> {
     payload: [u8; N],
 }
 
-/// Entry of `SSL_write(ssl, buffer, size)`, `SSL_write_ex(ssl, buffer, size, &written)` and `SSL_free(ssl)`.
+/// Entry of `SSL_write(ssl, buffer, size)`, `SSL_write_ex(ssl, buffer, size, &written)` and `SSL_free(ssl)`. Keeps a write for its return.
 #[uprobe]
 pub(crate) fn tls_entered(ctx: ProbeContext) -> u32 {
     refuse_private_stack(&ctx);
@@ -69,7 +69,7 @@ pub(crate) fn tls_entered(ctx: ProbeContext) -> u32 {
         Some(ProbePoint::TlsWrite) => 0,
         Some(ProbePoint::TlsWriteEx) => regs.arg::<3>(),
         Some(ProbePoint::TlsFree) => {
-            let _ = closed(target, connection);
+            let _ = report_closed_connection(target, connection);
             return 0;
         }
         _ => return 0,
@@ -85,25 +85,25 @@ pub(crate) fn tls_entered(ctx: ProbeContext) -> u32 {
         reserved: 0,
     };
     if TLS_WRITES.insert(here::key(), write, 0).is_err() {
-        lost(Loss::InFlight);
+        count_loss(Loss::InFlight);
     }
     0
 }
 
-/// Return of the two writes.
+/// Return of `SSL_write` and `SSL_write_ex`: reports the bytes that OpenSSL accepted of the write.
 #[uretprobe]
 pub(crate) fn tls_returned(ctx: RetProbeContext) -> u32 {
     refuse_private_stack(&ctx);
     let thread = here::key();
     if let Some(write) = TLS_WRITES.get_ptr_mut(thread) {
-        let _ = returned(Registers::of(ctx.regs).result(), write);
+        let _ = report_returned_write(Registers::of(ctx.regs).result(), write);
         let _ = TLS_WRITES.remove(thread);
     }
     0
 }
 
 #[inline(always)]
-fn returned(result: i32, progress: *mut Write) -> Option<()> {
+fn report_returned_write(result: i32, progress: *mut Write) -> Option<()> {
     // SAFETY: a map value, checked for null, that only this thread uses.
     let write = unsafe { *progress };
     let accepted = match write.result {
@@ -112,12 +112,12 @@ fn returned(result: i32, progress: *mut Write) -> Option<()> {
         // SAFETY: a read of the target's memory; a fault is an error value.
         at => unsafe { bpf_probe_read_user(at as *const u64) }.ok()?,
     };
-    let connection = connection(write.connection)?;
+    let connection = known_or_new_connection(write.connection)?;
     if connection.ignored != 0 {
         return None;
     }
     connection.written = connection.written.wrapping_add(accepted as u32);
-    let mut head = head(Kind::Tls, write.target, write.connection);
+    let mut head = record_head(Kind::Tls, write.target, write.connection);
     head.accepted = accepted as i64;
     head.asked = write.asked;
     head.written = connection.written;
@@ -134,9 +134,9 @@ fn returned(result: i32, progress: *mut Write) -> Option<()> {
         head.captured = left.min(SEGMENT as u64) as u32;
         let at = at.wrapping_add(copied);
         if head.captured as usize <= SMALL {
-            put::<SMALL>(&head, at);
+            put_record::<SMALL>(&head, at);
         } else {
-            put::<SEGMENT>(&head, at);
+            put_record::<SEGMENT>(&head, at);
         }
         // SAFETY: as above.
         unsafe { (&raw mut (*progress).copied).write_volatile(copied + u64::from(head.captured)) };
@@ -144,20 +144,20 @@ fn returned(result: i32, progress: *mut Write) -> Option<()> {
     None
 }
 
-/// Sends the header and its captured bytes from `at` in the target's memory.
+/// Sends the header and its captured bytes from `from_address` in the target's memory.
 #[inline(always)]
-fn put<const N: usize>(head: &Head, at: u64) {
+fn put_record<const N: usize>(head: &Head, from_address: u64) {
     let Some(mut slot) = RECORDS.reserve::<Slot<N>>(0) else {
-        return lost(Loss::RingFull);
+        return count_loss(Loss::RingFull);
     };
     let to = slot.as_mut_ptr();
     // SAFETY: inside the reservation. The size is read back so that the compiler keeps the bound check that the verifier needs.
     unsafe {
         let size = (&raw const head.captured).read_volatile().min(N as u32);
         (&raw mut (*to).head).write(*head);
-        if read_user((&raw mut (*to).payload).cast(), size, at as *const _) != 0 {
+        if read_user((&raw mut (*to).payload).cast(), size, from_address as *const _) != 0 {
             slot.discard(u64::from(BPF_RB_NO_WAKEUP));
-            return lost(Loss::PayloadFault);
+            return count_loss(Loss::PayloadFault);
         }
     }
     slot.submit(u64::from(BPF_RB_NO_WAKEUP));
@@ -165,14 +165,14 @@ fn put<const N: usize>(head: &Head, at: u64) {
 
 /// Reports the end of a connection on which the process has written.
 #[inline(always)]
-fn closed(target: u32, connection: u64) -> Option<()> {
+fn report_closed_connection(target: u32, connection: u64) -> Option<()> {
     // SAFETY: copied immediately.
     let TlsConnection { written, ignored } = unsafe { TLS.get(connection) }.copied()?;
     if ignored == 0 {
-        let mut head = head(Kind::TlsClosed, target, connection);
+        let mut head = record_head(Kind::TlsClosed, target, connection);
         (head.written, head.state) = (written, CLOSE);
         if RECORDS.output::<Head>(&head, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
-            lost(Loss::RingFull);
+            count_loss(Loss::RingFull);
         }
     }
     // OpenSSL may reuse the address for another connection.
@@ -181,7 +181,7 @@ fn closed(target: u32, connection: u64) -> Option<()> {
 }
 
 #[inline(always)]
-fn connection(key: u64) -> Option<&'static mut TlsConnection> {
+fn known_or_new_connection(key: u64) -> Option<&'static mut TlsConnection> {
     if TLS.get_ptr_mut(key).is_none() {
         let _ = TLS.insert(key, TlsConnection::default(), 0);
     }
@@ -190,7 +190,7 @@ fn connection(key: u64) -> Option<&'static mut TlsConnection> {
 }
 
 #[inline(always)]
-fn head(kind: Kind, target: u32, connection: u64) -> Head {
+fn record_head(kind: Kind, target: u32, connection: u64) -> Head {
     Head {
         mark: MARK,
         at_ns: here::now(),

@@ -15,24 +15,24 @@ use crate::buffers::{self, Repeat};
 use crate::egress::{MSG_PEEK, PLACES, is_tcp};
 use crate::fields::read_field;
 use crate::here::{self, Caller};
-use crate::maps::{NAMESPACE_INO, RECORDS, TARGETS, lost};
+use crate::maps::{NAMESPACE_INO, RECORDS, TARGETS, count_loss};
 
 /// Registered connections, by inode of the reading socket.
 #[map]
 static ZMTP: HashMap<u64, ZmtpConnection> = HashMap::with_max_entries(MAX_ZMTP, 0);
 
-/// `sock_recv_length(struct sock *sk, int result, int flags)`
+/// `sock_recv_length(struct sock *sk, int result, int flags)`: a read of a socket returns. Reports it if the socket is a watched ZMTP one.
 #[raw_tracepoint(tracepoint = "sock_recv_length")]
 pub(crate) fn zmtp_read(ctx: RawTracePointContext) -> i32 {
     let (result, flags) = (ctx.arg::<u32>(1) as i32, ctx.arg::<u32>(2));
     if result > 0 && flags & MSG_PEEK == 0 {
-        let _ = read(ctx.arg(0), result);
+        let _ = report_zmtp_read(ctx.arg(0), result);
     }
     0
 }
 
 #[inline(always)]
-fn read(sock: u64, result: i32) -> Option<()> {
+fn report_zmtp_read(sock: u64, result: i32) -> Option<()> {
     // In another PID namespace, user space does not know the ids of the targets here.
     if NAMESPACE_INO.load() == 0 {
         // SAFETY: only its presence is checked.
@@ -69,12 +69,12 @@ fn read(sock: u64, result: i32) -> Option<()> {
     };
     // SAFETY: helpers on the current task, which exists while this program runs.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
-    if let Some(shape) = buffers::shape(&places, registers, places.reads) {
-        return buffers::send(&places, registers, shape, Repeat::Kernel, u64::from(limit), head);
+    if let Some(shape) = buffers::call_shape(&places, registers, places.reads) {
+        return buffers::send_call_buffers(&places, registers, shape, Repeat::Kernel, u64::from(limit), head);
     }
     // Another call, such as `recvmmsg` or `io_uring_enter`, whose buffers are not read.
     if RECORDS.output::<Head>(&head, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
-        lost(Loss::RingFull);
+        count_loss(Loss::RingFull);
     }
     Some(())
 }

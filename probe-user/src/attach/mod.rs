@@ -120,42 +120,42 @@ pub(crate) enum AttachMethod {
 
 impl AttachMethod {
     /// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
-    pub(crate) fn choose(ebpf: &Ebpf, programs: &'static [&'static str]) -> Self {
-        match MultiUprobes::prepare(ebpf, programs) {
+    pub(crate) fn choose(ebpf: &Ebpf, program_names: &'static [&'static str]) -> Self {
+        match MultiUprobes::prepare(ebpf, program_names) {
             Ok(multi) => Self::MultiUprobes(multi),
             Err(error) => {
                 tracing::debug!("one perf event per probe point: {}", error_with_causes(&error));
-                Self::PerfEvents(programs)
+                Self::PerfEvents(program_names)
             }
         }
     }
 
     /// Loads all programs, so that none has to be loaded at an attach.
-    pub(crate) fn load_all(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
+    pub(crate) fn load_all_programs(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
         match self {
-            Self::MultiUprobes(multi) => Ok(multi.load_all()?),
+            Self::MultiUprobes(multi) => Ok(multi.load_all_programs()?),
             Self::PerfEvents(programs) => {
                 for name in *programs {
                     let program: &mut UProbe = program_mut(ebpf, name)?;
-                    accept_loaded(program.load())?;
+                    accept_already_loaded(program.load())?;
                 }
                 Ok(())
             }
         }
     }
 
-    /// Attaches a batch, which is a program with its probe points, to process `pid`, which has the library at `path` mapped. The path names
-    /// an open descriptor, so that a file replaced meanwhile is not reached.
+    /// Attaches a batch, which is a program with its probe points, to process `pid`, which has the library at `library_path` mapped. The
+    /// path names an open descriptor, so that a file replaced meanwhile is not reached.
     pub(crate) fn attach_batch(
         &mut self,
         ebpf: &mut Ebpf,
         batch: &Batch,
-        path: &Path,
+        library_path: &Path,
         pid: NonZeroU32,
     ) -> Result<Vec<Link>, AttachError> {
         match self {
-            Self::MultiUprobes(multi) => Ok(vec![Box::new(multi.attach_batch(batch, path, pid)?) as Link]),
-            Self::PerfEvents(_) => Ok(attach_by_perf_events(ebpf, batch, path, pid)?),
+            Self::MultiUprobes(multi) => Ok(vec![Box::new(multi.attach_batch(batch, library_path, pid)?) as Link]),
+            Self::PerfEvents(_) => Ok(attach_by_perf_events(ebpf, batch, library_path, pid)?),
         }
     }
 }
@@ -165,28 +165,28 @@ impl AttachMethod {
 fn attach_by_perf_events(
     ebpf: &mut Ebpf,
     batch: &Batch,
-    path: &Path,
+    library_path: &Path,
     pid: NonZeroU32,
 ) -> Result<Vec<Link>, ProgramError> {
     let program: &mut UProbe = program_mut(ebpf, batch.program)?;
-    accept_loaded(program.load())?;
+    accept_already_loaded(program.load())?;
     let mut links = Vec::with_capacity(batch.points.len());
     for (offset, cookie) in &batch.points {
         let point =
             UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(*offset), cookie: Some(cookie.0) };
-        let id = program.attach(point, path, UProbeScope::OneProcess(pid))?;
+        let id = program.attach(point, library_path, UProbeScope::OneProcess(pid))?;
         links.push(Box::new(program.take_link(id)?) as Link);
     }
     Ok(links)
 }
 
 /// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it, because the programs need fentry.
-pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
+pub(crate) fn attach_kernel_poll_counters(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
     let types = Btf::from_sys_fs()?;
     let mut links = Vec::new();
     for poll in KERNEL_POLLS {
         let program: &mut FEntry = program_mut(ebpf, poll.program)?;
-        accept_loaded(program.load(poll.function, &types))?;
+        accept_already_loaded(program.load(poll.function, &types))?;
         let id = program.attach()?;
         links.push(Box::new(program.take_link(id)?) as Link);
     }
@@ -194,11 +194,11 @@ pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachEr
 }
 
 /// Attaches the programs that observe responses to clients, for all targets that serve clients. Uses tracepoints on socket writes where the
-/// kernel has them, unless `every_call` requests the tracepoint on all system calls.
-pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
+/// kernel has them, unless `at_every_system_call` requests the tracepoint on all system calls.
+pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, at_every_system_call: bool) -> Result<Vec<Link>, ProgramError> {
     // Always needed, because a write does not show when a connection is opened or closed.
     let mut links = attach_tracepoints(ebpf, &[CONNECTION_STATES])?;
-    let on_socket_writes = if every_call { None } else { attach_socket_writes(ebpf) };
+    let on_socket_writes = if at_every_system_call { None } else { try_attach_socket_writes(ebpf) };
     let on_writes = match on_socket_writes {
         Some(attached) => attached,
         None => attach_tracepoints(ebpf, &[ALL_CALLS])?,
@@ -209,7 +209,7 @@ pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, every_call: bool) -> Result<
 
 /// Attaches the program for writes to its tracepoint on socket writes. `None` if the kernel refuses it, as one without this tracepoint
 /// does.
-fn attach_socket_writes(ebpf: &mut Ebpf) -> Option<Vec<Link>> {
+fn try_attach_socket_writes(ebpf: &mut Ebpf) -> Option<Vec<Link>> {
     match attach_tracepoints(ebpf, &[SOCKET_WRITES]) {
         Ok(links) => Some(links),
         Err(error) => {
@@ -222,7 +222,7 @@ fn attach_socket_writes(ebpf: &mut Ebpf) -> Option<Vec<Link>> {
 /// Loads the program, unless it is loaded.
 pub(crate) fn load_tracepoint_program(ebpf: &mut Ebpf, program: TracepointProgram) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = program_mut(ebpf, program.program)?;
-    accept_loaded(program.load())
+    accept_already_loaded(program.load())
 }
 
 /// Attaches programs to their tracepoints, for all targets.
@@ -230,7 +230,7 @@ pub(crate) fn attach_tracepoints(ebpf: &mut Ebpf, programs: &[TracepointProgram]
     let mut links = Vec::new();
     for TracepointProgram { program, tracepoint } in programs {
         let program: &mut RawTracePoint = program_mut(ebpf, program)?;
-        accept_loaded(program.load())?;
+        accept_already_loaded(program.load())?;
         let id = program.attach(tracepoint)?;
         links.push(Box::new(program.take_link(id)?) as Link);
     }
@@ -247,7 +247,7 @@ where
 }
 
 /// Treats a program that is already loaded as success. A program is loaded once, however many links it has.
-fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
+fn accept_already_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     match result {
         Err(ProgramError::AlreadyLoaded) => Ok(()),
         other => other,

@@ -63,7 +63,7 @@ struct MultiUprobeProgram {
 
 impl MultiUprobeProgram {
     /// The program with this name in the object, which is not loaded yet.
-    fn unloaded(object: &Object, name: &'static str) -> Result<Self, MultiUprobeError> {
+    fn from_object(object: &Object, name: &'static str) -> Result<Self, MultiUprobeError> {
         let program = object.programs.get(name).ok_or_else(|| missing_program(name))?;
         let function = &object.functions[&program.function_key()];
         Ok(Self {
@@ -86,7 +86,7 @@ impl MultiUprobeProgram {
 }
 
 /// Parses the embedded object, and makes its programs refer to the maps that `ebpf` has created.
-fn relocated_object(ebpf: &Ebpf) -> Result<Object, MultiUprobeError> {
+fn parse_and_relocate_object(ebpf: &Ebpf) -> Result<Object, MultiUprobeError> {
     let mut object = Object::parse(load::OBJECT).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
     let code_sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
     let maps = object.maps.clone();
@@ -109,22 +109,22 @@ fn missing_program(name: &str) -> MultiUprobeError {
 }
 
 impl MultiUprobes {
-    /// Prepares the programs with these names for the maps of `ebpf`, all of which must still be present there. Loads the first one to test
-    /// kernel support ([`check_links`]); the others load at their first attach.
-    pub(crate) fn prepare(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiUprobeError> {
-        let object = relocated_object(ebpf)?;
+    /// Prepares the programs with these names for the maps of `ebpf`, all of which must still be present there. Loads the first one
+    /// to test kernel support ([`check_multi_link_support`]); the others load at their first attach.
+    pub(crate) fn prepare(ebpf: &Ebpf, program_names: &[&'static str]) -> Result<Self, MultiUprobeError> {
+        let object = parse_and_relocate_object(ebpf)?;
         let mut programs = HashMap::new();
-        for &name in names {
-            programs.insert(name, MultiUprobeProgram::unloaded(&object, name)?);
+        for &name in program_names {
+            programs.insert(name, MultiUprobeProgram::from_object(&object, name)?);
         }
-        if let Some(first) = names.first().and_then(|name| programs.get_mut(name)) {
-            check_links(first.load_once()?)?;
+        if let Some(first) = program_names.first().and_then(|name| programs.get_mut(name)) {
+            check_multi_link_support(first.load_once()?)?;
         }
         Ok(Self { programs })
     }
 
     /// Loads the programs that are not loaded yet.
-    pub(crate) fn load_all(&mut self) -> Result<(), MultiUprobeError> {
+    pub(crate) fn load_all_programs(&mut self) -> Result<(), MultiUprobeError> {
         for program in self.programs.values_mut() {
             program.load_once()?;
         }
@@ -132,30 +132,30 @@ impl MultiUprobes {
     }
 
     /// Attaches a batch, which is a program with its probe points, to process `pid` by one link. The points are offsets in the file at
-    /// `path`. Loads the program if it is not loaded yet.
+    /// `library_path`. Loads the program if it is not loaded yet.
     pub(crate) fn attach_batch(
         &mut self,
         batch: &Batch,
-        path: &Path,
+        library_path: &Path,
         pid: NonZeroU32,
     ) -> Result<OwnedFd, MultiUprobeError> {
         let failed = |source| MultiUprobeError::Attach { count: batch.points.len(), source };
         let program = self.programs.get_mut(batch.program).ok_or_else(|| missing_program(batch.program))?;
         let descriptor = program.load_once()?;
-        let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
+        let file = CString::new(library_path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
         create_link(descriptor, batch.is_at_returns, &file, pid.get(), &batch.points).map_err(failed)
     }
 }
 
 /// Tests whether the kernel supports links for multiple probe points. Like libbpf, it tries links that must fail, and judges the errors. A
 /// successful load proves nothing, because before 6.6 the kernel does not check the attach type of a program of this kind.
-fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
+fn check_multi_link_support(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const ANY_PROCESS: u32 = 0;
     const NO_PROCESS: u32 = u32::MAX;
     // Both links name a folder, which cannot be probed.
     let refusal_of_folder = refusal_of_link(program, ANY_PROCESS);
     let refusal_of_process = refusal_of_link(program, NO_PROCESS);
-    judge_link_refusals(refusal_of_folder, refusal_of_process)
+    judge_link_support(refusal_of_folder, refusal_of_process)
 }
 
 /// Error number with which the kernel refuses to link a folder, for process `pid` or, if that is 0, for any process. `None` if it accepts
@@ -167,8 +167,8 @@ fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
 
 /// Judges whether the kernel supports these links. The arguments are its error numbers for two links: one to a folder in any process, and
 /// one to a folder in an impossible process. `None` stands for an accepted link.
-fn judge_link_refusals(of_folder: Option<i32>, of_process: Option<i32>) -> Result<(), MultiUprobeError> {
-    match (of_folder, of_process) {
+fn judge_link_support(folder_errno: Option<i32>, process_errno: Option<i32>) -> Result<(), MultiUprobeError> {
+    match (folder_errno, process_errno) {
         // As it should be: a process that does not exist is refused first, and otherwise the folder.
         (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
         // The first kernels with these links check the file first, and compare the process id with that of a thread.
@@ -283,14 +283,14 @@ mod tests {
 
     #[test]
     fn kernels_without_usable_links_are_recognised() {
-        assert!(judge_link_refusals(Some(libc::EBADF), Some(libc::EINVAL)).is_ok());
+        assert!(judge_link_support(Some(libc::EBADF), Some(libc::EINVAL)).is_ok());
         // Linux 5.15 to 6.5 load the program and refuse every link.
-        let before = judge_link_refusals(Some(libc::EINVAL), Some(libc::EINVAL));
+        let before = judge_link_support(Some(libc::EINVAL), Some(libc::EINVAL));
         assert!(matches!(before, Err(MultiUprobeError::NoLinks)));
         // Linux 6.6 as released.
-        let first = judge_link_refusals(Some(libc::EBADF), Some(libc::EBADF));
+        let first = judge_link_support(Some(libc::EBADF), Some(libc::EBADF));
         assert!(matches!(first, Err(MultiUprobeError::MainThreadOnly)));
         // A link that should have failed.
-        assert!(matches!(judge_link_refusals(None, None), Err(MultiUprobeError::NoLinks)));
+        assert!(matches!(judge_link_support(None, None), Err(MultiUprobeError::NoLinks)));
     }
 }

@@ -14,19 +14,19 @@ const FROZEN_IN: [&str; 3] = ["do_freezer_trap", "get_signal", "__refrigerator"]
 
 /// State of a thread that does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Away {
+pub struct AwayReason {
     /// Why it does not run.
     pub state: AwayState,
     /// The system call, or the kernel function if the call cannot be read. Empty when unknown or irrelevant.
     pub waits_in: String,
 }
 
-impl Away {
+impl AwayReason {
     /// Finds out why a thread does not run, from its files in `/proc`. `None` if it runs, if it waits for a CPU, or if it has exited.
     pub fn read(pid: u32, tid: u32) -> Option<Self> {
         let state_letter = read_state_letter(pid, tid)?;
         match state_letter {
-            'T' | 't' => return Self::of_stop(state_letter),
+            'T' | 't' => return Self::from_stop_letter(state_letter),
             // Asleep, asleep without interruption, idle, parked.
             'S' | 'D' | 'I' | 'P' => {}
             // Running, runnable or exited.
@@ -36,7 +36,7 @@ impl Away {
         // The kernel function in which the thread sleeps.
         let wait_function = read_wait_function(&process, tid);
         // A frozen thread sleeps in the kernel as well, so its state letter does not show it.
-        if is_frozen(pid, state_letter, &wait_function) {
+        if is_thread_frozen(pid, state_letter, &wait_function) {
             return Some(Self { state: AwayState::Frozen, waits_in: String::new() });
         }
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
@@ -49,7 +49,7 @@ impl Away {
     }
 
     /// The stop of a thread in this state, by a signal or a debugger. `None` if the thread is in any other state.
-    pub fn of_stop(state_letter: char) -> Option<Self> {
+    pub fn from_stop_letter(state_letter: char) -> Option<Self> {
         let state = match state_letter {
             'T' => AwayState::Stopped,
             't' => AwayState::Traced,
@@ -67,7 +67,7 @@ fn read_state_letter(pid: u32, tid: u32) -> Option<char> {
 
 /// Content of a file about a thread; `None` if it cannot be read.
 fn read_thread_text(process: &ProcDir, tid: u32, file: ThreadFile) -> Option<String> {
-    let text = process.thread_file(tid, file).ok()?;
+    let text = process.read_thread_file(tid, file).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -80,7 +80,7 @@ fn read_wait_function(process: &ProcDir, tid: u32) -> String {
 
 /// Whether the cgroup freezer has frozen a sleeping thread. Its state and the kernel function in which it sleeps mostly show that, so that
 /// the files of the cgroup need not be read.
-fn is_frozen(pid: u32, state_letter: char, wait_function: &str) -> bool {
+fn is_thread_frozen(pid: u32, state_letter: char, wait_function: &str) -> bool {
     let waits_in_freezer = FROZEN_IN.contains(&wait_function);
     // Version 1 of the freezer leaves threads in state D. A hidden function may be the freezer's.
     let may_be_frozen = state_letter == 'D' || wait_function.is_empty();
@@ -216,10 +216,10 @@ mod tests {
         }
 
         /// Waits until the thread has a state accepted by `condition`.
-        fn wait_for(&self, condition: &dyn Fn(&Away) -> bool) -> Away {
+        fn wait_for(&self, condition: &dyn Fn(&AwayReason) -> bool) -> AwayReason {
             let begun = Instant::now();
             loop {
-                let away = Away::read(self.pid(), self.pid());
+                let away = AwayReason::read(self.pid(), self.pid());
                 if let Some(away) = away.as_ref().filter(|away| condition(away)) {
                     return away.clone();
                 }
@@ -246,7 +246,7 @@ mod tests {
         let child = Own::run("sleep", &["1000"]);
         child.signal(rustix::process::Signal::STOP);
         assert_eq!(child.wait_for(&|away| away.state == AwayState::Stopped).waits_in, "");
-        let stop = |pid| Away::of_stop(read_state_letter(pid, pid)?).map(|away| away.state);
+        let stop = |pid| AwayReason::from_stop_letter(read_state_letter(pid, pid)?).map(|away| away.state);
         assert_eq!([stop(child.pid()), stop(std::process::id())], [Some(AwayState::Stopped), None]);
         child.signal(rustix::process::Signal::CONT);
         let away = child.wait_for(&|away| away.state != AwayState::Stopped);
@@ -292,8 +292,8 @@ mod tests {
     #[test]
     fn a_running_or_missing_thread_is_not_away() {
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert_eq!(Away::read(std::process::id(), tid), None);
-        assert_eq!(Away::read(u32::MAX, 1), None);
+        assert_eq!(AwayReason::read(std::process::id(), tid), None);
+        assert_eq!(AwayReason::read(u32::MAX, 1), None);
     }
 
     #[test]

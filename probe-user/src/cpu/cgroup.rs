@@ -29,7 +29,7 @@ impl Cgroup {
     /// The cgroup of `pid`; `None` if it is not visible from here (another cgroup namespace) or has no limit to report.
     pub(super) fn of_process(pid: u32) -> Option<Self> {
         let text = kernel::read_text(format!("/proc/{pid}/cgroup")).ok()?;
-        let file = cpu_stat_paths(&text).into_iter().find_map(|path| kernel::open(path).ok())?;
+        let file = possible_cpu_stat_paths(&text).into_iter().find_map(|path| kernel::open(path).ok())?;
         let last_throttled_ns = read_cpu_stat(&file)?.throttled_ns;
         // The text shows later whether the process is still in this cgroup.
         Some(Self { text, file, last_throttled_ns })
@@ -84,10 +84,10 @@ pub(super) fn parse_groups(text: &str) -> impl Iterator<Item = GroupLine<'_>> {
 }
 
 /// Possible paths of `cpu.stat`, from the lines of `/proc/PID/cgroup`.
-fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
+fn possible_cpu_stat_paths(cgroup_text: &str) -> Vec<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup");
     let mut folders = Vec::new();
-    for group in parse_groups(text) {
+    for group in parse_groups(cgroup_text) {
         // `/..` leads outside the current cgroup namespace, so the path is not below our mount.
         if group.path.starts_with("/..") {
             continue;
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn cpu_stat_paths_are_resolved() {
-        let path = |text| cpu_stat_paths(text).first().map(|p| p.display().to_string());
+        let path = |text| possible_cpu_stat_paths(text).first().map(|p| p.display().to_string());
         assert_eq!(path("0::/kubepods/pod1/c1\n").as_deref(), Some("/sys/fs/cgroup/kubepods/pod1/c1/cpu.stat"));
         let first = "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n";
         assert_eq!(path(first).as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.stat"));

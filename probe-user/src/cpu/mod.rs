@@ -19,7 +19,7 @@ use cgroup::Cgroup;
 pub(crate) use thread::wants_cpu;
 use thread::{ThreadStateFile, ThreadTimes, ThreadTimesFile};
 
-pub use away::Away;
+pub use away::AwayReason;
 pub(crate) use away::is_poll_line;
 
 /// Number of samples between searches for new threads.
@@ -122,7 +122,7 @@ struct SampledThread {
 impl SampledThread {
     /// State letter of the thread if its times have not changed since the last sample, to show what it did instead of running. `None` if
     /// they have changed, or if the thread has exited.
-    fn state_if_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
+    fn state_letter_if_times_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
         // The times of a thread that ran or waited say enough, which saves reading its state.
         if *times != self.last {
             return None;
@@ -136,7 +136,7 @@ impl SampledThread {
     /// Nanoseconds of the interval since the last sample in which the thread waited for a CPU. `None` if the kernel does not count waits.
     /// The kernel adds a wait to `times` only once it is over. So a wait that lasts is reported early, interval by interval, and later
     /// subtracted from what the kernel adds. `unchanged_state` is the state letter if `times` have not changed since the last sample.
-    fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, unchanged_state: Option<char>) -> Option<u64> {
+    fn account_wait_ns(&mut self, times: &ThreadTimes, interval_ns: u64, unchanged_state: Option<char>) -> Option<u64> {
         // A thread that could run, but did not, has waited for the whole interval.
         let waits_all_along = unchanged_state == Some('R');
         if times.wait_ns.is_some() && waits_all_along {
@@ -156,29 +156,29 @@ impl SampledThread {
 }
 
 impl CpuSampler {
-    /// Creates a sampler of the threads at the positions in `range`. The threads are ordered: the main thread and libzmq's own threads come
-    /// first, then all others, both by id. The error says why the threads cannot be listed.
-    pub fn new(pid: u32, range: Range<usize>) -> Result<Self, String> {
+    /// Creates a sampler of the threads at the positions in `thread_positions`. The threads are ordered: the main thread and libzmq's own
+    /// threads come first, then all others, both by id. The error says why the threads cannot be listed.
+    pub fn new(pid: u32, thread_positions: Range<usize>) -> Result<Self, String> {
         let mut sampler = Self {
             pid,
-            range,
+            range: thread_positions,
             threads: BTreeMap::new(),
             cgroup: Cgroup::of_process(pid),
             cgroup_searched_at: MonoNs::now(),
             sampled_at: MonoNs::now(),
             samples_until_search: THREAD_SEARCH_INTERVAL,
         };
-        sampler.find_threads()?;
+        sampler.update_threads()?;
         Ok(sampler)
     }
 
     /// Times since the last sample, or since the start. Call this about every 100 ms. The error says why the threads cannot be listed.
     pub fn sample(&mut self) -> Result<ProcessSample, String> {
-        self.find_threads_if_due()?;
+        self.update_threads_if_due()?;
         let now = MonoNs::now();
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
-        let used = self.sample_threads(interval_ns);
+        let used = self.sample_threads_and_forget_exited(interval_ns);
         let is_at_rest = used.iter().all(ThreadUse::has_not_run);
         self.update_cgroup_if_due(now, is_at_rest);
         let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
@@ -186,11 +186,11 @@ impl CpuSampler {
     }
 
     /// Searches for new threads once in [`THREAD_SEARCH_INTERVAL`] samples.
-    fn find_threads_if_due(&mut self) -> Result<(), String> {
+    fn update_threads_if_due(&mut self) -> Result<(), String> {
         self.samples_until_search -= 1;
         if self.samples_until_search == 0 {
             self.samples_until_search = THREAD_SEARCH_INTERVAL;
-            self.find_threads()?;
+            self.update_threads()?;
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl CpuSampler {
     }
 
     /// Times of the threads in the interval of this length since the last sample. Forgets the threads that have exited.
-    fn sample_threads(&mut self, interval_ns: u64) -> Vec<ThreadUse> {
+    fn sample_threads_and_forget_exited(&mut self, interval_ns: u64) -> Vec<ThreadUse> {
         let pid = self.pid;
         let mut used = Vec::with_capacity(self.threads.len());
         let mut exited_tids = Vec::new();
@@ -216,12 +216,12 @@ impl CpuSampler {
                 exited_tids.push(tid);
                 continue;
             };
-            let state = known.state_if_unchanged(pid, tid, &times);
+            let state = known.state_letter_if_times_unchanged(pid, tid, &times);
             used.push(ThreadUse {
                 tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
-                wait_ns: known.account_wait(&times, interval_ns, state),
+                wait_ns: known.account_wait_ns(&times, interval_ns, state),
                 state,
             });
             known.last = times;
@@ -241,20 +241,20 @@ impl CpuSampler {
 
     /// Lists the threads again. Opens the files of new ones in the sampled range, and updates the names of known ones. The range counts in
     /// the order that [`Self::new`] describes.
-    fn find_threads(&mut self) -> Result<(), String> {
+    fn update_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
         let mut found = list_threads(pid)?;
         // The main thread and libzmq's threads first: `false` sorts before `true`.
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
         for thread in found.into_iter().take(self.range.end).skip(self.range.start) {
-            self.enter_thread(thread);
+            self.add_or_rename_thread(thread);
         }
         Ok(())
     }
 
     /// Updates the name of a known thread, which may have changed, or adds a new thread. A new one that has exited already has no times,
     /// and is skipped.
-    fn enter_thread(&mut self, ListedThread { tid, name }: ListedThread) {
+    fn add_or_rename_thread(&mut self, ListedThread { tid, name }: ListedThread) {
         if let Some(known) = self.threads.get_mut(&tid) {
             known.name = name;
         } else if let Some(file) = ThreadTimesFile::open(self.pid, tid)
@@ -310,7 +310,7 @@ mod tests {
         };
         let mut waited = |on_ms, wait_ms, state| {
             let now = times(on_ms, wait_ms);
-            let waited = known.account_wait(&now, 100 * MS, state);
+            let waited = known.account_wait_ns(&now, 100 * MS, state);
             known.last = now;
             waited.map(|ns| ns / MS)
         };

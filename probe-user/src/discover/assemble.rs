@@ -18,24 +18,25 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates, which are processes that may belong to one, and from their links. Adds to `blind_spots` what cannot
-/// be observed. Nodes and roles are parallel to the candidates, and groups consist of indexes of candidates.
+/// Assembles engines from candidates, which are processes that may belong to one, and from their links. Adds to `blind_spots_to_report`
+/// what cannot be observed. Nodes and roles are parallel to the candidates, and groups consist of indexes of candidates.
 pub(crate) fn assemble_engines(
     engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
     links: &[Link],
     pids_with_unread_sockets: &[u32],
-    blind_spots: &mut Vec<BlindSpot>,
+    blind_spots_to_report: &mut Vec<BlindSpot>,
 ) -> Assembly {
     let nodes = nodes_of_candidates(candidates);
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let engine_links = link_meaning::remove_client_links(links, &stated);
     let mut roles = infer_roles(engine_kinds, candidates, &nodes, &engine_links);
-    let links = separate_engines(engine_kinds, candidates, &nodes, &roles, engine_links, blind_spots);
+    let links =
+        interpret_and_separate_links(engine_kinds, candidates, &nodes, &roles, engine_links, blind_spots_to_report);
 
     let mut engines: Vec<Engine> = Vec::new();
-    for group in &group_nodes(&nodes, &roles, &links) {
-        let mut engine = assemble_engine(engine_kinds, group, candidates, &roles, &links, blind_spots);
+    for group in &group_processes_by_engine(&nodes, &roles, &links) {
+        let mut engine = assemble_engine(engine_kinds, group, candidates, &roles, &links, blind_spots_to_report);
         // Only processes with a role become part of the engine. No process of this group has one.
         if engine.processes.is_empty() {
             continue;
@@ -78,32 +79,36 @@ fn nodes_of_candidates(candidates: &[&Candidate]) -> Vec<Node> {
 }
 
 /// Interprets the links between processes: what each carries, and in which direction. Leaves out the links between two engines, unless they
-/// carry output. Adds the omitted links to `blind_spots`, and the processes that several engines share. `nodes` and `roles` are parallel to
-/// `candidates`.
-fn separate_engines(
+/// carry output. Adds the omitted links to `blind_spots_to_report`, and the processes that several engines share. `nodes` and `roles` are
+/// parallel to `candidates`.
+fn interpret_and_separate_links(
     engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
     nodes: &[Node],
     roles: &[Option<RoleWithSource>],
     links: Vec<Link>,
-    blind_spots: &mut Vec<BlindSpot>,
+    blind_spots_to_report: &mut Vec<BlindSpot>,
 ) -> InterpretedLinks {
     // The owner of a process is the main process that started it. Processes with different owners belong to different engines.
     let owners = Owners::find(nodes, roles);
     let mut interpreted = InterpretedLinks::interpret(engine_kinds, links, roles);
     let between_engines = owners.links_between_engines(&interpreted);
     if !between_engines.is_empty() {
-        blind_spots.extend(owners.report_foreign_connections(&between_engines, candidates));
+        blind_spots_to_report.extend(owners.blind_spots_of_foreign_connections(&between_engines, candidates));
         // Interpreted again, because the meaning of a link depends on the other links of its acceptor.
         interpreted = InterpretedLinks::interpret(engine_kinds, interpreted.links_without(&between_engines), roles);
     }
-    blind_spots.extend(owners.report_shared_processes(&interpreted, roles, candidates));
+    blind_spots_to_report.extend(owners.blind_spots_of_shared_processes(&interpreted, roles, candidates));
     interpreted
 }
 
 /// Groups the processes of each engine: those that exchange messages, and children with their parents. A group consists of the indexes of
 /// its processes.
-fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks) -> Vec<Vec<usize>> {
+fn group_processes_by_engine(
+    nodes: &[Node],
+    roles: &[Option<RoleWithSource>],
+    links: &InterpretedLinks,
+) -> Vec<Vec<usize>> {
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     // Hops are the links that carry requests or output.
     for (link, _reading) in links.hops() {
@@ -136,7 +141,7 @@ fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
 }
 
 /// The pairs of connected processes, each once: the connecting process, and then the accepting one.
-fn edges_of_links(links: &[Link]) -> Vec<(usize, usize)> {
+fn connected_candidate_pairs(links: &[Link]) -> Vec<(usize, usize)> {
     let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
     let mut edges: Vec<(usize, usize)> = ends.collect();
     edges.sort_unstable();
@@ -153,7 +158,7 @@ fn infer_roles(
     nodes: &[Node],
     links: &[Link],
 ) -> Vec<Option<RoleWithSource>> {
-    let edges = edges_of_links(links);
+    let edges = connected_candidate_pairs(links);
     let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     // Each engine fills in the missing roles that its rules infer.
     for engine in engines {
@@ -185,14 +190,14 @@ fn end_of_socket(socket: OpenSocket, candidates: &[&Candidate], roles: &[Option<
 }
 
 /// Assembles the engine of a group of candidates that are connected or related. Candidates without a role are left out. Adds to
-/// `blind_spots` what cannot be observed.
+/// `blind_spots_to_report` what cannot be observed.
 fn assemble_engine(
     engine_kinds: &[EngineKind],
     group: &[usize],
     candidates: &[&Candidate],
     roles: &[Option<RoleWithSource>],
     links: &InterpretedLinks,
-    blind_spots: &mut Vec<BlindSpot>,
+    blind_spots_to_report: &mut Vec<BlindSpot>,
 ) -> Engine {
     let processes = group.iter().filter_map(|&index| {
         let (role, source) = roles[index]?;
@@ -204,7 +209,7 @@ fn assemble_engine(
     let hops = hops_of_group(group, candidates, roles, links);
     let kind = processes.iter().find_map(|process| engine_with_role(engine_kinds, process.role));
     let mut engine = Engine { processes, hops, kind, ..Engine::default() };
-    blind_spots.extend(determine_settings(&mut engine, group, candidates));
+    blind_spots_to_report.extend(set_launcher_releases_and_settings(&mut engine, group, candidates));
     engine
 }
 
@@ -242,7 +247,11 @@ fn engine_with_role(engines: &[EngineKind], role: Role) -> Option<EngineKind> {
 
 /// Sets the launcher, the releases and the settings of the engine, as its main process shows them. Without a main process, nothing is set.
 /// Returns a blind spot if the engine's output does not cross ZMQ.
-fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<BlindSpot> {
+fn set_launcher_releases_and_settings(
+    engine: &mut Engine,
+    group: &[usize],
+    candidates: &[&Candidate],
+) -> Option<BlindSpot> {
     let main_id = engine.main_process()?.id;
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
     engine.launcher = main.launcher;
@@ -258,11 +267,11 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
         python: main.python.as_ref(),
         hops: &engine.hops,
     });
-    output_beside_zmq(engine, main.id.pid)
+    blind_spot_of_output_beside_zmq(engine, main.id.pid)
 }
 
 /// Blind spot of an engine whose main process has a variable that makes the output avoid ZMQ. `None` without such a variable.
-fn output_beside_zmq(engine: &Engine, main_pid: u32) -> Option<BlindSpot> {
+fn blind_spot_of_output_beside_zmq(engine: &Engine, main_pid: u32) -> Option<BlindSpot> {
     // Output of a server inside the process is observed by other means than ZMQ.
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     if has_inner_server {

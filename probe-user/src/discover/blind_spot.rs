@@ -38,7 +38,7 @@ impl ProcPart {
     }
 
     /// Information that is unknown if this part cannot be read, for messages.
-    const fn content(self) -> &'static str {
+    const fn information_name(self) -> &'static str {
         match self {
             Self::Maps => "libzmq",
             Self::Root => "package releases",
@@ -113,7 +113,7 @@ impl fmt::Display for BlindSpot {
         match self {
             Self::Unreadable { parts, pids, .. } => {
                 let files = parts.iter().map(|part| part.file_name()).collect::<Vec<_>>().join(",");
-                let unknown = parts.iter().map(|part| part.content()).collect::<Vec<_>>().join(", ");
+                let unknown = parts.iter().map(|part| part.information_name()).collect::<Vec<_>>().join(", ");
                 write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", DisplayPids::new(pids))
             }
             Self::Unexamined { count, .. } => {
@@ -182,7 +182,7 @@ impl BlindSpot {
     }
 
     /// Whether both report the same kind of limitation. Numbers and processes may differ.
-    pub fn is_same_limit(&self, other: &Self) -> bool {
+    pub fn is_same_kind_of_limit(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Limit { what, .. }, Self::Limit { what: other_what, .. }) => what == other_what,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),

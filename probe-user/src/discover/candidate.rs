@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use adapter::discover::{
-    EngineKind, Flags, Launcher, Program, PythonVersion, Rank, Role, RoleSource, RoleWithSource, Setting, program,
+    EngineKind, Flags, Launcher, Program, PythonVersion, Rank, Role, RoleSource, RoleWithSource, Setting,
+    python_program,
 };
 
 use foreign::kernel;
@@ -16,7 +17,7 @@ use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
 use crate::opener_client::request::ProcessLink;
 use crate::proc::stat::ProcessStat;
-use crate::proc::{ProcDir, ReadError, maps, split_strings, stat};
+use crate::proc::{ProcDir, ReadError, maps, split_nul_separated, stat};
 
 /// Environment variables that are kept in addition to those of the engines. Others may hold secrets, so they are discarded.
 const KEPT_VARIABLES: [&str; 2] = ["PYTHONPATH", "VIRTUAL_ENV"];
@@ -82,18 +83,18 @@ pub(crate) struct CandidateRoom {
     pub(crate) has_stated: bool,
 }
 
-/// Examines a process. `by_hand`: the user named it; `is_parent`: it started a process of an engine. Both are kept without `room`.
+/// Examines a process. `user_spec`: the user named it; `is_parent`: it started a process of an engine. Both are kept without `room`.
 pub(crate) fn examine_process(
     process: ProcDir,
     stat: &ProcessStat,
-    by_hand: Option<&RoleSpec>,
+    user_spec: Option<&RoleSpec>,
     is_parent: bool,
     room: CandidateRoom,
     engines: &[EngineKind],
 ) -> Result<Examination, ReadError> {
-    let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES)?);
-    let stated = StatedRole::from_argv(&argv, by_hand, engines);
-    let is_named = stated.role.is_some() || by_hand.is_some();
+    let argv = split_nul_separated(&process.read("cmdline", MAX_ARGUMENT_BYTES)?);
+    let stated = StatedRole::from_argv(&argv, user_spec, engines);
+    let is_named = stated.role.is_some() || user_spec.is_some();
     let program_name = argv.first().and_then(|program| program.rsplit('/').next());
     let is_python = program_name.is_some_and(|name| name.starts_with("python"));
     let is_frontend = engines.iter().any(|engine| engine.is_frontend(&argv));
@@ -114,26 +115,26 @@ pub(crate) fn examine_process(
         }
         Err(error) => return Err(error),
     };
-    let libzmq_file = libzmq::mapped_libzmq(&files).into_iter().next();
+    let libzmq_file = libzmq::mapped_libzmq_files(&files).into_iter().next();
     // Nearly all processes of a machine end here.
     if libzmq_file.is_none() && !is_named && refused.is_empty() {
         return Ok(if is_frontend { Examination::Frontend } else { Examination::Other });
     }
     let has_room = if stated.role.is_some() { room.has_stated } else { room.has_unnamed };
-    if by_hand.is_none() && !is_parent && !has_room {
+    if user_spec.is_none() && !is_parent && !has_room {
         return Ok(Examination::LeftOut);
     }
     let described = Candidate::from_process(&process, stat, &argv, &stated, &files, engines)?;
     let mut candidate = Candidate { is_frontend, refused, libzmq_error: unread_maps, ..described };
-    let environment = candidate.value_if_readable(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
-    candidate.environment = environment.and_then(|bytes| kept_variables(&bytes, engines));
-    candidate.net_ns = candidate.value_if_readable(ProcPart::Namespaces, process.network_namespace());
+    let environment = candidate.value_or_record_refusal(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
+    candidate.environment = environment.and_then(|bytes| parse_kept_variables(&bytes, engines));
+    candidate.net_ns = candidate.value_or_record_refusal(ProcPart::Namespaces, process.network_namespace_inode());
     if let Some(file) = libzmq_file {
         candidate.libzmq = Some(LibZmq::from_mapped(file));
         let error = process.open_library(file).err();
         candidate.libzmq_error = error.map(|error| (file.path.clone(), error));
     }
-    let exe = candidate.value_if_readable(ProcPart::Root, process.link(ProcessLink::Program));
+    let exe = candidate.value_or_record_refusal(ProcPart::Root, process.read_process_link(ProcessLink::Program));
     let dirs = candidate.import_directories(&process, &argv, &files, exe.as_deref());
     candidate.installed = InstalledReleases::find(&process, &dirs, engines);
     Ok(Examination::Candidate(Box::new(candidate), process))
@@ -151,12 +152,12 @@ pub(crate) struct StatedRole {
 impl StatedRole {
     /// Role that the user or the command line states. The role given by the user comes first, then the role of the title, then the role of
     /// the command.
-    pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
+    pub(crate) fn from_argv(argv: &[String], user_spec: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         // Role and rank in the title, which replaces the first argument.
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
-        let role_by_hand = by_hand.and_then(|spec| spec.role);
-        let role = if let Some(role) = role_by_hand {
+        let role_by_user = user_spec.and_then(|spec| spec.role);
+        let role = if let Some(role) = role_by_user {
             Some((role, RoleSource::Hand))
         } else if let Some((role, _rank)) = titled {
             Some((role, RoleSource::Title))
@@ -197,7 +198,7 @@ impl Candidate {
             launcher,
             flags,
             python: find_python_version(files),
-            io_threads: find_io_threads(process),
+            io_threads: find_io_thread_ids(process),
             // The engine whose runtime connects to clients instead of listening for them.
             connects_to_clients: find_connecting_engine(engines, files),
             inner_server: find_inner_server(engines, files.iter().map(|file| &*file.path)),
@@ -206,7 +207,7 @@ impl Candidate {
     }
 
     /// The value of a part that could be read. Records a refusal in the candidate. A part that is missing or too large stays unknown.
-    fn value_if_readable<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
+    fn value_or_record_refusal<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
@@ -232,15 +233,15 @@ impl Candidate {
         files: &[maps::MappedFile],
         exe: Option<&Path>,
     ) -> Vec<PathBuf> {
-        let cwd = process.link(ProcessLink::WorkingFolder).ok();
+        let cwd = process.read_process_link(ProcessLink::WorkingFolder).ok();
         // A title replaces the command, so neither interpreter nor script is known.
         let has_title = matches!(self.stated, Some((_, RoleSource::Title)));
         let argv = if has_title { &[] } else { argv };
-        package::import_path(PythonInterpreter {
+        package::directories_in_import_order(PythonInterpreter {
             files,
             version: self.python.as_ref().map(|python| python.value),
             argv0: argv.first().map(String::as_str),
-            script: match program(argv) {
+            script: match python_program(argv) {
                 Some(Program::Script(script)) => Some(script),
                 _ => None,
             },
@@ -291,10 +292,10 @@ fn engine_with_extension(engines: &[EngineKind], path: &Path) -> Option<EngineKi
 
 /// Extracts the environment variables that an engine or [`KEPT_VARIABLES`] names. Returns `None` if `setproctitle` has overwritten the
 /// environment with its title, because the variables are then unknown.
-fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
-    let strings = split_strings(bytes);
+fn parse_kept_variables(environ: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
+    let strings = split_nul_separated(environ);
     let begins_with_variable = strings.first().is_some_and(|string| string.contains('='));
-    let is_overwritten = !bytes.is_empty() && !begins_with_variable;
+    let is_overwritten = !environ.is_empty() && !begins_with_variable;
     if is_overwritten {
         return None;
     }
@@ -324,7 +325,7 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
 
 /// The process's own name, and the Python script or module that it executes, for example `python -m vllm`.
 fn interpreter_and_program(argv: &[String], stat: &ProcessStat) -> String {
-    match program(argv) {
+    match python_program(argv) {
         Some(Program::Script(path)) => {
             let file_name = path.rsplit('/').next().unwrap_or(path);
             format!("{} {file_name}", stat.comm)
@@ -334,8 +335,8 @@ fn interpreter_and_program(argv: &[String], stat: &ProcessStat) -> String {
     }
 }
 
-/// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
-pub(crate) fn find_io_threads(process: &ProcDir) -> Vec<u32> {
+/// Ids of the threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
+pub(crate) fn find_io_thread_ids(process: &ProcDir) -> Vec<u32> {
     // More than enough, as a name has at most 15 bytes.
     const MAX_NAME_BYTES: usize = 64;
     let mut threads = process.list_threads(MAX_THREADS).unwrap_or_default().items;
@@ -354,7 +355,7 @@ mod tests {
 
     #[test]
     fn an_overwritten_environment_is_unknown_and_an_empty_one_is_not() {
-        let environment = |bytes: &[u8]| kept_variables(bytes, &[TOY]);
+        let environment = |bytes: &[u8]| parse_kept_variables(bytes, &[TOY]);
         assert_eq!(environment(&[0; 1278]), None);
         assert_eq!(environment(b"er_DP0_TP0\0\0\0\0"), None);
         assert_eq!(environment(b""), Some(vec![]));

@@ -108,9 +108,9 @@ impl DiagSocket {
 
     /// Opens a netlink socket in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current
     /// one.
-    pub(crate) fn open_for(process: &ProcDir) -> Result<Self, DiagError> {
+    pub(crate) fn open_for_namespace_of(process: &ProcDir) -> Result<Self, DiagError> {
         let own_namespace = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).ok();
-        let namespace = process.network_namespace().map_err(DiagError::Enter)?;
+        let namespace = process.network_namespace_inode().map_err(DiagError::Enter)?;
         if own_namespace == Some(namespace) { Self::open_here() } else { Self::open_in_namespace(process) }
     }
 
@@ -145,30 +145,32 @@ impl DiagSocket {
         self.netlink.as_fd()
     }
 
-    /// Lists listening and connected stream sockets, at most `limit`.
-    pub(crate) fn list_unix_sockets(&self, limit: usize) -> Result<Listing<UnixSocket>, DiagError> {
+    /// Lists listening and connected stream sockets, at most `max_sockets`.
+    pub(crate) fn list_unix_sockets(&self, max_sockets: usize) -> Result<Listing<UnixSocket>, DiagError> {
         let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
         let request = unix_request(ANY_INODE, states, ShowFlags::NAME | ShowFlags::PEER);
-        self.dump_sockets(request, limit, parse_unix_socket, DiagError::Refused)
+        self.dump_sockets(request, max_sockets, parse_unix_socket, DiagError::Refused)
     }
 
-    /// Lists listening TCP sockets of both families, at most `limit` of each. The kernel does not walk its table of connections for them.
-    pub(crate) fn list_tcp_listeners(&self, limit: usize) -> Result<Vec<TcpListenerSocket>, DiagError> {
+    /// Lists listening TCP sockets of both families, at most `max_per_family` of each. The kernel does not walk its table of connections
+    /// for them.
+    pub(crate) fn list_tcp_listeners(&self, max_per_family: usize) -> Result<Vec<TcpListenerSocket>, DiagError> {
         let mut listeners = Vec::new();
         for (family, any_socket) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
             let request = tcp_request(family, any_socket, inet::StateFlags::LISTEN);
-            listeners.extend(self.dump_sockets(request, limit, parse_tcp_listener, DiagError::NoTcp)?.items);
+            listeners.extend(self.dump_sockets(request, max_per_family, parse_tcp_listener, DiagError::NoTcp)?.items);
         }
         Ok(listeners)
     }
 
-    /// Lists the sockets that match the request and that `parse` accepts, at most `limit`. `refused` makes the error of a refused request.
+    /// Lists the sockets that match the request and that `parse` accepts, at most `max_sockets`. `to_refusal_error` makes the error of a
+    /// refused request.
     fn dump_sockets<T>(
         &self,
         request: SockDiagMessage,
-        limit: usize,
+        max_sockets: usize,
         parse: fn(&[u8]) -> Option<T>,
-        refused: fn(Errno) -> DiagError,
+        to_refusal_error: fn(Errno) -> DiagError,
     ) -> Result<Listing<T>, DiagError> {
         self.send_request(request, NLM_F_DUMP)?;
         let mut listing = Listing { items: Vec::new(), is_truncated: false };
@@ -178,13 +180,13 @@ impl DiagSocket {
                 match reply {
                     DiagReply::Socket(body) => listing.items.extend(parse(body)),
                     DiagReply::Done => return Ok(listing),
-                    DiagReply::Refused(errno) => return Err(refused(errno)),
+                    DiagReply::Refused(errno) => return Err(to_refusal_error(errno)),
                 }
             }
             // Read and discard the rest of the dump, so that the next request gets its own reply.
-            if listing.items.len() > limit {
+            if listing.items.len() > max_sockets {
                 listing.is_truncated = true;
-                listing.items.truncate(limit);
+                listing.items.truncate(max_sockets);
             }
         }
     }
@@ -193,14 +195,14 @@ impl DiagSocket {
     /// kernel's module is missing. The test is a dump of the sockets in no state, which is empty.
     pub(crate) fn check_unix_support(&self) -> Result<(), DiagError> {
         let no_sockets = unix_request(ANY_INODE, StateFlags::empty(), ShowFlags::empty());
-        self.query_kernel(no_sockets, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
+        self.query_single_reply(no_sockets, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
     /// Tests whether the kernel reports TCP sockets, by a dump of those in no state.
     pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
         let no_sockets = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
-        self.query_kernel(no_sockets, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
+        self.query_single_reply(no_sockets, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
@@ -230,19 +232,19 @@ impl DiagSocket {
         self.query_depth(request, inode, DiagError::NoTcp)
     }
 
-    /// Asks for the queues of one socket. `None` if it does not exist any more. `refused` makes the error of a refused request.
+    /// Asks for the queues of one socket. `None` if it does not exist any more. `to_refusal_error` makes the error of a refused request.
     fn query_depth(
         &self,
         request: SockDiagMessage,
         inode: u64,
-        refused: fn(Errno) -> DiagError,
+        to_refusal_error: fn(Errno) -> DiagError,
     ) -> Result<Option<QueueDepth>, DiagError> {
         let mut buffer = [0; ONE_REPLY_BYTES];
         let no_flags = 0;
-        let body = match self.query_kernel(request, no_flags, refused, &mut buffer) {
+        let body = match self.query_single_reply(request, no_flags, to_refusal_error, &mut buffer) {
             Ok(body) => body,
             // The kernel's answer if there is no such socket. Without its module it answers the same, see `check_unix_support`.
-            Err(error) if error == refused(Errno::NOENT) => return Ok(None),
+            Err(error) if error == to_refusal_error(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error),
         };
         let queues = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
@@ -254,17 +256,17 @@ impl DiagSocket {
     }
 
     /// Sends a request whose reply is one datagram. Returns the description of a socket in the reply, or `None` if it has none. `flags` are
-    /// those of [`Self::send_request`], and `refused` makes the error of a refused request.
-    fn query_kernel<'b>(
+    /// those of [`Self::send_request`], and `to_refusal_error` makes the error of a refused request.
+    fn query_single_reply<'b>(
         &self,
         request: SockDiagMessage,
         flags: u16,
-        refused: fn(Errno) -> DiagError,
+        to_refusal_error: fn(Errno) -> DiagError,
         buffer: &'b mut [u8],
     ) -> Result<Option<&'b [u8]>, DiagError> {
         self.send_request(request, flags)?;
         match parse_replies(self.receive_datagram(buffer)?).next() {
-            Some(DiagReply::Refused(errno)) => Err(refused(errno)),
+            Some(DiagReply::Refused(errno)) => Err(to_refusal_error(errno)),
             Some(DiagReply::Socket(body)) => Ok(Some(body)),
             Some(DiagReply::Done) | None => Ok(None),
         }
@@ -309,11 +311,11 @@ fn tcp_request(family: u8, socket_id: SocketId, states: inet::StateFlags) -> Soc
 }
 
 /// Messages in a datagram, without those of other types. Ends at a truncated or malformed one.
-fn parse_replies(mut rest: &[u8]) -> impl Iterator<Item = DiagReply<'_>> {
+fn parse_replies(mut datagram: &[u8]) -> impl Iterator<Item = DiagReply<'_>> {
     let messages = std::iter::from_fn(move || {
-        let message = NetlinkBuffer::new_checked(rest).ok()?;
+        let message = NetlinkBuffer::new_checked(datagram).ok()?;
         // The next message begins at a multiple of four bytes.
-        rest = rest.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+        datagram = datagram.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
         Some(message)
     });
     messages.filter_map(|message| DiagReply::parse(message.message_type(), message.payload()))
@@ -350,7 +352,7 @@ fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
         _ => return None,
     };
     let mut socket = UnixSocket { inode: header.inode, is_listening, name: Vec::new(), peer: None };
-    for attribute in parse_attributes(body) {
+    for attribute in parse_unix_attributes(body) {
         match attribute {
             Nla::Name(UnixDiagName::Pathname(path)) => socket.name = path.into_encoded_bytes(),
             // Abstract names are shown with `@` in front.
@@ -380,20 +382,20 @@ impl SocketQueues {
     fn parse(body: &[u8]) -> Option<Self> {
         // A Unix socket has its queues in an attribute, a TCP socket in the header.
         if let Some(header) = parse_unix_header(body) {
-            let (receive, send) = parse_attributes(body).find_map(|attribute| match attribute {
+            let (receive, send) = parse_unix_attributes(body).find_map(|attribute| match attribute {
                 Nla::ReceiveQueueLength(receive, send) => Some((receive, send)),
                 _ => None,
             })?;
-            return Some(Self::new(header.inode, header.state, receive, send));
+            return Some(Self::from_kernel_counts(header.inode, header.state, receive, send));
         }
         let tcp = InetResponseHeader::parse(body).ok()?;
         // After the peer has closed, the kernel counts its FIN as a byte of the queue.
         let fin_bytes = u32::from(PEER_CLOSED.contains(&tcp.state));
-        Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin_bytes), tcp.send_queue))
+        Some(Self::from_kernel_counts(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin_bytes), tcp.send_queue))
     }
 
     /// Creates the queues from the kernel's two numbers for a socket. `state` decides whether they are bytes.
-    fn new(inode: u32, state: u8, receive_bytes: u32, send_bytes: u32) -> Self {
+    fn from_kernel_counts(inode: u32, state: u8, receive_bytes: u32, send_bytes: u32) -> Self {
         // On a listening socket, the same fields count connections.
         let depth = if state == TCP_LISTEN {
             QueueDepth { receive_bytes: None, send_bytes: None }
@@ -413,7 +415,7 @@ fn parse_unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
 }
 
 /// Attributes behind the header of an answer about a Unix socket.
-fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
+fn parse_unix_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
     // Length of `struct unix_diag_msg`.
     const HEADER: usize = 16;
     let attributes = NlasIterator::new(body.get(HEADER..).unwrap_or_default()).map_while(Result::ok);
@@ -422,7 +424,7 @@ fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
 
 /// Parses a datagram as the reply to every kind of request. Returns the number of sockets in it.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn parse_datagram(datagram: &[u8]) -> usize {
+pub(crate) fn count_parsed_sockets(datagram: &[u8]) -> usize {
     let mut sockets = 0;
     for reply in parse_replies(datagram) {
         let DiagReply::Socket(body) = reply else { continue };
@@ -524,7 +526,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            parse_datagram(&bytes);
+            count_parsed_sockets(&bytes);
             let _ = (parse_unix_socket(&bytes), SocketQueues::parse(&bytes));
         }
 

@@ -19,7 +19,7 @@ pub struct LibZmq {
 /// Selects the mapped files that contain libzmq, by their names. Separate libraries (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
 /// distribution's `libzmq.so.5.2.5`) come first, because extension modules then only call them. Without a separate library, these are the
 /// modules that may link it statically (`_zmq.abi3.so`).
-pub(crate) fn mapped_libzmq(files: &[MappedFile]) -> Vec<&MappedFile> {
+pub(crate) fn mapped_libzmq_files(files: &[MappedFile]) -> Vec<&MappedFile> {
     let mut libraries: Vec<&MappedFile> = files.iter().filter(|file| is_libzmq_name(file.name())).collect();
     let has_separate_library = libraries.iter().any(|file| file.name().starts_with(b"libzmq"));
     if has_separate_library {

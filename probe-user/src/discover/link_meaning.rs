@@ -6,11 +6,11 @@ use adapter::discover::{EngineKind, Reading, RoleWithSource, Wire};
 
 use super::links::Link;
 
-/// Removes the links by which clients reach an engine, of which there may be thousands. An engine binds all its sockets with one transport.
-/// If processes with a role in `stated` reach it over socket files, others that connect over TCP are clients. `stated` has the roles that
-/// titles and commands state, by process.
-pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
-    let engine_transports = transports_of_engines(links, stated);
+/// The links without those of clients, of which there may be thousands. The processes of one engine reach each other by one transport. If
+/// a process with a stated role reaches an acceptor over a socket file, then those that reach it over TCP are clients. `stated_roles` has
+/// the roles that titles and commands state, by process.
+pub(crate) fn remove_client_links(links: &[Link], stated_roles: &[Option<RoleWithSource>]) -> Vec<Link> {
+    let engine_transports = engine_transports_by_acceptor(links, stated_roles);
     let mut engine_links = links.to_vec();
     // Where the engine's own transport is not known, links of clients cannot be distinguished, and all stay.
     engine_links.retain(|link| match engine_transports.get(&link.acceptor.candidate) {
@@ -20,14 +20,14 @@ pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSourc
     engine_links
 }
 
-/// For each process that accepts links, the transports by which processes with a role in `stated` reach it, such as `ipc` and `tcp`. A link
-/// is a connection between two processes, which are given by their indices.
-fn transports_of_engines<'l>(
+/// For each process that accepts links, the transports, such as `ipc` and `tcp`, by which processes with a stated role reach it. A link is
+/// a connection between two processes, which are given by their indices. `stated_roles` is parallel to the processes.
+fn engine_transports_by_acceptor<'l>(
     links: &'l [Link],
-    stated: &[Option<RoleWithSource>],
+    stated_roles: &[Option<RoleWithSource>],
 ) -> BTreeMap<usize, BTreeSet<Option<&'l str>>> {
     let mut transports: BTreeMap<usize, BTreeSet<Option<&'l str>>> = BTreeMap::new();
-    for link in links.iter().filter(|link| has_stated_connector(link, stated)) {
+    for link in links.iter().filter(|link| has_stated_connector(link, stated_roles)) {
         transports.entry(link.acceptor.candidate).or_default().insert(transport_of(&link.endpoint));
     }
     transports

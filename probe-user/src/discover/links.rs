@@ -50,8 +50,8 @@ pub(crate) struct FoundLinks {
 
 impl FoundLinks {
     /// Records that a limit was reached. It is recorded once, however often it is reached.
-    fn record_limit(&mut self, what: &'static str, limit: usize) {
-        let reached = BlindSpot::Limit { what, limit };
+    fn record_limit_once(&mut self, limited_items: &'static str, limit: usize) {
+        let reached = BlindSpot::Limit { what: limited_items, limit };
         if !self.blind_spots.contains(&reached) {
             self.blind_spots.push(reached);
         }
@@ -73,12 +73,12 @@ pub(crate) fn find_links(
 ) -> FoundLinks {
     let mut found = FoundLinks::default();
     // The candidate that holds each socket, and the candidates in each network namespace, whose sockets the kernel lists together.
-    let HeldSockets { holders, namespaces } = collect_sockets(candidates, sockets, &mut found);
+    let HeldSockets { holders, namespaces } = collect_held_sockets(candidates, sockets, &mut found);
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
     // Closes the netlink sockets of namespaces in which there is no candidate any more.
     diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
     for (namespace, members) in &namespaces {
-        let process = first_running(members, processes);
+        let process = first_running_process(members, processes);
         let mut connections = find_tcp_connections(process, &mut found);
         let unix_connections =
             find_unix_connections(*namespace, process, diag_sockets, &mut found).unwrap_or_else(|error| {
@@ -89,8 +89,9 @@ pub(crate) fn find_links(
             });
         connections.extend(unix_connections);
         // Connections of other programs are left out.
-        let links =
-            connections.into_iter().filter_map(|connection| resolve_ends(connection, &holders, has_hidden_sockets));
+        let links = connections
+            .into_iter()
+            .filter_map(|connection| link_from_connection(connection, &holders, has_hidden_sockets));
         found.links.extend(links);
     }
     found.links.sort_unstable();
@@ -101,9 +102,9 @@ pub(crate) fn find_links(
 
 /// The first of a namespace's members that still runs. Every process of the namespace shows the same tables, but one that has exited shows
 /// none. If all have exited, the first member. `members` are indices of `processes`, at least one.
-fn first_running<'p>(members: &[usize], processes: &[&'p ProcDir]) -> &'p ProcDir {
+fn first_running_process<'p>(members: &[usize], processes: &[&'p ProcDir]) -> &'p ProcDir {
     let mut all = members.iter().map(|&member| processes[member]);
-    let running = all.find(|process| process.network_namespace() != Err(ReadError::Gone));
+    let running = all.find(|process| process.network_namespace_inode() != Err(ReadError::Gone));
     running.unwrap_or(processes[members[0]])
 }
 
@@ -118,7 +119,7 @@ struct HeldSockets {
 
 impl HeldSockets {
     /// Adds a socket, unless an older process holds it. A socket inherited over a fork has two holders, and the older process created it.
-    fn add_socket(&mut self, socket: OpenSocket, candidates: &[&Candidate]) {
+    fn keep_socket_of_older_holder(&mut self, socket: OpenSocket, candidates: &[&Candidate]) {
         let holder = self.holders.entry(socket.inode).or_insert(socket);
         if socket.age_order(candidates) < holder.age_order(candidates) {
             *holder = socket;
@@ -127,16 +128,20 @@ impl HeldSockets {
 }
 
 /// Collects the sockets of the candidates. Records in `found` the processes whose sockets could not be read.
-fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
+fn collect_held_sockets(
+    candidates: &[&Candidate],
+    sockets_by_candidate: &[ProcessSockets],
+    found: &mut FoundLinks,
+) -> HeldSockets {
     let mut held = HeldSockets::default();
-    for (index, (candidate, sockets)) in candidates.iter().zip(all_sockets).enumerate() {
+    for (index, (candidate, sockets)) in candidates.iter().zip(sockets_by_candidate).enumerate() {
         match sockets {
             Ok(sockets) => {
                 if sockets.is_truncated {
-                    found.record_limit("descriptors in one process", MAX_DESCRIPTORS);
+                    found.record_limit_once("descriptors in one process", MAX_DESCRIPTORS);
                 }
                 for &SocketDescriptor { fd, inode } in &sockets.items {
-                    held.add_socket(OpenSocket { candidate: index, fd, inode }, candidates);
+                    held.keep_socket_of_older_holder(OpenSocket { candidate: index, fd, inode }, candidates);
                 }
             }
             // The candidate may be the unknown end of a connection, so its namespace is listed.
@@ -155,7 +160,7 @@ fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], fo
 
 /// Finds the candidates at the ends of a connection. `None` if the connection does not belong to an engine. `has_hidden_sockets`: some
 /// candidate's descriptors are unreadable, so an end without a known holder may belong to that candidate.
-fn resolve_ends(
+fn link_from_connection(
     connection: SocketConnection,
     holders: &HashMap<u64, OpenSocket>,
     has_hidden_sockets: bool,
@@ -191,7 +196,7 @@ fn find_unix_connections(
 ) -> Result<Vec<SocketConnection>, DiagError> {
     let diag_socket = match diag_sockets.entry(namespace) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(new) => new.insert(DiagSocket::open_for(process)?),
+        Entry::Vacant(new) => new.insert(DiagSocket::open_for_namespace_of(process)?),
     };
     let sockets = match diag_socket.list_unix_sockets(MAX_SOCKETS) {
         Ok(sockets) => sockets,
@@ -202,7 +207,7 @@ fn find_unix_connections(
         }
     };
     if sockets.is_truncated {
-        found.record_limit("Unix sockets in one network namespace", MAX_SOCKETS);
+        found.record_limit_once("Unix sockets in one network namespace", MAX_SOCKETS);
     }
     Ok(connection::pair_unix_sockets(&sockets.items))
 }
@@ -228,7 +233,7 @@ fn find_tcp_connections(process: &ProcDir, found: &mut FoundLinks) -> Vec<Socket
             Err(_) => false,
         };
         if is_truncated {
-            found.record_limit("TCP sockets in one network namespace", MAX_SOCKETS);
+            found.record_limit_once("TCP sockets in one network namespace", MAX_SOCKETS);
         }
     }
     connection::pair_tcp_sockets(&sockets)

@@ -11,7 +11,7 @@
 //!
 //! let mut watcher = Watcher::new(DiscoverOptions::new(&[]))?;
 //! let engine = watcher.topology().pick_engine(&[])?;
-//! for process in engine.on_token_path() {
+//! for process in engine.processes_on_token_path() {
 //!     println!("{} {} {:?}", process.id.pid, process.role, process.libzmq);
 //! }
 //! if watcher.poll()? {
@@ -98,10 +98,10 @@ fn proc_error_remedy(error: ReadError) -> &'static str {
     }
 }
 
-/// End of the message that no process has the named pid. `outside` are the pids here of processes that have the named pid inside their
+/// End of the message that no process has the named pid. `outside_pids` are the pids here of processes that have the named pid inside their
 /// container.
-fn outside_pids_hint(outside: &[u32]) -> String {
-    match outside {
+fn outside_pids_hint(outside_pids: &[u32]) -> String {
+    match outside_pids {
         [] => String::from("; use a pid as shown by ps here"),
         [one] => format!("; pid {one} has that pid inside its container: use --pid {one}"),
         several => {

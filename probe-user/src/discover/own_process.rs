@@ -32,20 +32,20 @@ impl OwnProcess {
         }
     }
 
-    /// Information that is unavailable to this process. `unexamined` is the number of refused processes, and `has_engine` says whether an
-    /// engine was found.
-    pub(crate) fn blind_spots(&self, unexamined: usize, has_engine: bool) -> Vec<BlindSpot> {
+    /// Information that is unavailable to this process. `unexamined_count` is the number of refused processes, and `has_found_engine` says
+    /// whether an engine was found.
+    pub(crate) fn blind_spots(&self, unexamined_count: usize, has_found_engine: bool) -> Vec<BlindSpot> {
         let missing_to_trace = ProcPart::Maps.missing_capabilities(self.permissions);
         let mut blind = Vec::new();
         // Hidden processes are listed to a process that may trace them.
         if self.hides_pids && !missing_to_trace.is_empty() {
             blind.push(BlindSpot::HiddenPids);
         }
-        if unexamined > 0 {
-            blind.push(BlindSpot::Unexamined { count: unexamined, missing: missing_to_trace });
+        if unexamined_count > 0 {
+            blind.push(BlindSpot::Unexamined { count: unexamined_count, missing: missing_to_trace });
         }
         // An engine may run outside of this pid namespace.
-        if !has_engine && !self.is_in_initial_pid_namespace {
+        if !has_found_engine && !self.is_in_initial_pid_namespace {
             blind.push(BlindSpot::OwnPidNamespace);
         }
         blind

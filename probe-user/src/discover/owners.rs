@@ -28,7 +28,7 @@ impl Owners {
         for (link, reading) in links.hops() {
             // A link with output, or one that stated roles prove, belongs to one engine.
             let is_within_engine = reading.carries == Carries::Output || reading.confidence != Confidence::Inferred;
-            if !is_within_engine && self.has_ends_of_two(&engine_owners, link) {
+            if !is_within_engine && self.connects_two_engines(&engine_owners, link) {
                 between_engines.insert(link.clone());
             }
         }
@@ -36,7 +36,7 @@ impl Owners {
     }
 
     /// Whether the ends of a link have different owners, both of which are among `engine_owners`.
-    fn has_ends_of_two(&self, engine_owners: &BTreeSet<usize>, link: &Link) -> bool {
+    fn connects_two_engines(&self, engine_owners: &BTreeSet<usize>, link: &Link) -> bool {
         let Some(owners) = self.owners_of_ends(link) else { return false };
         let have_engines = engine_owners.contains(&owners.connecting) && engine_owners.contains(&owners.accepting);
         have_engines && owners.connecting != owners.accepting
@@ -51,7 +51,7 @@ impl Owners {
 
     /// Reports the processes that are connected to an engine that another main process owns. A process is reported once for each such
     /// engine.
-    pub(crate) fn report_foreign_connections(
+    pub(crate) fn blind_spots_of_foreign_connections(
         &self,
         between_engines: &BTreeSet<Link>,
         candidates: &[&Candidate],
@@ -76,7 +76,7 @@ impl Owners {
 
     /// Reports the processes that exchange messages with several engines, and so join these engines to one group. Main processes and
     /// control processes, such as vLLM's coordinator, are not reported.
-    pub(crate) fn report_shared_processes(
+    pub(crate) fn blind_spots_of_shared_processes(
         &self,
         links: &InterpretedLinks,
         roles: &[Option<RoleWithSource>],

@@ -43,7 +43,7 @@ impl PythonInterpreter<'_> {
 
     /// Directories `PREFIX` in which the interpreter may be installed as `PREFIX/bin/python3`: the virtual environment, and those that
     /// contain `argv[0]` and the executed program.
-    fn prefixes(&self) -> impl Iterator<Item = PathBuf> {
+    fn possible_install_prefixes(&self) -> impl Iterator<Item = PathBuf> {
         let mut prefixes = Vec::new();
         prefixes.extend(self.virtual_env.map(PathBuf::from));
         // A name without a folder was found in PATH, which is unknown.
@@ -75,7 +75,7 @@ impl PythonInterpreter<'_> {
     fn possible_package_directories(&self) -> Vec<PathBuf> {
         let mut dirs = Vec::new();
         let Some(PythonVersion { major, minor }) = self.version else { return dirs };
-        for prefix in self.prefixes() {
+        for prefix in self.possible_install_prefixes() {
             // Debian has `dist-packages`, also for all versions of Python 3 together.
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/site-packages")));
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/dist-packages")));
@@ -92,7 +92,7 @@ fn prefix_of_program(program: &Path) -> Option<PathBuf> {
 
 /// Import directories in Python's order: script or working directory, `PYTHONPATH`, package directories. The last are those that contain
 /// mapped modules, and those where the interpreter may be installed.
-pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
+pub(crate) fn directories_in_import_order(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     dirs.extend(interpreter.first_import_directory());
     dirs.extend(interpreter.python_path_directories());
@@ -116,11 +116,11 @@ pub(crate) struct InstalledReleases {
 
 impl InstalledReleases {
     /// Finds the release of each engine's package in the first folder that has it. Skips folders that cannot be read.
-    pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
+    pub(crate) fn find(process: &ProcDir, import_dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
         // Without access to the process's files, no release is known.
         let Ok(root) = process.root() else { return found };
-        for dir in dirs {
+        for dir in import_dirs {
             let Ok(names) = root.package_names(dir, MAX_ENTRIES) else { continue };
             let names: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
             for &engine in engines {
@@ -163,10 +163,15 @@ fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], packa
     Some(Setting::new(version, Origin::File(file)))
 }
 
-/// Release of a package that is imported from its source tree in `dir` without being installed. It is in the first of `files` that assigns
-/// a version. `None` if none does. `names` are the entries of `dir`.
-fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
-    for file in files {
+/// Release of a package that is imported from its source tree in `dir` without being installed. It is in the first of `version_files` that
+/// assigns a version. `None` if none does. `names` are the entries of `dir`.
+fn release_in_source(
+    root: &ProcessRoot<'_>,
+    dir: &Path,
+    names: &[&str],
+    version_files: &[&str],
+) -> Option<Setting<String>> {
+    for file in version_files {
         let folder = file.split('/').next()?;
         // Spares the attempt to open a file in a folder that does not exist.
         if !names.contains(&folder) {
@@ -243,7 +248,7 @@ mod tests {
             python_path: Some("/wheels/0.5.9:relative"),
             virtual_env: None,
         };
-        let dirs = import_path(interpreter);
+        let dirs = directories_in_import_order(interpreter);
         let expected = [
             "/srv",
             "/wheels/0.5.9",
@@ -254,7 +259,7 @@ mod tests {
             "/usr/lib/python3/dist-packages",
         ];
         assert_eq!(dirs, expected.map(PathBuf::from));
-        let by_script = import_path(PythonInterpreter { script: Some("bench/race.py"), ..interpreter });
+        let by_script = directories_in_import_order(PythonInterpreter { script: Some("bench/race.py"), ..interpreter });
         assert_eq!(by_script[0], Path::new("/srv/bench"));
     }
 

@@ -47,7 +47,7 @@ struct CandidateCounts {
 
 impl CandidateCounts {
     /// The count of candidates with a stated role, or of those without, whichever this one is. `None` for a process that is no candidate.
-    fn count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
+    fn matching_count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
         match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
             Examination::Candidate(..) => Some(&mut self.unnamed),
@@ -57,21 +57,21 @@ impl CandidateCounts {
 
     /// Counts a process by the result of its examination.
     fn count_process(&mut self, examination: &Examination) {
-        if let Some(count) = self.count_mut(examination) {
+        if let Some(count) = self.matching_count_mut(examination) {
             *count += 1;
         }
     }
 
     /// No longer counts a process with this result.
     fn uncount_process(&mut self, examination: &Examination) {
-        if let Some(count) = self.count_mut(examination) {
+        if let Some(count) = self.matching_count_mut(examination) {
             *count -= 1;
         }
     }
 
     /// Limits of candidates that leave a quarter of this process's descriptors for everything else. `descriptor_limit` is `None` if their
     /// number is unlimited.
-    fn for_descriptor_limit(descriptor_limit: Option<u64>) -> Self {
+    fn limits_for_descriptors(descriptor_limit: Option<u64>) -> Self {
         let descriptors = descriptor_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         // Each candidate holds one descriptor, so both kinds together hold at most three quarters of them.
         Self { unnamed: MAX_UNNAMED.min(descriptors / 4), stated: MAX_STATED.min(descriptors / 2) }
@@ -104,7 +104,7 @@ struct CachedProcess {
 impl ProcessCache {
     /// Creates an empty cache that recognises these engines.
     pub(crate) fn new(engines: Engines) -> Self {
-        let limits = CandidateCounts::for_descriptor_limit(getrlimit(Resource::Nofile).current);
+        let limits = CandidateCounts::limits_for_descriptors(getrlimit(Resource::Nofile).current);
         Self {
             engines,
             processes: HashMap::new(),
@@ -114,19 +114,19 @@ impl ProcessCache {
         }
     }
 
-    /// Updates the cache for the listed pids, with the roles that the user gave `by_hand`. Returns whether the candidates, which are the
-    /// processes that may belong to an engine, or the information about one of them have changed.
-    pub(crate) fn update_for_pids(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
+    /// Updates the cache for the listed pids, with the roles that the user gave in `user_specs`. Returns whether the candidates, which are
+    /// the processes that may belong to an engine, or the information about one of them have changed.
+    pub(crate) fn update_for_pids_and_report_change(&mut self, pids: &[u32], user_specs: &[RoleSpec]) -> bool {
         let previous_state = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
-        self.forget_others(&listed);
+        self.forget_unlisted_and_recount(&listed);
         self.lacks_descriptors = false;
         // Processes with a child whose role the user, the title or the command states.
         let parents = self.parents_of_stated();
         // First, so that no other process takes the descriptor of a process that the user named.
-        let named = by_hand.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
+        let named = user_specs.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
         for pid in named.chain(pids.iter().copied()) {
-            self.examine_unless_current(pid, by_hand, parents.contains(&pid));
+            self.examine_unless_current(pid, user_specs, parents.contains(&pid));
         }
         // Only now, because the examinations above may have stated the role of a further child.
         for pid in self.parents_of_stated() {
@@ -134,15 +134,15 @@ impl ProcessCache {
             parent.note_parenthood();
             if parent.is_due_as_parent() {
                 let is_parent = true;
-                self.examine_again(pid, by_hand, is_parent);
+                self.examine_again(pid, user_specs, is_parent);
             }
         }
         previous_state != self.reported_state()
     }
 
     /// Removes the processes that are not listed, and counts the remaining candidates again.
-    fn forget_others(&mut self, listed: &HashSet<u32>) {
-        self.processes.retain(|pid, _| listed.contains(pid));
+    fn forget_unlisted_and_recount(&mut self, listed_pids: &HashSet<u32>) {
+        self.processes.retain(|pid, _| listed_pids.contains(pid));
         self.kept_counts = CandidateCounts::default();
         for entry in self.processes.values() {
             self.kept_counts.count_process(&entry.state);
@@ -150,7 +150,7 @@ impl ProcessCache {
     }
 
     /// Examines a process that is new, has changed or was examined too long ago. `is_parent`: it started a process with a stated role.
-    fn examine_unless_current(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+    fn examine_unless_current(&mut self, pid: u32, user_specs: &[RoleSpec], is_parent: bool) {
         let is_current = match self.processes.get_mut(&pid) {
             Some(known) => known.check_is_current(pid),
             // A new process.
@@ -160,23 +160,23 @@ impl ProcessCache {
             Ok(true) => {}
             // tokengap itself could not ask, which says nothing about the examined process. Its entry stays.
             Err(error) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
-            Ok(false) | Err(_) => self.examine_again(pid, by_hand, is_parent),
+            Ok(false) | Err(_) => self.examine_again(pid, user_specs, is_parent),
         }
     }
 
-    /// Everything of which [`Self::update_for_pids`] reports a change.
+    /// Everything of which [`Self::update_for_pids_and_report_change`] reports a change.
     fn reported_state(&self) -> impl PartialEq + use<> {
-        (self.comparable_candidates(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
+        (self.reported_candidate_properties(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
 
     /// Examines a process again, or for the first time. Removes it if it has exited.
-    fn examine_again(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+    fn examine_again(&mut self, pid: u32, user_specs: &[RoleSpec], is_parent: bool) {
         // Not counted during its examination, which checks the room for candidates.
         let previous = self.processes.remove(&pid);
         if let Some(previous) = &previous {
             self.kept_counts.uncount_process(&previous.state);
         }
-        let spec = by_hand.iter().find(|spec| spec.pid == pid);
+        let spec = user_specs.iter().find(|spec| spec.pid == pid);
         let entry = match self.examine_pid(pid, spec, is_parent) {
             Ok(Some(mut entry)) => {
                 if let Some(previous) = previous {
@@ -210,7 +210,7 @@ impl ProcessCache {
     fn examine_pid(
         &self,
         pid: u32,
-        by_hand: Option<&RoleSpec>,
+        user_spec: Option<&RoleSpec>,
         is_parent: bool,
     ) -> Result<Option<CachedProcess>, ReadError> {
         let process = ProcDir::open(pid)?;
@@ -218,7 +218,7 @@ impl ProcessCache {
         let state = if stat.is_kernel_thread {
             Examination::Other
         } else {
-            candidate::examine_process(process, &stat, by_hand, is_parent, self.room_left(), self.engines)?
+            candidate::examine_process(process, &stat, user_spec, is_parent, self.room_left(), self.engines)?
         };
         // A process may still get a role or load libzmq. If it has both, they do not change, and no further examination is needed.
         let is_complete = match &state {
@@ -247,7 +247,7 @@ impl ProcessCache {
     }
 
     /// The properties of candidates whose changes are reported: the stated role, whether libzmq is known, and the inner server.
-    fn comparable_candidates(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
+    fn reported_candidate_properties(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
         let candidates = self.candidates_in_any_order().map(|(candidate, _)| candidate);
         candidates
             .map(|candidate| (candidate.id, (candidate.stated, candidate.libzmq.is_some(), candidate.inner_server)))
@@ -279,18 +279,18 @@ impl ProcessCache {
     }
 
     /// Searches for the I/O threads of candidates that have none so far. libzmq starts these threads with the first socket.
-    pub(crate) fn find_io_threads(&mut self) {
+    pub(crate) fn find_missing_io_threads(&mut self) {
         for entry in self.processes.values_mut() {
             if let Examination::Candidate(candidate, process) = &mut entry.state
                 && candidate.io_threads.is_empty()
             {
-                candidate.io_threads = candidate::find_io_threads(process);
+                candidate.io_threads = candidate::find_io_thread_ids(process);
             }
         }
     }
 
     /// Keeps the roles from this scan. They remain valid while the peers from which they were inferred are absent.
-    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<RoleWithSource>)]) {
+    pub(crate) fn keep_roles_of_scan(&mut self, roles: &[(ProcessId, Option<RoleWithSource>)]) {
         for (id, role) in roles {
             let entry = self.processes.get_mut(&id.pid);
             if let Some(Examination::Candidate(candidate, _)) = entry.map(|entry| &mut entry.state) {
@@ -416,10 +416,10 @@ fn examination_interval(stat: &ProcessStat, result: &Examination) -> Duration {
 }
 
 /// Time since the start of a process, which `/proc/PID/stat` gives in ticks.
-fn process_age(start_time: u64) -> Duration {
+fn process_age(start_ticks: u64) -> Duration {
     // USER_HZ: the unit in /proc/PID/stat is a hundredth of a second on every architecture.
     const TICK_MS: u64 = 10;
-    let started = Duration::from_millis(start_time.saturating_mul(TICK_MS));
+    let started = Duration::from_millis(start_ticks.saturating_mul(TICK_MS));
     // The start time counts from the boot, suspended time included.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let since_boot = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));
@@ -439,13 +439,13 @@ mod tests {
         let pid = child.id();
         let by_hand = [RoleSpec { pid, role: Some(SOURCE) }];
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update_for_pids(&[pid], &by_hand));
-        assert!(!cache.update_for_pids(&[pid], &by_hand));
+        assert!(cache.update_for_pids_and_report_change(&[pid], &by_hand));
+        assert!(!cache.update_for_pids_and_report_change(&[pid], &by_hand));
         assert_eq!(cache.candidates().len(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
         // The pid is still listed, like that of a zombie or a reused pid.
-        assert!(cache.update_for_pids(&[pid], &by_hand));
+        assert!(cache.update_for_pids_and_report_change(&[pid], &by_hand));
         assert!(cache.candidates().is_empty());
     }
 
@@ -463,13 +463,13 @@ mod tests {
         let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
         let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update_for_pids(&pids, &[]));
+        assert!(cache.update_for_pids_and_report_change(&pids, &[]));
         assert_eq!(cache.frontends().iter().map(|id| id.pid).collect::<Vec<_>>(), [pid]);
         for child in [&mut frontend, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(cache.update_for_pids(&[], &[]));
+        assert!(cache.update_for_pids_and_report_change(&[], &[]));
         assert!(cache.frontends().is_empty());
     }
 
@@ -500,7 +500,7 @@ mod tests {
         let mut cache = ProcessCache::new(&[TOY]);
         cache.limits = CandidateCounts { unnamed: 2, stated: 2 };
         let named = [RoleSpec { pid: pids[3], role: Some(SOURCE) }];
-        cache.update_for_pids(&pids, &named);
+        cache.update_for_pids_and_report_change(&pids, &named);
         let kept: Vec<u32> = cache.candidates().iter().map(|(candidate, _)| candidate.id.pid).collect();
         let limits = cache.reached_limit_reports(false);
         for child in std::iter::once(&mut first).chain(&mut others) {
@@ -514,9 +514,9 @@ mod tests {
 
     #[test]
     fn candidates_leave_descriptors_for_other_uses() {
-        let few = CandidateCounts::for_descriptor_limit(Some(1024));
+        let few = CandidateCounts::limits_for_descriptors(Some(1024));
         assert!(few.unnamed + few.stated <= 1024 * 3 / 4, "{few:?}");
-        let unlimited = CandidateCounts::for_descriptor_limit(None);
+        let unlimited = CandidateCounts::limits_for_descriptors(None);
         assert_eq!((unlimited.unnamed, unlimited.stated), (MAX_UNNAMED, MAX_STATED));
     }
 

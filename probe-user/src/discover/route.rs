@@ -25,7 +25,7 @@ pub struct Route<'a> {
 
 impl Route<'_> {
     /// Whether a connection belongs to this route: it has the same roles at its ends, the same endpoint, and the same receiver.
-    fn has_ends_of(&self, hop: &HopSeen) -> bool {
+    fn is_route_of_hop(&self, hop: &HopSeen) -> bool {
         // A lane is one connection of the route. There is at least one, and all lead to the same receiver.
         let receiver_pid = self.lanes[0].to.map(|end| end.pid);
         self.ends == hop.ends() && self.endpoint == hop.endpoint && receiver_pid == hop.to.map(|end| end.pid)
@@ -38,7 +38,7 @@ impl Engine {
     pub fn routes(&self) -> Vec<Route<'_>> {
         let mut routes: Vec<Route<'_>> = Vec::new();
         for hop in self.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
-            match routes.iter_mut().find(|route| route.has_ends_of(hop)) {
+            match routes.iter_mut().find(|route| route.is_route_of_hop(hop)) {
                 Some(route) => route.lanes.push(hop),
                 None => routes.push(Route {
                     ends: hop.ends(),

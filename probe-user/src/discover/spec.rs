@@ -23,7 +23,7 @@ impl RoleSpec {
             format!("`{pid_text}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role")
         })?;
         let Some(word) = role_word else { return Ok(Self { pid, role: None }) };
-        match find_role(word, engines) {
+        match find_role_by_name(word, engines) {
             Some(role) => Ok(Self { pid, role: Some(role) }),
             None => Err(format!("--pid {pid}: `{word}` is not a role; use one of {}", role_words(engines))),
         }
@@ -36,7 +36,7 @@ fn parse_pid(text: &str) -> Option<u32> {
 }
 
 /// The role with this name, or with this alias of an engine.
-fn find_role(text: &str, engines: &[EngineKind]) -> Option<Role> {
+fn find_role_by_name(text: &str, engines: &[EngineKind]) -> Option<Role> {
     let word = text.trim().to_ascii_lowercase().replace('_', "-");
     engines.iter().find_map(|engine| {
         let mut roles = engine.roles().iter().copied();

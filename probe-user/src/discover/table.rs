@@ -51,7 +51,7 @@ impl fmt::Display for Engine {
     /// Writes a headline, the processes and the hops. Hops with the same name and endpoint share a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&engine_headline(self))?;
-        let rows: Vec<[String; 6]> = self.processes.iter().map(process_row).collect();
+        let rows: Vec<[String; 6]> = self.processes.iter().map(process_table_cells).collect();
         write_table(f, ["pid", "role", "rank", "libzmq", "python", "known by"], &rows)?;
         let mut hop_rows: Vec<HopRow> = Vec::new();
         for hop in &self.hops {
@@ -115,7 +115,7 @@ fn unknown_cell() -> String {
 }
 
 /// Cells of a process in the table.
-fn process_row(process: &Process) -> [String; 6] {
+fn process_table_cells(process: &Process) -> [String; 6] {
     // A question mark stands for a libzmq of unknown release.
     let libzmq = match &process.libzmq {
         Some(libzmq) => libzmq.release.map_or_else(|| "?".to_owned(), |release| release.to_string()),

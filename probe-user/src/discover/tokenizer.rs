@@ -6,7 +6,7 @@ use adapter::discover::EngineKind;
 
 use super::topology::Engine;
 use crate::opener_client::request::ProcessLink;
-use crate::proc::{ProcDir, ProcessRoot, ReadError, split_strings};
+use crate::proc::{ProcDir, ProcessRoot, ReadError, split_nul_separated};
 
 /// Maximum size of a command line, and of an environment.
 const MAX_ARGUMENT_BYTES: usize = 4 << 20;
@@ -17,11 +17,14 @@ const MAX_REVISION_BYTES: usize = 1 << 10;
 const FILE_NAME: &str = "tokenizer.json";
 
 /// Calls `find` with the command line of each process of the engine. Returns its first result, with the process.
-fn find_in_commands<T>(engine: &Engine, find: impl Fn(EngineKind, &[String]) -> Option<T>) -> Option<(ProcDir, T)> {
+fn find_in_command_lines<T>(
+    engine: &Engine,
+    find: impl Fn(EngineKind, &[String]) -> Option<T>,
+) -> Option<(ProcDir, T)> {
     let kind = engine.kind?;
     engine.processes.iter().find_map(|process| {
         let dir = ProcDir::open(process.id.pid).ok()?;
-        let argv = split_strings(&dir.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
+        let argv = split_nul_separated(&dir.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
         let found = find(kind, &argv)?;
         Some((dir, found))
     })
@@ -29,12 +32,12 @@ fn find_in_commands<T>(engine: &Engine, find: impl Fn(EngineKind, &[String]) -> 
 
 /// Port on which the engine serves clients, according to its command line.
 pub fn served_port(engine: &Engine) -> Option<u16> {
-    find_in_commands(engine, |kind, argv| kind.served_port(argv)).map(|(_, port)| port)
+    find_in_command_lines(engine, |kind, argv| kind.served_port(argv)).map(|(_, port)| port)
 }
 
 /// Last part of the name of the engine's model, according to its command line.
 pub fn model_name(engine: &Engine) -> Option<String> {
-    let (_, model) = find_in_commands(engine, |kind, argv| kind.model(argv).map(str::to_owned))?;
+    let (_, model) = find_in_command_lines(engine, |kind, argv| kind.model(argv).map(str::to_owned))?;
     model.trim_end_matches('/').rsplit('/').next().map(str::to_owned)
 }
 
@@ -44,7 +47,7 @@ pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
     if engine.kind.is_none() {
         return Err(String::from("the engine is not known"));
     }
-    let found = find_in_commands(engine, |kind, argv| kind.tokenizer(argv).map(str::to_owned));
+    let found = find_in_command_lines(engine, |kind, argv| kind.tokenizer(argv).map(str::to_owned));
     let (dir, name) = found.ok_or("no command line names the model")?;
     read_named_tokenizer(&dir, &name)
 }
@@ -52,7 +55,7 @@ pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
 /// Reads the tokenizer of this name: a directory, or a model in the cache of the Hugging Face Hub. The error names the file that cannot be
 /// read, and why.
 fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
-    let cwd = process.link(ProcessLink::WorkingFolder).unwrap_or_else(|_| PathBuf::from("/"));
+    let cwd = process.read_process_link(ProcessLink::WorkingFolder).unwrap_or_else(|_| PathBuf::from("/"));
     let local = cwd.join(name).join(FILE_NAME);
     let root = process.root().map_err(|error| format!("the root of process {}: {error}", process.pid))?;
     let local_error = match root.read(&local, MAX_TOKENIZER_BYTES) {
@@ -71,15 +74,15 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
 /// Path of a model's tokenizer in the Hub's cache. The cache has a folder for each revision, and `refs/main` names the current one. `None`
 /// if the cache does not have the model.
 fn find_cached_tokenizer(process: &ProcDir, root: &ProcessRoot<'_>, model: &str) -> Option<PathBuf> {
-    let variables = split_strings(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
-    let model_folder = hub_cache(&variables).join(format!("models--{}", model.replace('/', "--")));
+    let variables = split_nul_separated(&process.environment(MAX_ARGUMENT_BYTES).unwrap_or_default());
+    let model_folder = hub_cache_folder(&variables).join(format!("models--{}", model.replace('/', "--")));
     let revision_file = root.read(&model_folder.join("refs/main"), MAX_REVISION_BYTES).ok()?;
     let revision = String::from_utf8_lossy(&revision_file);
     Some(model_folder.join("snapshots").join(revision.trim()).join(FILE_NAME))
 }
 
 /// Folder of the Hub's cache, chosen by the environment as its client library does. Without a variable, it is the one of root.
-fn hub_cache(variables: &[String]) -> PathBuf {
+fn hub_cache_folder(variables: &[String]) -> PathBuf {
     // Each variable with the path of the cache inside the folder that it names. The first variable that is set decides.
     const FOLDER_BY_VARIABLE: [(&str, &str); 5] = [
         ("HF_HUB_CACHE", ""),
@@ -105,7 +108,7 @@ mod tests {
     fn the_hub_cache_is_where_its_library_looks() {
         let of = |variables: &[&str]| {
             let variables: Vec<String> = variables.iter().map(|v| (*v).to_owned()).collect();
-            hub_cache(&variables)
+            hub_cache_folder(&variables)
         };
         assert_eq!(of(&["HOME=/home/x"]), Path::new("/home/x/.cache/huggingface/hub"));
         assert_eq!(of(&["HF_HOME=/data", "HOME=/home/x"]), Path::new("/data/hub"));

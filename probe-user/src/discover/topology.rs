@@ -115,7 +115,7 @@ impl Engine {
 
     /// Processes to probe. They are at an end of a hop that carries or may carry output, or have a server inside. Of the parallel processes
     /// that generate tokens, those without such a hop send no output and are left out.
-    pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
+    pub fn processes_on_token_path(&self) -> impl Iterator<Item = &Process> {
         let output_hops = self.hops.iter().filter(|hop| hop.carries != Carries::Requests);
         let ends = output_hops.flat_map(|hop| [hop.from, hop.to]).flatten();
         let pids: BTreeSet<u32> = ends.map(|end| end.pid).collect();
@@ -157,7 +157,7 @@ pub enum PickError {
 
 impl Topology {
     /// Engines with one of the processes that the user named.
-    fn engines_of(&self, named: &[RoleSpec]) -> Vec<&Engine> {
+    fn engines_with_named_process(&self, named: &[RoleSpec]) -> Vec<&Engine> {
         let mut engines = Vec::new();
         for engine in &self.engines {
             if named.iter().any(|spec| engine.process_with_pid(spec.pid).is_some()) {
@@ -169,7 +169,7 @@ impl Topology {
 
     /// The confirmed engines with a stated role. If there is none, all confirmed engines. If there is none of them either, the unconfirmed
     /// ones.
-    fn engines_by_certainty(&self) -> Vec<&Engine> {
+    fn most_certain_engines(&self) -> Vec<&Engine> {
         let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
         if confirmed.is_empty() {
             return self.unconfirmed_engines().collect();
@@ -182,9 +182,10 @@ impl Topology {
     /// confirmed engines (see [`Engine::is_confirmed`]), or only those with a stated role if there are any. An unconfirmed engine is then
     /// chosen only if it is the only one.
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
-        let choice = if named.is_empty() { self.engines_by_certainty() } else { self.engines_of(named) };
+        let choice =
+            if named.is_empty() { self.most_certain_engines() } else { self.engines_with_named_process(named) };
         if choice.is_empty() {
-            return Err(self.why_no_choice(named));
+            return Err(self.error_without_choice(named));
         }
         // The only one is chosen even if it is not confirmed.
         if choice.len() == 1 {
@@ -199,7 +200,7 @@ impl Topology {
             return Ok(choice);
         }
         // The processes that the user named may be parts of one engine whose connections are not visible. Then a result would be wrong.
-        let may_be_one_engine = !are_separate(&choice) || are_described_as_one(&choice, named);
+        let may_be_one_engine = !are_separate(&choice) || are_described_as_one_engine(&choice, named);
         if may_be_one_engine {
             return Err(PickError::Unconnected(choice.len()));
         }
@@ -207,7 +208,7 @@ impl Topology {
     }
 
     /// Error that says why no engine can be chosen: the user named a process of another program, or there is no engine.
-    fn why_no_choice(&self, named: &[RoleSpec]) -> PickError {
+    fn error_without_choice(&self, named: &[RoleSpec]) -> PickError {
         if let Some(named) = named.first()
             && let Some(main) = self.engines.first().and_then(Engine::main_process)
         {
@@ -253,12 +254,12 @@ impl Topology {
 
 /// Whether the user described these groups of processes as one engine. Each named process must have a stated role, and at most one group
 /// may have connections. Groups that contain two main processes and also two sources of output are several engines.
-fn are_described_as_one(engines: &[&Engine], named: &[RoleSpec]) -> bool {
+fn are_described_as_one_engine(process_groups: &[&Engine], named: &[RoleSpec]) -> bool {
     let have_stated_roles = named.iter().all(|spec| spec.role.is_some());
-    let groups_with_hops = engines.iter().filter(|engine| !engine.hops.is_empty()).count();
-    let groups_with_main_process = count_with_role(engines, Role::is_main);
+    let groups_with_hops = process_groups.iter().filter(|engine| !engine.hops.is_empty()).count();
+    let groups_with_main_process = count_with_role(process_groups, Role::is_main);
     // A source generates the tokens.
-    let groups_with_source = count_with_role(engines, Role::is_source);
+    let groups_with_source = count_with_role(process_groups, Role::is_source);
     let are_several_engines = groups_with_main_process > 1 && groups_with_source > 1;
     have_stated_roles && groups_with_hops <= 1 && !are_several_engines
 }

@@ -75,7 +75,7 @@ impl Watcher {
         match watcher.options.named.iter().find(|spec| !watcher.cache.contains(spec.pid)) {
             Some(spec) => {
                 // The user may have read the pid outside of this container.
-                let outside = watcher.pids_outside(spec.pid)?;
+                let outside = watcher.outside_pids_of(spec.pid)?;
                 Err(DiscoverError::NoSuchProcess { pid: spec.pid, outside })
             }
             None => Ok(watcher),
@@ -96,20 +96,21 @@ impl Watcher {
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
-        let processes_changed = self.cache.update_for_pids(&pids.items, &self.options.named) || has_just_ended;
+        let processes_changed =
+            self.cache.update_for_pids_and_report_change(&pids.items, &self.options.named) || has_just_ended;
         // Listing descriptors costs a system call for each of them.
         if !processes_changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
             return Ok(false);
         }
         self.sockets_listed_at = Some(Instant::now());
-        let are_sockets_same = self.update_sockets();
+        let are_sockets_same = self.update_and_compare_sockets();
         // With the same sockets, the kernel's tables are scanned rarely.
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
         if !processes_changed && are_sockets_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
         }
         self.links_found_at = Some(Instant::now());
-        let mut topology = self.infer_topology();
+        let mut topology = self.infer_topology_and_keep_roles();
         if pids.is_truncated {
             topology.blind_spots.push(BlindSpot::Limit { what: "processes", limit: MAX_PROCESSES });
         }
@@ -120,7 +121,7 @@ impl Watcher {
 
     /// Lists the sockets of the candidates again, which are the processes that may belong to an engine. Returns whether they are the same
     /// as before.
-    fn update_sockets(&mut self) -> bool {
+    fn update_and_compare_sockets(&mut self) -> bool {
         let mut sockets = Vec::new();
         let mut owners = Vec::new();
         for (candidate, process) in self.cache.candidates() {
@@ -156,11 +157,11 @@ impl Watcher {
 
     /// Finds the links between the candidates, and infers roles and engines. A candidate is a process that may belong to an engine, a link
     /// is a connection between two of them.
-    fn infer_topology(&mut self) -> Topology {
+    fn infer_topology_and_keep_roles(&mut self) -> Topology {
         let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.cache.candidates().into_iter().unzip();
         let mut found = find_links(&candidates, &processes, &self.sockets, &mut self.diag_sockets);
         // After the socket scan, so that every connected process has its I/O threads as well.
-        self.cache.find_io_threads();
+        self.cache.find_missing_io_threads();
         // Listed again, because the search for threads has changed the candidates.
         let candidates: Vec<&Candidate> = self.cache.candidates().into_iter().map(|(candidate, _)| candidate).collect();
         let unread = pids_with_unread_sockets(&candidates, &self.sockets);
@@ -174,19 +175,19 @@ impl Watcher {
             found.blind_spots.extend(self.blind_spot_of_candidate(candidate, role.is_some(), &role_names));
         }
         let has_engine = !engines.is_empty();
-        let blind_spots = self.complete_blind_spots(found, has_engine);
+        let blind_spots = self.all_blind_spots(found, has_engine);
         // For the next scan, in which the peers may be gone that show these roles.
         let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
-        self.cache.keep_roles(&roles);
+        self.cache.keep_roles_of_scan(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
 
     /// All blind spots of this scan: those found on the way, refused files, reached limits, and the limits of this process itself.
     /// `has_engine`: the scan has found an engine.
-    fn complete_blind_spots(&self, found: FoundLinks, has_engine: bool) -> Vec<BlindSpot> {
+    fn all_blind_spots(&self, found: FoundLinks, has_engine: bool) -> Vec<BlindSpot> {
         let mut blind_spots = found.blind_spots;
-        blind_spots.extend(self.unreadable_parts(found.refused));
-        blind_spots.extend(self.reached_limits());
+        blind_spots.extend(self.blind_spots_of_refused_parts(found.refused));
+        blind_spots.extend(self.blind_spots_of_reached_limits());
         if self.has_opener_ended {
             blind_spots.push(BlindSpot::OpenerEnded);
         }
@@ -195,7 +196,7 @@ impl Watcher {
     }
 
     /// Limits of this search that were reached, as blind spots.
-    fn reached_limits(&self) -> Vec<BlindSpot> {
+    fn blind_spots_of_reached_limits(&self) -> Vec<BlindSpot> {
         let lacks_descriptors =
             self.sockets.iter().any(|sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error)));
         let mut reached = self.cache.reached_limit_reports(lacks_descriptors);
@@ -219,7 +220,7 @@ impl Watcher {
     }
 
     /// Reports the `refused` parts of `/proc/PID`, each with the pids for which it is refused. Parts with the same pids share a report.
-    fn unreadable_parts(&self, refused: BTreeMap<ProcPart, Vec<u32>>) -> impl Iterator<Item = BlindSpot> {
+    fn blind_spots_of_refused_parts(&self, refused: BTreeMap<ProcPart, Vec<u32>>) -> impl Iterator<Item = BlindSpot> {
         let mut by_pids: BTreeMap<Vec<u32>, Vec<ProcPart>> = BTreeMap::new();
         for (part, mut pids) in refused {
             // Sorted and without repetition, so that the same pids are the same key.
@@ -237,15 +238,15 @@ impl Watcher {
         })
     }
 
-    /// Local pids of processes that have the id `pid` inside their containers. Omits processes whose status cannot be read.
-    fn pids_outside(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
+    /// Local pids of processes that have the id `inner_pid` inside their containers. Omits processes whose status cannot be read.
+    fn outside_pids_of(&self, inner_pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let mut pids = self.list_other_pids()?.items;
         pids.retain(|&outside| {
             let status =
                 ProcDir::open(outside).and_then(|process| process.read("status", foreign::kernel::MAX_STATUS_BYTES));
             let ns_pids = stat::parse_ns_pids(&status.unwrap_or_default());
             // The last pid is the one inside the container.
-            ns_pids.len() > 1 && ns_pids.last() == Some(&pid)
+            ns_pids.len() > 1 && ns_pids.last() == Some(&inner_pid)
         });
         pids.sort_unstable();
         Ok(pids)

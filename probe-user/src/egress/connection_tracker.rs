@@ -86,7 +86,7 @@ impl ConnectionTracker {
         let is_held_up = is_first_of_write && head.asked > u64::from(accepted);
         // `written` is the kernel's count of all bytes of the connection. It has 32 bits, may wrap around, and includes this write.
         let position_in_stream = head.written.wrapping_sub(accepted).wrapping_add(head.from);
-        let missed_bytes = self.observe_bytes_at(position_in_stream, record.payload.len() as u32);
+        let missed_bytes = self.advance_and_count_missed_bytes(position_in_stream, record.payload.len() as u32);
         let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: is_first_of_write };
         let held_up = is_held_up.then_some(ConnectionStep::HeldUp);
         let missed = (missed_bytes > 0).then_some(ConnectionStep::Missed(missed_bytes));
@@ -95,7 +95,7 @@ impl ConnectionTracker {
 
     /// Moves the expected position behind observed bytes. Returns the number of bytes before them that were missed.
     #[inline]
-    fn observe_bytes_at(&mut self, position: u32, length: u32) -> u32 {
+    fn advance_and_count_missed_bytes(&mut self, position: u32, length: u32) -> u32 {
         // Before the first record, nothing is known to be missing.
         let missed_bytes = self.next_position.map_or(0, |next| position.wrapping_sub(next));
         self.next_position = Some(position.wrapping_add(length));

@@ -45,11 +45,11 @@ pub struct ListeningSockets {
 
 impl ListeningSockets {
     /// Finds the TCP ports that `pid` listens on. Lists the sockets of a network namespace at the first call for it.
-    pub fn ports_of(&mut self, pid: u32) -> Result<ListeningPorts, ReadError> {
+    pub fn listening_ports_of_process(&mut self, pid: u32) -> Result<ListeningPorts, ReadError> {
         let process = ProcDir::open(pid)?;
         let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
         let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
-        let network_namespace = process.network_namespace()?;
+        let network_namespace = process.network_namespace_inode()?;
         let listening = self.by_namespace.entry(network_namespace).or_insert_with(|| list_listening_sockets(&process));
         let own = listening.iter().filter(|socket| own_inodes.contains(&socket.inode));
         let mut ports: Vec<u16> = own.map(|socket| socket.port).collect();
@@ -62,7 +62,7 @@ impl ListeningSockets {
 
 /// The listening sockets in the process's network namespace.
 fn list_listening_sockets(process: &ProcDir) -> Vec<TcpListenerSocket> {
-    let listed = DiagSocket::open_for(process).and_then(|diag| diag.list_tcp_listeners(MAX_SOCKETS));
+    let listed = DiagSocket::open_for_namespace_of(process).and_then(|diag| diag.list_tcp_listeners(MAX_SOCKETS));
     // Without `tcp_diag`, the tables in `/proc` are read. They list all connections, which takes a millisecond on a machine with much
     // memory.
     listed.unwrap_or_else(|_| {
@@ -84,8 +84,8 @@ mod tests {
         let me = std::process::id();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(ListeningSockets::default().ports_of(me).unwrap().ports.contains(&port));
+        assert!(ListeningSockets::default().listening_ports_of_process(me).unwrap().ports.contains(&port));
         drop(listener);
-        assert!(!ListeningSockets::default().ports_of(me).unwrap().ports.contains(&port));
+        assert!(!ListeningSockets::default().listening_ports_of_process(me).unwrap().ports.contains(&port));
     }
 }

@@ -36,7 +36,7 @@ impl SystemCall {
     }
 
     /// Makes the call with ineffective arguments and returns its error; `None` if it succeeds.
-    fn try_without_effect(self) -> Option<Errno> {
+    fn try_call_without_effect(self) -> Option<Errno> {
         let nothing = std::ptr::null::<u8>();
         let zero = 0_usize;
         let none = -1_i64;
@@ -62,8 +62,8 @@ impl SystemCall {
 
     /// Tries the system call without an effect. Returns the error number of a refusal, which comes before any check of the arguments.
     /// `None` if the call is permitted.
-    pub fn probe_refusal(self) -> Option<i32> {
-        match self.try_without_effect()? {
+    pub fn probe_refusal_errno(self) -> Option<i32> {
+        match self.try_call_without_effect()? {
             refused @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS) => Some(refused.raw_os_error()),
             // The kernel's own error for the arguments.
             _ => None,
@@ -73,14 +73,14 @@ impl SystemCall {
 
 /// Calls that a seccomp filter refused at the first call of this function, before tokengap installs filters of its own. Without a filter,
 /// a refusal is due to capabilities and reported elsewhere.
-pub fn filtered_calls() -> Vec<SystemCall> {
+pub fn calls_refused_by_seccomp() -> Vec<SystemCall> {
     static FILTERED: OnceLock<Vec<SystemCall>> = OnceLock::new();
     FILTERED
         .get_or_init(|| {
             if seccomp_mode() != Some(SeccompMode::Filter) {
                 return Vec::new();
             }
-            SystemCall::ALL.into_iter().filter(|call| call.probe_refusal().is_some()).collect()
+            SystemCall::ALL.into_iter().filter(|call| call.probe_refusal_errno().is_some()).collect()
         })
         .clone()
 }
@@ -117,10 +117,10 @@ mod tests {
             return eprintln!("SKIPPED: this process is filtered");
         }
         for call in [SystemCall::PerfEventOpen, SystemCall::PidfdGetfd, SystemCall::ProcessVmReadv] {
-            assert_eq!(call.probe_refusal(), None, "{call:?}");
+            assert_eq!(call.probe_refusal_errno(), None, "{call:?}");
         }
-        assert_eq!(SystemCall::PidfdGetfd.try_without_effect(), Some(Errno::BADF));
-        assert_eq!(SystemCall::ProcessVmReadv.try_without_effect(), None);
-        assert_eq!(filtered_calls(), []);
+        assert_eq!(SystemCall::PidfdGetfd.try_call_without_effect(), Some(Errno::BADF));
+        assert_eq!(SystemCall::ProcessVmReadv.try_call_without_effect(), None);
+        assert_eq!(calls_refused_by_seccomp(), []);
     }
 }

@@ -48,8 +48,8 @@ pub fn clock_offset_ns() -> Option<i64> {
 }
 
 /// Offset of `CLOCK_MONOTONIC`, in nanoseconds, from the content of `/proc/PID/timens_offsets`. `None` if it is malformed.
-fn parse_monotonic_offset_ns(offsets: &str) -> Option<i64> {
-    let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"))?;
+fn parse_monotonic_offset_ns(timens_offsets: &str) -> Option<i64> {
+    let line = timens_offsets.lines().find_map(|line| line.strip_prefix("monotonic"))?;
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<i64>);
     let seconds = numbers.next()?.ok()?;
     let nanoseconds = numbers.next()?.ok()?;

@@ -56,7 +56,7 @@ impl Helper {
         // A second connection, on which slow requests do not delay the others.
         let (our_end, helper_end) = channel::message_pair()?;
         let requests = Mutex::new(socket);
-        let ring = start_service(&requests, helper_end.as_fd());
+        let ring = start_service_and_open_ring(&requests, helper_end.as_fd());
         // `None` once the ring is taken.
         let untaken_ring = ring.map(Some);
         Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(untaken_ring) })
@@ -91,22 +91,26 @@ impl Helper {
     /// Attaches a set of probe points to process `pid`, which is the target with this index and has `library` mapped.
     pub(crate) fn attach_probe_points(
         &self,
-        target: u32,
+        target_index: u32,
         pid: u32,
         set: PointSet,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
-        request_about_library(&self.requests, &HelperRequest::AttachUprobes { target, pid, set }, library)
+        send_request_about_library(
+            &self.requests,
+            &HelperRequest::AttachUprobes { target: target_index, pid, set },
+            library,
+        )
     }
 
     /// Has a library analysed that process `pid` has mapped.
     pub(crate) fn analyse_library(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
-        request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
+        send_request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
     }
 
-    pub(crate) fn detach_target(&self, target: u32) {
+    pub(crate) fn detach_target(&self, target_index: u32) {
         // Without a helper, nothing is attached.
-        let _ = self.send_request(&HelperRequest::Detach { target }, None);
+        let _ = self.send_request(&HelperRequest::Detach { target: target_index }, None);
     }
 
     pub(crate) fn detach_targets(&self) {
@@ -116,12 +120,13 @@ impl Helper {
 
     /// Opens a netlink socket in the network namespace of process `pid`.
     pub(crate) fn open_diag_socket(&self, pid: u32) -> Result<OwnedFd, Refusal> {
-        let mut answer = exchange_messages(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?;
+        let mut answer =
+            send_request_and_receive_answer(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?;
         answer.descriptors.pop().ok_or_else(helper_exited)
     }
 
     fn send_request(&self, request: &HelperRequest, file: Option<BorrowedFd<'_>>) -> Result<HelperAnswer, Refusal> {
-        exchange_messages(&self.requests, request, file)
+        send_request_and_receive_answer(&self.requests, request, file)
     }
 
     /// Sends a request whose answer comes in pieces, and joins the pieces.
@@ -145,15 +150,15 @@ impl Helper {
 }
 
 /// Sends the first request, with the helper's end of the second connection, and opens the ring of the answer.
-fn start_service(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd<'_>) -> Result<LoadedRing, Refusal> {
-    let mut answer = exchange_messages(requests, &HelperRequest::Start, Some(helper_end))?;
+fn start_service_and_open_ring(requests: &Mutex<OwnedFd>, helper_end: BorrowedFd<'_>) -> Result<LoadedRing, Refusal> {
+    let mut answer = send_request_and_receive_answer(requests, &HelperRequest::Start, Some(helper_end))?;
     // The answer brings one descriptor, that of the ring. `facts` are properties of the loaded programs.
     let ring = answer.descriptors.pop().ok_or_else(helper_exited)?;
     Ok(LoadedRing { records: open_ring(ring)?, facts: answer.facts })
 }
 
 /// Sends a request about an open library.
-fn request_about_library(
+fn send_request_about_library(
     connection: &Mutex<OwnedFd>,
     request: &HelperRequest,
     library: BorrowedFd<'_>,
@@ -161,7 +166,7 @@ fn request_about_library(
     // The helper must be able to end although the library's file system does not answer. So it gets a descriptor that only locates the
     // file.
     let located = foreign::locate_only(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
-    exchange_messages(connection, request, Some(located.as_fd())).map(drop)
+    send_request_and_receive_answer(connection, request, Some(located.as_fd())).map(drop)
 }
 
 /// A part of the content that was requested.
@@ -182,7 +187,7 @@ fn receive_piece(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<ContentPie
 }
 
 /// Sends a request, with a file if it needs one, and waits for the reply.
-fn exchange_messages(
+fn send_request_and_receive_answer(
     connection: &Mutex<OwnedFd>,
     request: &HelperRequest,
     file: Option<BorrowedFd<'_>>,

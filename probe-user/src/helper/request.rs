@@ -59,7 +59,7 @@ pub(crate) enum HelperReply {
 
 impl HelperReply {
     /// The reply to a request. Cuts the reason of a refusal to [`MAX_TEXT`] bytes, so that the reply fits into [`REPLY_BYTES`].
-    pub(crate) fn of_result(result: Result<LoadedFacts, Refusal>) -> Self {
+    pub(crate) fn from_result(result: Result<LoadedFacts, Refusal>) -> Self {
         match result {
             Ok(facts) => Self::Done(facts),
             Err(mut refusal) => {
@@ -77,7 +77,7 @@ const MAX_PIECE: usize = 32 << 10;
 pub(crate) const PIECE_BYTES: usize = MAX_PIECE + 64;
 
 /// Splits content into encoded messages of bounded size. The last one says so.
-pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn encode_content_in_pieces(content: &[u8]) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     let mut rest = content;
     // Empty content becomes one empty piece.
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_long_refusal_is_cut_between_characters() {
         let why = format!("{}ä", "x".repeat(MAX_TEXT - 1));
-        let reply = HelperReply::of_result(Err(Refusal::Types(why)));
+        let reply = HelperReply::from_result(Err(Refusal::Types(why)));
         assert_eq!(reply, HelperReply::Refused(Refusal::Types("x".repeat(MAX_TEXT - 1))));
         assert!(encode_message(&reply).len() <= REPLY_BYTES);
     }
@@ -138,7 +138,7 @@ mod tests {
             let sent: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let mut joined = Vec::new();
             let mut marks = Vec::new();
-            for piece in content_to_pieces(&sent) {
+            for piece in encode_content_in_pieces(&sent) {
                 assert!(piece.len() <= PIECE_BYTES);
                 let Some(HelperReply::Content { content, is_last }) = decode_message(&piece) else {
                     panic!("{length}");

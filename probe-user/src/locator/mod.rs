@@ -4,8 +4,8 @@
 //! the process that is probed. So neither the process that reads other untrusted data nor the one that attaches probes chooses offsets:
 //! each library is analysed by a fresh process ([`answer_once`]), and a hostile library only misleads the probes of itself.
 //!
-//! The prober may start no process. [`supervise`] starts them for it: a process that reads only the prober's requests. A request is the
-//! number of a [`Sought`], with the descriptors of the library and of a pipe for the answer.
+//! The prober may start no process. [`supervise_analyses`] starts them for it: a process that reads only the prober's requests. A request
+//! is the number of a [`Sought`], with the descriptors of the library and of a pipe for the answer.
 
 pub(crate) mod answer;
 
@@ -24,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 use crate::channel::{self, ReceivedMessage};
 use crate::discarded_output::discarded_output;
 use crate::message::decode_message;
-use crate::probe_points::{MAX_CACHED, ProbePoints, read_library};
+use crate::probe_points::{MAX_CACHED, ProbePoints, read_library_file};
 use adapter::discover::InnerServer;
 use answer::{ANSWER_BYTES, LocatorAnswer, answer_to_bytes};
 
@@ -47,7 +47,7 @@ pub fn sought_by_number(number: u32, servers: &[InnerServer]) -> Option<Sought> 
 }
 
 /// Limits the memory and time of this process, so that no library keeps it busy. Call it before [`answer_once`].
-pub fn limit_resources() -> io::Result<()> {
+pub fn limit_own_resources() -> io::Result<()> {
     setrlimit(Resource::As, hard_limit(MEMORY_LIMIT_BYTES))?;
     setrlimit(Resource::Cpu, hard_limit(CPU_LIMIT_S))?;
     Ok(())
@@ -59,14 +59,14 @@ fn hard_limit(limit: u64) -> Rlimit {
 
 /// Analyses one library, and writes the answer.
 pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::Write) -> io::Result<()> {
-    let found = read_library(library).and_then(|image| ProbePoints::find_in_image(sought, &image));
+    let found = read_library_file(library).and_then(|image| ProbePoints::find_in_image(sought, &image));
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
 /// Starts a process for each request on `socket` to analyse a library, until the other end is closed. A request has the number of a
 /// [`Sought`], which says what to find, and `command_for` returns the command for it. The process receives the library through its standard
 /// input ([`receive_library`]), and writes the answer to its standard output.
-pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
+pub fn supervise_analyses(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
     // Processes that took too long. A killed process is kept until it has ended, because somebody must wait for it.
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
@@ -106,7 +106,7 @@ impl AnalysisRequest {
 
 /// Waits until an analysis has ended. If that takes too long, or if `socket` is closed meanwhile, kills its process and returns it.
 fn kill_unless_ended_in_time(mut child: Child, socket: BorrowedFd<'_>) -> io::Result<Option<Child>> {
-    if ends_in_time(&child, socket)? {
+    if wait_for_end_in_time(&child, socket)? {
         child.wait()?;
         return Ok(None);
     }
@@ -116,11 +116,16 @@ fn kill_unless_ended_in_time(mut child: Child, socket: BorrowedFd<'_>) -> io::Re
 
 /// Starts the process that analyses a library. It gets the library, and the number of what it must find, through its standard input, and
 /// writes its answer to the pipe.
-fn start_analysis(mut command: Command, number: u32, library: &OwnedFd, answer_pipe: OwnedFd) -> io::Result<Child> {
+fn start_analysis(
+    mut command: Command,
+    sought_number: u32,
+    library: &OwnedFd,
+    answer_pipe: OwnedFd,
+) -> io::Result<Child> {
     // The library's descriptor only locates the file (`O_PATH`), so it is passed in a message. As standard input, a Rust program would take
     // it for closed, replace it by `/dev/null`, and exit where there is none.
     let (our_end, child_end) = channel::message_pair()?;
-    channel::send_message(our_end.as_fd(), &number.to_le_bytes(), &[library.as_fd()])?;
+    channel::send_message(our_end.as_fd(), &sought_number.to_le_bytes(), &[library.as_fd()])?;
     command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn()
 }
 
@@ -131,16 +136,21 @@ pub fn receive_library(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Waits until the process ends, for at most [`TIME_LIMIT`] and as long as `socket` is open. Returns whether the process has ended.
-fn ends_in_time(child: &Child, socket: BorrowedFd<'_>) -> io::Result<bool> {
+fn wait_for_end_in_time(child: &Child, socket: BorrowedFd<'_>) -> io::Result<bool> {
     let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     let pidfd = pidfd_open(id, PidfdFlags::empty())?;
-    Ok(is_readable_in_time(pidfd.as_fd(), socket, Instant::now() + TIME_LIMIT)?)
+    Ok(wait_until_readable(pidfd.as_fd(), socket, Instant::now() + TIME_LIMIT)?)
 }
 
-/// Waits until `file` is readable or closed, and then returns `true`. Returns `false` once `deadline` has passed or `peer` is closed.
-fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Instant) -> Result<bool, Errno> {
+/// Waits until `file` is readable or closed, and then returns `true`. Returns `false` once `deadline` has passed or `requester_socket` is
+/// closed.
+fn wait_until_readable(
+    file: BorrowedFd<'_>,
+    requester_socket: BorrowedFd<'_>,
+    deadline: Instant,
+) -> Result<bool, Errno> {
     // Without a requested event, a poll still reports that the peer has closed.
-    let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&peer, PollFlags::empty())];
+    let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&requester_socket, PollFlags::empty())];
     retry_on_intr(|| {
         let remaining = deadline.saturating_duration_since(Instant::now());
         poll(&mut watched, Some(&remaining.try_into().unwrap_or_default()))
@@ -167,13 +177,14 @@ impl Locator {
     }
 
     /// Finds the probe points of a library for the [`Sought`] with this number, and remembers them. `identity` is that of the file, and
-    /// `library` a descriptor that need only locate it. Waits for the analysis as long as `peer` is open. A known library needs no wait.
+    /// `library` a descriptor that need only locate it. Waits for the analysis as long as `requester_socket` is open. A known library needs
+    /// no wait.
     pub(crate) fn find_probe_points(
         &self,
         sought_number: u32,
         identity: CachedIdentity,
         library: BorrowedFd<'_>,
-        peer: BorrowedFd<'_>,
+        requester_socket: BorrowedFd<'_>,
     ) -> LocatorAnswer {
         let key = AnalysisKey { library: identity, sought_number };
         if let Some(answer) = self.cached_answer(key) {
@@ -184,7 +195,7 @@ impl Locator {
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
-        let asked = request_analysis(supervisor.as_fd(), sought_number, library, peer);
+        let asked = request_analysis(supervisor.as_fd(), sought_number, library, requester_socket);
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
         self.remember_answer(key, answer.clone());
         answer
@@ -210,25 +221,25 @@ fn request_analysis(
     supervisor: BorrowedFd<'_>,
     sought_number: u32,
     library: BorrowedFd<'_>,
-    peer: BorrowedFd<'_>,
+    requester_socket: BorrowedFd<'_>,
 ) -> io::Result<LocatorAnswer> {
     let (answer_reader, answer_writer) = io::pipe()?;
     channel::send_message(supervisor, &sought_number.to_le_bytes(), &[library, answer_writer.as_fd()])?;
     // Otherwise the pipe would stay open when the process has ended.
     drop(answer_writer);
-    receive_answer(answer_reader, peer)
+    receive_answer(answer_reader, requester_socket)
 }
 
-/// Receives the answer of an analysis that has just begun. `peer` is the socket whose other end asked for it. An outer error means that the
-/// pipe failed. An inner error says why the analysis has no result.
-fn receive_answer(mut pipe: io::PipeReader, peer: BorrowedFd<'_>) -> io::Result<LocatorAnswer> {
+/// Receives the answer of an analysis that has just begun. `requester_socket` is the socket whose other end asked for it. An outer error
+/// means that the pipe failed. An inner error says why the analysis has no result.
+fn receive_answer(mut pipe: io::PipeReader, requester_socket: BorrowedFd<'_>) -> io::Result<LocatorAnswer> {
     // The supervisor ends the process after the time limit, which shows a little later.
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
     // The analysed file decides what the process writes, so the length of the answer is limited.
     let mut bytes = [0; ANSWER_BYTES];
     let mut filled = 0;
     while filled < bytes.len() {
-        if !is_readable_in_time(pipe.as_fd(), peer, deadline)? {
+        if !wait_until_readable(pipe.as_fd(), requester_socket, deadline)? {
             return Ok(Err(format!("the analysis of its code took more than {} s", TIME_LIMIT.as_secs())));
         }
         match pipe.read(&mut bytes[filled..])? {
@@ -254,7 +265,7 @@ mod tests {
     fn with_script(script: &'static str) -> Locator {
         let (ours, theirs) = channel::message_pair().unwrap();
         thread::spawn(move || {
-            supervise(theirs.as_fd(), |number| {
+            supervise_analyses(theirs.as_fd(), |number| {
                 let mut command = Command::new("sh");
                 command.args(["-c", script, "sh", &number.to_string()]);
                 command
@@ -281,7 +292,7 @@ mod tests {
         let script = format!("echo >> {0}.starts; test $1 = 0 && cat {0}", file.display());
         let locator = with_script(script.leak());
         let found = find(&locator, 0).unwrap();
-        assert!(found.entry_of("poll").is_ok() && found.entry_of("zmq_send").is_err());
+        assert!(found.entry_offset_of("poll").is_ok() && found.entry_offset_of("zmq_send").is_err());
         assert_eq!(find(&locator, 0), Ok(found));
         assert!(find(&locator, 1).unwrap_err().contains("ended early"));
         assert_eq!(std::fs::read(file.with_extension("starts")).unwrap().len(), 2);

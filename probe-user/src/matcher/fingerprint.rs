@@ -34,6 +34,7 @@ impl Fingerprint {
         let is_whole = payload.len() as u64 == length_bytes;
         let is_covered_by_ends = payload.len() <= 2 * END_BYTES;
         if is_whole && is_covered_by_ends {
+            // Both sides copy all of such a short frame, so one hash serves for both.
             let whole = Some(hash_bytes(payload));
             return Self { length_bytes, ends: whole, whole };
         }

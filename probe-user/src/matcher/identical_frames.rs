@@ -23,24 +23,24 @@ pub(super) struct IdenticalFrames {
 }
 
 impl IdenticalFrames {
-    /// Records that a received frame was matched to `lane`, although it may be another lane's. A lane is one sending socket, by its index.
-    /// Forgets the oldest record at the limit.
-    pub(super) fn record_ambiguous(&mut self, lane: usize, frame: Fingerprint) {
+    /// Records that a received frame was matched to the lane `lane_index`, although it may be another lane's. A lane is one sending socket,
+    /// by its index. Forgets the oldest record at the limit.
+    pub(super) fn record_ambiguous_match(&mut self, lane_index: usize, frame: Fingerprint) {
         if self.ambiguous.len() == MAX_REMEMBERED {
             self.ambiguous.pop_front();
         }
-        self.ambiguous.push_back(AmbiguousMatch { lane, frame });
+        self.ambiguous.push_back(AmbiguousMatch { lane: lane_index, frame });
     }
 
-    /// Explains why the `skipped` frames of `lane` seem not to be received: each receipt was matched to a twin, which is an identical frame
-    /// of another lane. Returns whether that explains all of them. If so, the receipts of the twins are still to come, and are expected
-    /// from now on. Otherwise nothing changes.
-    pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
+    /// Explains why the `skipped_frames` of the lane `lane_index` seem not to be received: each receipt was matched to a twin, which is an
+    /// identical frame of another lane. Returns whether that explains all of them. If so, the receipts of the twins are still to come, and
+    /// are expected from now on. Otherwise nothing changes.
+    pub(super) fn explain_skipped_by_twins(&mut self, lane_index: usize, skipped_frames: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.
         let mut remaining = self.ambiguous.clone();
         let mut twins = Vec::new();
-        for frame in skipped {
-            let is_twin = |other: &AmbiguousMatch| other.lane != lane && are_identical(&other.frame, frame);
+        for frame in skipped_frames {
+            let is_twin = |other: &AmbiguousMatch| other.lane != lane_index && are_identical(&other.frame, frame);
             let index = remaining.iter().position(is_twin);
             // Each twin explains one skipped frame only.
             let Some(twin) = index.and_then(|index| remaining.remove(index)) else { return false };
@@ -61,7 +61,7 @@ impl IdenticalFrames {
     }
 
     /// Returns whether a frame with this fingerprint was expected. Such a frame is then no longer expected.
-    pub(super) fn take_expected(&mut self, fingerprint: &Fingerprint) -> bool {
+    pub(super) fn take_if_expected(&mut self, fingerprint: &Fingerprint) -> bool {
         let Some(index) = self.expected.iter().position(|frame| are_identical(frame, fingerprint)) else {
             return false;
         };

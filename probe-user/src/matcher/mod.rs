@@ -159,7 +159,8 @@ impl Matcher {
         let limit = self.limits.max_in_flight;
         let lane = self.find_or_add_lane(socket, seq);
         let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
-        let AddedFrame { lost_before, dropped } = lane.add_frame(seq, ObservedSend { sent_at: at, fingerprint }, limit);
+        let AddedFrame { lost_before, dropped } =
+            lane.add_frame_and_drop_oldest(seq, ObservedSend { sent_at: at, fingerprint }, limit);
         let frame = FrameRef { lane: lane.lane, seq };
         self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost_before);
         // The lane was full, so its oldest frames are no longer tracked.
@@ -184,7 +185,7 @@ impl Matcher {
     /// Records that the socket refused its last frame, and returns the frame. `None` if the socket has no lane.
     pub fn record_refused_send(&mut self, call: &Call) -> Option<FrameRef> {
         let lane = &mut self.lanes[*self.lane_of_sender.get(&call.socket)?];
-        lane.remove_refused(call.seq);
+        lane.remove_refused_frame(call.seq);
         Some(FrameRef { lane: lane.lane, seq: call.seq })
     }
 
@@ -196,7 +197,9 @@ impl Matcher {
         let Some(FoundFrame { lane, position, method }) = self.find_frame(socket, &fingerprint) else {
             return Err(self.count_unmatched(socket, &fingerprint));
         };
-        let Some(RemovedFrame { frame: received, removed_before }) = self.lanes[lane].remove_received(position) else {
+        let Some(RemovedFrame { frame: received, removed_before }) =
+            self.lanes[lane].remove_received_and_skipped(position)
+        else {
             return Err(self.count_unmatched(socket, &fingerprint));
         };
         let frame = FrameRef { lane: self.lanes[lane].lane, seq: received.seq };
@@ -225,7 +228,7 @@ impl Matcher {
 
     /// Counts a received frame without send, and returns why it has none.
     fn count_unmatched(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Unmatched {
-        if self.receivers.entry(socket).or_default().identical.take_expected(fingerprint) {
+        if self.receivers.entry(socket).or_default().identical.take_if_expected(fingerprint) {
             self.misses.identical += 1;
             return Unmatched::Identical;
         }
@@ -314,7 +317,7 @@ impl Matcher {
     ) -> FoundFrame {
         if self.is_ambiguous(own_lanes, head.agreement, fingerprint) {
             let receiver = self.receivers.entry(socket).or_default();
-            receiver.identical.record_ambiguous(head.lane, *fingerprint);
+            receiver.identical.record_ambiguous_match(head.lane, *fingerprint);
         }
         FoundFrame { lane: head.lane, position: 0, method: MatchMethod::Content }
     }
@@ -355,7 +358,7 @@ impl Matcher {
 
     /// Finds the first frame of a lane that agrees at least this well.
     fn find_in_lane(&self, lane: usize, fingerprint: &Fingerprint, min: Agreement) -> Option<FoundFrame> {
-        let position = self.lanes[lane].find_position(fingerprint, min, self.limits.search_depth)?;
+        let position = self.lanes[lane].find_frame_position(fingerprint, min, self.limits.search_depth)?;
         Some(FoundFrame { lane, position, method: MatchMethod::Content })
     }
 
@@ -395,7 +398,7 @@ impl Matcher {
             let Some(send) = frame.and_then(|frame| frame.observed) else { return false };
             skipped.push(send.fingerprint);
         }
-        self.receivers.entry(socket).or_default().identical.explain_skipped(lane, &skipped)
+        self.receivers.entry(socket).or_default().identical.explain_skipped_by_twins(lane, &skipped)
     }
 
     /// Finds a received frame by its content in lanes that do not lead to its receiver yet. Searches lanes without a receiver, then lanes

@@ -67,21 +67,26 @@ impl SendingLane {
     }
 
     /// Adds the frame with number `seq` as the last one in flight, with a placeholder for each frame before it whose record was lost. Drops
-    /// the oldest frames beyond `limit`. `seq` must not be less than the number of the next frame.
-    pub(super) fn add_frame(&mut self, seq: u64, send: ObservedSend, limit: usize) -> AddedFrame {
+    /// the oldest frames beyond `max_in_flight`. `seq` must not be less than the number of the next frame.
+    pub(super) fn add_frame_and_drop_oldest(
+        &mut self,
+        seq: u64,
+        send: ObservedSend,
+        max_in_flight: usize,
+    ) -> AddedFrame {
         // Frames are numbered without gaps, so the skipped numbers are those of lost records.
         let lost_before = seq - self.next_seq;
         let placeholders = (self.next_seq..seq).map(|seq| FrameInFlight { seq, observed: None });
         self.in_flight.extend(placeholders.chain([FrameInFlight { seq, observed: Some(send) }]));
         self.sent = self.sent.saturating_add(lost_before).saturating_add(1);
         self.next_seq = seq.wrapping_add(1);
-        let dropped = self.in_flight.len().saturating_sub(limit);
+        let dropped = self.in_flight.len().saturating_sub(max_in_flight);
         self.in_flight.drain(..dropped);
         AddedFrame { lost_before, dropped: dropped as u64 }
     }
 
     /// Removes the last frame, because the socket refused it. Does nothing if the last frame has another number.
-    pub(super) fn remove_refused(&mut self, seq: u64) {
+    pub(super) fn remove_refused_frame(&mut self, seq: u64) {
         if self.in_flight.back().is_some_and(|entry| entry.seq == seq) {
             self.in_flight.pop_back();
             self.sent -= 1;
@@ -95,18 +100,22 @@ impl SendingLane {
         self.in_flight.get(position)
     }
 
-    /// Position of the oldest frame that agrees with the fingerprint at least as far as `min`. Searches only the first `depth` frames.
-    /// `None` if none of them agrees.
-    pub(super) fn find_position(&self, fingerprint: &Fingerprint, min: Agreement, depth: usize) -> Option<usize> {
-        self.in_flight
-            .iter()
-            .take(depth)
-            .position(|frame| frame.observed.is_some_and(|send| send.fingerprint.agreement_with(fingerprint) >= min))
+    /// Position of the oldest frame that agrees with the fingerprint at least as far as `min_agreement`. Searches only the first
+    /// `max_searched_frames` frames. `None` if none of them agrees.
+    pub(super) fn find_frame_position(
+        &self,
+        fingerprint: &Fingerprint,
+        min_agreement: Agreement,
+        max_searched_frames: usize,
+    ) -> Option<usize> {
+        self.in_flight.iter().take(max_searched_frames).position(|frame| {
+            frame.observed.is_some_and(|send| send.fingerprint.agreement_with(fingerprint) >= min_agreement)
+        })
     }
 
     /// Removes the frame at `position` as received. `None` if there is none. With a single receiver, the earlier frames must have been
     /// received unobserved, so they are removed, too.
-    pub(super) fn remove_received(&mut self, position: usize) -> Option<RemovedFrame> {
+    pub(super) fn remove_received_and_skipped(&mut self, position: usize) -> Option<RemovedFrame> {
         // With several receivers, an earlier frame may be another one's, still to be received.
         let has_several_receivers = self.receivers.len() > 1;
         // The position may be behind the last frame. Then all frames are removed, and there is none to return.

@@ -60,7 +60,7 @@ pub struct Permitted {
 
 /// Runs the opener, the process that opens files of processes for another one that may not. Serves the connections that are passed through
 /// `socket`, each on a thread of its own, until the other end of `socket` is closed.
-pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
+pub fn serve_connections(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let server = Arc::new(OpenerServer {
         examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
         engines: permitted.engines,
@@ -78,7 +78,7 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
         };
         // A message without exactly one descriptor is ignored.
         if let Some(connection) = only_descriptor(received.descriptors) {
-            serve_on_thread(Arc::clone(&server), connection, &connection_count);
+            serve_connection_on_thread(Arc::clone(&server), connection, &connection_count);
         }
     }
 }
@@ -90,7 +90,7 @@ fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
 }
 
 /// Serves a connection on a thread of its own. If [`MAX_CONNECTIONS`] are open, or if no thread can be started, closes it instead.
-fn serve_on_thread(server: Arc<OpenerServer>, connection: OwnedFd, connection_count: &Arc<AtomicUsize>) {
+fn serve_connection_on_thread(server: Arc<OpenerServer>, connection: OwnedFd, connection_count: &Arc<AtomicUsize>) {
     // Only the caller's thread adds to the count.
     if connection_count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
         connection_count.fetch_sub(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ struct RequestPace {
 
 impl RequestPace {
     /// Counts a request. Returns how long it must wait if there were too many in this interval. `None` if it need not wait.
-    fn count_request(&mut self) -> Option<Duration> {
+    fn count_request_and_find_delay(&mut self) -> Option<Duration> {
         if self.interval_start.elapsed() >= PACE_INTERVAL {
             *self = Self { interval_start: Instant::now(), requests: 0 };
         }
@@ -173,11 +173,11 @@ impl OpenerServer {
             if received.bytes == 0 {
                 return Ok(());
             }
-            let delay = self.pace.lock().unwrap_or_else(PoisonError::into_inner).count_request();
+            let delay = self.pace.lock().unwrap_or_else(PoisonError::into_inner).count_request_and_find_delay();
             if let Some(delay) = delay {
                 thread::sleep(delay);
             }
-            let Some(request) = OpenRequest::parse(&buffer[..received.bytes]) else {
+            let Some(request) = OpenRequest::parse_permitted(&buffer[..received.bytes]) else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
             send_reply(connection.as_fd(), self.answer_request(&request))?;
@@ -212,26 +212,32 @@ impl OpenerServer {
         if process.inode()? != key.inode {
             return Err(ReadError::Gone);
         }
-        if !self.examined.contains(&process)? {
+        if !self.examined.may_open_files_of(&process)? {
             return Err(ReadError::NotExamined);
         }
         Ok(match request {
             ProcessRequest::Mappings => OpenerAnswer::with_file(process.open_mappings()?),
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
-            ProcessRequest::Descriptors { limit } => answer_with_descriptors(&process, *limit)?,
+            ProcessRequest::Descriptors { limit } => answer_with_socket_list(&process, *limit)?,
             ProcessRequest::Link(link) => {
-                OpenerAnswer::with_content(process.link(*link)?.as_os_str().as_bytes().to_vec())
+                OpenerAnswer::with_content(process.read_process_link(*link)?.as_os_str().as_bytes().to_vec())
             }
-            ProcessRequest::NetworkNamespace => OpenerAnswer::with_number(process.network_namespace()?),
-            ProcessRequest::ThreadFile { tid, file } => OpenerAnswer::with_content(process.thread_file(*tid, *file)?),
+            ProcessRequest::NetworkNamespace => OpenerAnswer::with_number(process.network_namespace_inode()?),
+            ProcessRequest::ThreadFile { tid, file } => {
+                OpenerAnswer::with_content(process.read_thread_file(*tid, *file)?)
+            }
             // The process chose these files, so they are opened with the rights of its user only.
-            _ => return self.answer_as_its_user(&process, request),
+            _ => return self.answer_with_rights_of_its_user(&process, request),
         })
     }
 
     /// Answers a request about files that the process chose. They are opened with the rights of its user, so that the process gains access
     /// to no others. The process that asks is not trusted either. It gets only files that discovery and the probe need.
-    fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
+    fn answer_with_rights_of_its_user(
+        &self,
+        process: &ProcDir,
+        request: &ProcessRequest,
+    ) -> Result<OpenerAnswer, ReadError> {
         let account = rights::parse_account(&process.read("status", kernel::MAX_STATUS_BYTES)?)?;
         match request {
             ProcessRequest::Library { start, end } => {
@@ -298,13 +304,13 @@ fn open_with_rights_of<T>(
     account: &ProcessAccount,
     open: impl FnOnce() -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
-    rights::with_rights_of(account, open)?
+    rights::call_with_rights_of(account, open)?
 }
 
-/// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `limit` descriptors. The number in the answer is 1 if the
+/// Lists the sockets of a process, and whether it uses `io_uring`. Reads at most `max_descriptors`. The number in the answer is 1 if the
 /// list is truncated.
-fn answer_with_descriptors(process: &ProcDir, limit: u32) -> Result<OpenerAnswer, ReadError> {
-    let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(limit as usize))?;
+fn answer_with_socket_list(process: &ProcDir, max_descriptors: u32) -> Result<OpenerAnswer, ReadError> {
+    let descriptors = process.list_sockets_and_io_urings(MAX_DESCRIPTORS.min(max_descriptors as usize))?;
     let content = encode_message(&descriptors.items);
     let is_truncated = u64::from(descriptors.is_truncated);
     Ok(OpenerAnswer { content, ..OpenerAnswer::with_number(is_truncated) })

@@ -1,7 +1,7 @@
 //! Rights of the user of another process.
 
 use foreign::ReadError;
-use foreign::kernel::{only_id, status_field};
+use foreign::kernel::{id_if_all_kinds_equal, status_field};
 use rustix::io::Errno;
 use rustix::process::{Gid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
@@ -22,8 +22,8 @@ pub(super) struct ProcessAccount {
 /// User and groups of the process with this `status`. Refuses a process that has the rights of several users, because any process may
 /// execute a program with the rights of root.
 pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> {
-    let user = only_id(status, "Uid:").ok_or(ReadError::Denied)?;
-    let group = only_id(status, "Gid:").ok_or(ReadError::Denied)?;
+    let user = id_if_all_kinds_equal(status, "Uid:").ok_or(ReadError::Denied)?;
+    let group = id_if_all_kinds_equal(status, "Gid:").ok_or(ReadError::Denied)?;
     let group_words = status_field(status, "Groups:").ok_or(ReadError::Denied)?.split_ascii_whitespace();
     let groups: Result<Vec<u32>, _> = group_words.map(str::parse).collect();
     Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
@@ -32,7 +32,7 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
 /// Calls `open` with the access to files that an account has: with its user and groups, and without capabilities that open files of all
 /// users. Then restores the rights of this process, or ends the process if that fails. If this process may not take other ids, it keeps its
 /// own ones.
-pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
+pub(super) fn call_with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
     // This process does not restore its own groups, so they are left out.
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
@@ -112,10 +112,10 @@ mod tests {
         file.as_file().set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
         let account = ProcessAccount { user: 1000, group: 100, groups: vec![4] };
         let read = || std::fs::read(file.path()).map_err(|error| error.kind());
-        let as_other = with_rights_of(&account, read).unwrap();
+        let as_other = call_with_rights_of(&account, read).unwrap();
         assert_eq!(as_other, Err(std::io::ErrorKind::PermissionDenied));
         let as_root = ProcessAccount { user: 0, group: 0, groups: Vec::new() };
-        assert_eq!(with_rights_of(&as_root, read), Ok(Ok(Vec::new())));
+        assert_eq!(call_with_rights_of(&as_root, read), Ok(Ok(Vec::new())));
         assert_eq!(read(), Ok(Vec::new()));
     }
 }

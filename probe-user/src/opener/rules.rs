@@ -14,7 +14,7 @@ use crate::discover::libzmq::is_libzmq_name;
 use crate::library::{is_libc_name, is_libssl_name};
 use crate::opener_client::request::ProcessLink;
 use crate::proc::maps::{MappedFile, executable_mappings};
-use crate::proc::{ProcDir, split_strings};
+use crate::proc::{ProcDir, split_nul_separated};
 
 use super::MAX_MAPPINGS_BYTES;
 
@@ -49,21 +49,21 @@ impl ExaminedProcesses {
     }
 
     /// Returns whether files of this process may be opened: it belongs to an engine, or the user named it.
-    pub(super) fn contains(&self, process: &ProcDir) -> Result<bool, ReadError> {
+    pub(super) fn may_open_files_of(&self, process: &ProcDir) -> Result<bool, ReadError> {
         let inode = process.inode()?;
         // The inode of a directory in `/proc` differs for a later process with the same id.
         if self.named.iter().any(|named| named.inode() == Ok(inode)) {
             return Ok(true);
         }
         // Read before the examination. If the process then executes another program, that program is not remembered.
-        let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
+        let program = ProgramOfProcess { inode, path: process.read_process_link(ProcessLink::Program)? };
         if self.is_remembered(process.pid, &program) {
             return Ok(true);
         }
         // Nothing is locked here, because reading the files of a process may take for ever.
         let belongs_to_engine = self.has_stated_role(process) || self.executes_engine_library(process)?;
         if belongs_to_engine {
-            self.remember(process.pid, program);
+            self.remember_program(process.pid, program);
         }
         Ok(belongs_to_engine)
     }
@@ -74,7 +74,7 @@ impl ExaminedProcesses {
     }
 
     /// Remembers that the process belongs to an engine while it executes this program.
-    fn remember(&self, pid: u32, program: ProgramOfProcess) {
+    fn remember_program(&self, pid: u32, program: ProgramOfProcess) {
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         // Forgotten processes are examined again, which costs time only.
         if remembered.len() >= MAX_REMEMBERED {
@@ -85,7 +85,7 @@ impl ExaminedProcesses {
 
     /// Returns whether the command line or title says that the process belongs to an engine.
     fn has_stated_role(&self, process: &ProcDir) -> bool {
-        let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
+        let argv = split_nul_separated(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
         let role_by_user = None;
         StatedRole::from_argv(&argv, role_by_user, self.engines).role.is_some()
             || self.engines.iter().any(|engine| engine.is_frontend(&argv))

@@ -12,7 +12,7 @@ fn start(pids: &[u32], files: &[&Path]) -> &'static Opener {
     let (ours, theirs) = channel::message_pair().unwrap();
     let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
     let permitted = Permitted { engines: &[TOY], pids: pids.to_vec(), files: files.clone() };
-    thread::spawn(move || serve(theirs.as_fd(), permitted));
+    thread::spawn(move || serve_connections(theirs.as_fd(), permitted));
     Box::leak(Box::new(Opener::new(ours, files)))
 }
 
@@ -26,21 +26,21 @@ fn a_process_is_the_same_through_the_opener() {
     assert_eq!(libraries(&remote), libraries(&local));
     assert_eq!(remote.environment(1 << 20), local.environment(1 << 20));
     for link in ProcessLink::ALL {
-        assert_eq!(remote.link(link), local.link(link));
+        assert_eq!(remote.read_process_link(link), local.read_process_link(link));
     }
-    assert_eq!(remote.network_namespace(), local.network_namespace());
+    assert_eq!(remote.network_namespace_inode(), local.network_namespace_inode());
     let (held, _end) = std::os::unix::net::UnixStream::pair().unwrap();
     let inode = rustix::fs::fstat(&held).unwrap().st_ino;
-    let descriptors = remote.list_descriptors(1 << 16).unwrap();
+    let descriptors = remote.list_sockets_and_io_urings(1 << 16).unwrap();
     let is_held = |descriptor: &OpenDescriptor| matches!(descriptor, OpenDescriptor::Socket { inode: found, .. } if *found == inode);
     assert!(descriptors.items.iter().any(is_held) && !descriptors.is_truncated);
-    assert!(remote.list_descriptors(1).unwrap().is_truncated);
+    assert!(remote.list_sockets_and_io_urings(1).unwrap().is_truncated);
     let libc = libraries(&local).into_iter().find(|file| crate::library::is_libc_name(file.name())).unwrap();
     let opened = remote.open_library(&libc).unwrap();
     assert_eq!(opened.inode, libc.inode);
     let own_program = libraries(&local).into_iter().find(|file| file.path == std::env::current_exe().unwrap()).unwrap();
     assert_eq!(remote.open_library(&own_program).err(), Some(ReadError::Denied), "no library that is probed");
-    assert!(remote.thread_file(me, ThreadFile::WaitFunction).is_ok());
+    assert!(remote.read_thread_file(me, ThreadFile::WaitFunction).is_ok());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
     let me = std::process::id();
     let (ours, theirs) = channel::message_pair().unwrap();
     let permitted = Permitted { engines: &[TOY], pids: vec![me], files: Vec::new() };
-    let served = thread::spawn(move || serve(theirs.as_fd(), permitted));
+    let served = thread::spawn(move || serve_connections(theirs.as_fd(), permitted));
     let connect = || {
         let (client, server) = channel::message_pair().unwrap();
         channel::send_message(ours.as_fd(), CONNECT, &[server.as_fd()]).unwrap();
@@ -125,8 +125,8 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
 #[test]
 fn requests_beyond_the_pace_wait() {
     let mut pace = RequestPace { interval_start: Instant::now(), requests: MAX_REQUESTS_PER_INTERVAL - 1 };
-    assert_eq!(pace.count_request(), None);
-    assert!(pace.count_request().is_some_and(|delay| delay <= PACE_INTERVAL));
+    assert_eq!(pace.count_request_and_find_delay(), None);
+    assert!(pace.count_request_and_find_delay().is_some_and(|delay| delay <= PACE_INTERVAL));
     pace.interval_start = Instant::now().checked_sub(PACE_INTERVAL).unwrap();
-    assert_eq!(pace.count_request(), None);
+    assert_eq!(pace.count_request_and_find_delay(), None);
 }

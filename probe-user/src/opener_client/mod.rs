@@ -93,7 +93,7 @@ impl Opener {
             Some(connection) => connection,
             None => self.open_connection()?,
         };
-        match exchange_messages(&connection, request) {
+        match send_request_and_receive_reply(&connection, request) {
             Ok(result) => {
                 lock(&self.idle).push(connection);
                 result
@@ -124,7 +124,10 @@ impl Opener {
 
 /// Sends a request and receives its whole reply. An outer error means that the connection has failed. An inner error is the opener's
 /// answer.
-fn exchange_messages(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<OpenerReply, ReadError>, Errno> {
+fn send_request_and_receive_reply(
+    connection: &OwnedFd,
+    request: &OpenRequest,
+) -> Result<Result<OpenerReply, ReadError>, Errno> {
     channel::send_message(connection.as_fd(), &encode_message(request), &[])?;
     let mut buffer = vec![0; REPLY_BYTES];
     let mut reply = OpenerReply::default();

@@ -102,7 +102,7 @@ pub(crate) enum OpenRequest {
 
 impl OpenRequest {
     /// Parses a message. `None` if it is no request, or one that is never permitted.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse_permitted(bytes: &[u8]) -> Option<Self> {
         let request: Self = decode_message(bytes)?;
         // The process that asks is not trusted.
         let is_permitted = match &request {
@@ -165,7 +165,7 @@ mod tests {
     const PROCESS: ProcessKey = ProcessKey { pid: u32::MAX, inode: u64::MAX };
 
     fn parse(request: ProcessRequest) -> Option<OpenRequest> {
-        OpenRequest::parse(&encode_message(&OpenRequest::Process(PROCESS, request)))
+        OpenRequest::parse_permitted(&encode_message(&OpenRequest::Process(PROCESS, request)))
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
             let request = OpenRequest::Process(PROCESS, request);
             let bytes = encode_message(&request);
             assert!(bytes.len() <= REQUEST_BYTES, "{}", bytes.len());
-            assert_eq!(OpenRequest::parse(&bytes), Some(request));
+            assert_eq!(OpenRequest::parse_permitted(&bytes), Some(request));
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
             assert_eq!(file(path), None);
         }
         let more = [&encode_message(&OpenRequest::Named(0))[..], b"/"].concat();
-        assert_eq!(OpenRequest::parse(&more), None);
+        assert_eq!(OpenRequest::parse_permitted(&more), None);
     }
 
     #[test]

@@ -9,13 +9,17 @@ use crate::programs::{
 };
 
 /// Batches that attach this set of a library's probe points for the target with this index.
-pub(crate) fn batches_of_set(set: PointSet, found: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
+pub(crate) fn batches_of_set(
+    set: PointSet,
+    found: &ProbePoints,
+    target_index: u32,
+) -> Result<Vec<Batch>, ProbePointsError> {
     match set {
-        PointSet::Messages(wanted) => message_batches(found, target, wanted),
-        PointSet::Polls { with_returns } => poll_batches(found, target, with_returns),
-        PointSet::Accepts => accept_batches(found, target),
-        PointSet::Tls => tls_batches(found, target),
-        PointSet::Method => Ok(found.method.map(|entry| method_batches(entry, target)).unwrap_or_default()),
+        PointSet::Messages(wanted) => message_batches(found, target_index, wanted),
+        PointSet::Polls { with_returns } => poll_batches(found, target_index, with_returns),
+        PointSet::Accepts => accept_batches(found, target_index),
+        PointSet::Tls => tls_batches(found, target_index),
+        PointSet::Method => Ok(found.method.map(|entry| method_batches(entry, target_index)).unwrap_or_default()),
     }
 }
 
@@ -23,17 +27,18 @@ pub(crate) fn batches_of_set(set: PointSet, found: &ProbePoints, target: u32) ->
 /// so that no return lacks its entry.
 pub(crate) fn message_batches(
     probe_points: &ProbePoints,
-    target: u32,
+    target_index: u32,
     wanted: MessagePoints,
 ) -> Result<Vec<Batch>, ProbePointsError> {
-    let mut probes = MessageProbes { found: probe_points, target, entries: Points::new(), returns: Points::new() };
-    probes.add_receives(wanted.processed)?;
-    probes.add_sends()?;
+    let mut probes =
+        MessageProbes { found: probe_points, target_index, entries: Points::new(), returns: Points::new() };
+    probes.add_receive_probes(wanted.processed)?;
+    probes.add_send_probes()?;
     if wanted.processed {
-        probes.add_option_requests()?;
+        probes.add_option_request_probe()?;
     }
     if wanted.buffers {
-        probes.add_buffer_calls()?;
+        probes.add_buffer_call_probes()?;
     }
     let MessageProbes { entries, returns, .. } = probes;
     Ok(non_empty([Batch::at_entries(ZMQ_ENTERED, entries), Batch::at_returns(ZMQ_RETURNED, returns)]))
@@ -42,7 +47,7 @@ pub(crate) fn message_batches(
 /// Probe points in libzmq for one target. The cookie of each tells the program which point it runs at, and for which target.
 struct MessageProbes<'p> {
     found: &'p ProbePoints,
-    target: u32,
+    target_index: u32,
     /// Points at entries, or inside functions.
     entries: Points,
     /// Functions whose returns are probed.
@@ -52,14 +57,14 @@ struct MessageProbes<'p> {
 impl MessageProbes<'_> {
     /// Adds the probes of receives. One point inside `zmq_msg_recv` has the result. In code that is not understood, entry and return of the
     /// function replace it. `with_processed`: also observe when a message is processed, which is when the next one is requested.
-    fn add_receives(&mut self, with_processed: bool) -> Result<(), ProbePointsError> {
-        let target = self.target;
-        let recv = self.found.entry_of("zmq_msg_recv")?;
+    fn add_receive_probes(&mut self, with_processed: bool) -> Result<(), ProbePointsError> {
+        let target_index = self.target_index;
+        let recv = self.found.entry_offset_of("zmq_msg_recv")?;
         let Some(done) = self.found.received else {
-            self.add_entry_and_return(recv, ProbePoint::Recv, ProbePoint::RecvReturn);
+            self.add_entry_and_return_probes(recv, ProbePoint::Recv, ProbePoint::RecvReturn);
             return Ok(());
         };
-        let received = Cookie::received(target, done.socket, done.message);
+        let received = Cookie::received(target_index, done.socket, done.message);
         if !with_processed {
             self.entries.push((done.at, received));
             return Ok(());
@@ -67,65 +72,65 @@ impl MessageProbes<'_> {
         if let Some(waits) = self.found.waits {
             // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
             self.entries.push((done.at, received.and_processed()));
-            self.entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
+            self.entries.push((waits.at, Cookie::within(ProbePoint::Waits, target_index, waits.socket)));
         } else {
             self.entries.push((done.at, received));
             // A receive marks the previous message as processed when it begins.
-            self.entries.push((recv, Cookie::new(ProbePoint::Recv, target)));
+            self.entries.push((recv, Cookie::new(ProbePoint::Recv, target_index)));
         }
         Ok(())
     }
 
     /// Adds the probes of sends. Only refused sends reach the second point. In code that is not understood, the return of the function
     /// replaces it.
-    fn add_sends(&mut self) -> Result<(), ProbePointsError> {
-        let send = self.found.entry_of("zmq_msg_send")?;
+    fn add_send_probes(&mut self) -> Result<(), ProbePointsError> {
+        let send = self.found.entry_offset_of("zmq_msg_send")?;
         let Some(refused) = self.found.refused else {
-            self.add_entry_and_return(send, ProbePoint::Send, ProbePoint::SendReturn);
+            self.add_entry_and_return_probes(send, ProbePoint::Send, ProbePoint::SendReturn);
             return Ok(());
         };
-        self.entries.push((send, Cookie::new(ProbePoint::Send, self.target)));
-        self.entries.push((refused.at, Cookie::within(ProbePoint::Refused, self.target, refused.socket)));
+        self.entries.push((send, Cookie::new(ProbePoint::Send, self.target_index)));
+        self.entries.push((refused.at, Cookie::within(ProbePoint::Refused, self.target_index, refused.socket)));
         Ok(())
     }
 
     /// Adds the probe of the option that pyzmq reads before it requests the next message.
-    fn add_option_requests(&mut self) -> Result<(), ProbePointsError> {
+    fn add_option_request_probe(&mut self) -> Result<(), ProbePointsError> {
         let point = match self.found.option_request {
-            Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, self.target, request.socket)),
+            Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, self.target_index, request.socket)),
             // In code that is not understood, the reads of all options are probed.
-            None => (self.found.entry_of("zmq_getsockopt")?, Cookie::new(ProbePoint::Option, self.target)),
+            None => (self.found.entry_offset_of("zmq_getsockopt")?, Cookie::new(ProbePoint::Option, self.target_index)),
         };
         self.entries.push(point);
         Ok(())
     }
 
     /// Adds the probes of the functions that send and receive plain buffers instead of messages.
-    fn add_buffer_calls(&mut self) -> Result<(), ProbePointsError> {
+    fn add_buffer_call_probes(&mut self) -> Result<(), ProbePointsError> {
         for (symbol, entered, returned) in [
             ("zmq_recv", ProbePoint::BufferRecv, ProbePoint::BufferRecvReturn),
             ("zmq_send", ProbePoint::BufferSend, ProbePoint::SendReturn),
             ("zmq_send_const", ProbePoint::BufferSend, ProbePoint::SendReturn),
         ] {
-            let function = self.found.entry_of(symbol)?;
-            self.add_entry_and_return(function, entered, returned);
+            let function = self.found.entry_offset_of(symbol)?;
+            self.add_entry_and_return_probes(function, entered, returned);
         }
         Ok(())
     }
 
     /// Adds probes at the entry and at the return of a function.
-    fn add_entry_and_return(&mut self, function: u64, entered: ProbePoint, returned: ProbePoint) {
+    fn add_entry_and_return_probes(&mut self, function: u64, entered: ProbePoint, returned: ProbePoint) {
         // `and_return` tells the program at the entry that the return has a probe, too.
-        self.entries.push((function, Cookie::new(entered, self.target).and_return()));
-        self.returns.push((function, Cookie::new(returned, self.target)));
+        self.entries.push((function, Cookie::new(entered, self.target_index).and_return()));
+        self.returns.push((function, Cookie::new(returned, self.target_index)));
     }
 }
 
 /// Probe points of the method that passes messages to a server in the same process.
-fn method_batches(entry: u64, target: u32) -> Vec<Batch> {
+fn method_batches(entry_offset: u64, target_index: u32) -> Vec<Batch> {
     // `and_return` tells the program at the entry that the return has a probe, too.
-    let called = vec![(entry, Cookie::new(ProbePoint::Method, target).and_return())];
-    let returned = vec![(entry, Cookie::new(ProbePoint::MethodReturn, target))];
+    let called = vec![(entry_offset, Cookie::new(ProbePoint::Method, target_index).and_return())];
+    let returned = vec![(entry_offset, Cookie::new(ProbePoint::MethodReturn, target_index))];
     vec![Batch::at_entries(ZMQ_ENTERED, called), Batch::at_returns(ZMQ_RETURNED, returned)]
 }
 
@@ -134,49 +139,51 @@ fn method_batches(entry: u64, target: u32) -> Vec<Batch> {
 /// return of a poll whose entry was not observed is ignored.
 pub(crate) fn poll_batches(
     probe_points: &ProbePoints,
-    target: u32,
+    target_index: u32,
     with_returns: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
-    let epolls = [probe_points.entry_of("epoll_wait")?, probe_points.entry_of("epoll_pwait")?];
+    let epolls = [probe_points.entry_offset_of("epoll_wait")?, probe_points.entry_offset_of("epoll_pwait")?];
     // A cookie tells the program which point it runs at, and for which target.
-    let mut epoll_entered = Cookie::new(ProbePoint::Epoll, target);
+    let mut epoll_entered = Cookie::new(ProbePoint::Epoll, target_index);
     let mut returns = Points::new();
     if with_returns {
         // Tells the program at the entry that the return has a probe, too.
         epoll_entered = epoll_entered.and_return();
-        returns.extend(epolls.map(|entry| (entry, Cookie::new(ProbePoint::EpollReturn, target))));
+        returns.extend(epolls.map(|entry| (entry, Cookie::new(ProbePoint::EpollReturn, target_index))));
     }
     let mut entries = epolls.map(|entry| (entry, epoll_entered)).to_vec();
-    entries.push((probe_points.entry_of("poll")?, Cookie::new(ProbePoint::Poll, target)));
+    entries.push((probe_points.entry_offset_of("poll")?, Cookie::new(ProbePoint::Poll, target_index)));
     Ok(non_empty([Batch::at_returns(POLL_RETURNED, returns), Batch::at_entries(POLL_ENTERED, entries)]))
 }
 
 /// Probe points in libc at the returns of the calls that accept connections.
-fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
-    let cookie = Cookie::new(ProbePoint::AcceptReturn, target);
-    let returns = [probe_points.entry_of("accept")?, probe_points.entry_of("accept4")?].map(|entry| (entry, cookie));
+fn accept_batches(probe_points: &ProbePoints, target_index: u32) -> Result<Vec<Batch>, ProbePointsError> {
+    let cookie = Cookie::new(ProbePoint::AcceptReturn, target_index);
+    let returns = [probe_points.entry_offset_of("accept")?, probe_points.entry_offset_of("accept4")?]
+        .map(|entry| (entry, cookie));
     Ok(vec![Batch::at_returns(ACCEPT_RETURNED, returns.to_vec())])
 }
 
 /// Entries of OpenSSL's functions that write, each with a cookie, which tells the program where it runs, and for which target. One entry is
 /// enough if the inner function was found that both `SSL_write` and `SSL_write_ex` call. Otherwise both are probed.
-fn tls_write_points(probe_points: &ProbePoints, target: u32) -> Result<Points, ProbePointsError> {
-    let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target);
+fn tls_write_points(probe_points: &ProbePoints, target_index: u32) -> Result<Points, ProbePointsError> {
+    let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target_index);
     if let Some(inner) = probe_points.tls_write {
         return Ok(vec![(inner, tls_write_ex)]);
     }
-    let mut writes = vec![(probe_points.entry_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target))];
+    let mut writes =
+        vec![(probe_points.entry_offset_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target_index))];
     // Only OpenSSL 1.1.1 and later have it.
-    if let Ok(entry) = probe_points.entry_of("SSL_write_ex") {
+    if let Ok(entry) = probe_points.entry_offset_of("SSL_write_ex") {
         writes.push((entry, tls_write_ex));
     }
     Ok(writes)
 }
 
 /// Probe points in OpenSSL. Return probes are attached first, because the return of a write whose entry was not observed is ignored.
-fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
-    let writes = tls_write_points(probe_points, target)?;
-    let mut entries = vec![(probe_points.entry_of("SSL_free")?, Cookie::new(ProbePoint::TlsFree, target))];
+fn tls_batches(probe_points: &ProbePoints, target_index: u32) -> Result<Vec<Batch>, ProbePointsError> {
+    let writes = tls_write_points(probe_points, target_index)?;
+    let mut entries = vec![(probe_points.entry_offset_of("SSL_free")?, Cookie::new(ProbePoint::TlsFree, target_index))];
     entries.extend(&writes);
     Ok(non_empty([Batch::at_returns(TLS_RETURNED, writes), Batch::at_entries(TLS_ENTERED, entries)]))
 }

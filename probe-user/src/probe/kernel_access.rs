@@ -105,10 +105,10 @@ impl KernelAccess {
     }
 
     /// Detaches a target's uprobes without waiting for it.
-    pub(super) fn detach_target(&mut self, target: u32) {
+    pub(super) fn detach_target(&mut self, target_index: u32) {
         match self {
-            Self::Here(kernel, _) => kernel.detach_target(target),
-            Self::Helper(helper) => helper.detach_target(target),
+            Self::Here(kernel, _) => kernel.detach_target(target_index),
+            Self::Helper(helper) => helper.detach_target(target_index),
         }
     }
 

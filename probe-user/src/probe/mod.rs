@@ -163,7 +163,7 @@ impl Probe {
             records,
             losses: ReportedLosses::default(),
             targets: Vec::new(),
-            // Both are set by `attach_groups`.
+            // Both are set by `attach_scheduler_and_poll_groups`.
             observes_sleep: false,
             polls_in_kernel: false,
             degraded: Vec::new(),
@@ -178,20 +178,20 @@ impl Probe {
             ring_progress: RingReading::default(),
             unreported_changes: None,
         };
-        probe.attach_groups(facts.observes_sleep);
+        probe.attach_scheduler_and_poll_groups(facts.observes_sleep);
         probe.add_targets(targets)?;
         Ok(probe)
     }
 
     /// Adds processes, for example workers that started later. Reuses the entries of processes that have exited.
     pub fn add_targets(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
-        self.check_room(targets.len())?;
+        self.check_room_for_targets(targets.len())?;
         let mut new_indices = Vec::with_capacity(targets.len());
         for target in targets {
             new_indices.push(self.register_target(*target)?);
         }
         for index in &new_indices {
-            self.attach_to_target(*index);
+            self.attach_all_uprobes(*index);
         }
         // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
         for index in new_indices {
@@ -201,9 +201,9 @@ impl Probe {
     }
 
     /// Returns an error if the kernel side has no room for this many further targets.
-    fn check_room(&self, further: usize) -> Result<(), ProbeError> {
+    fn check_room_for_targets(&self, further_targets: usize) -> Result<(), ProbeError> {
         let used = self.targets.iter().filter(|slot| !slot.is_free).count();
-        let requested = used + further;
+        let requested = used + further_targets;
         if requested > MAX_TARGETS as usize {
             return Err(ProbeError::TooManyTargets { requested, limit: MAX_TARGETS });
         }
@@ -224,29 +224,33 @@ impl Probe {
     /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`, since
     /// records do not wake the reader. Reads for a limited time ([`Probe::has_unread`]).
     pub fn poll(&mut self, patience: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut observations = self.poll_for(READ_LIMIT, &mut emit)?;
+        let mut observations = self.poll_without_waiting(READ_LIMIT, &mut emit)?;
         if observations == 0 && !patience.is_zero() {
             self.wait_for_records(patience)?;
-            observations = self.poll_for(READ_LIMIT, emit)?;
+            observations = self.poll_without_waiting(READ_LIMIT, emit)?;
         }
         Ok(observations)
     }
 
-    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number. Every 100 ms, it also looks
-    /// for losses and exits of processes, which the ring does not show, and reports them as observations.
-    pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let deadline = Instant::now() + limit;
+    /// Passes new observations to `emit` for about `read_limit`, without waiting for any, and returns their number. Every 100 ms, it also
+    /// looks for losses and exits of processes, which the ring does not show, and reports them as observations.
+    pub fn poll_without_waiting(
+        &mut self,
+        read_limit: Duration,
+        mut emit: impl FnMut(Observation<'_>),
+    ) -> Result<usize, ProbeError> {
+        let deadline = Instant::now() + read_limit;
         let mut observations = self.read_records(deadline, &mut emit)?;
         // Earlier changes are reported before further ones are looked for.
         if self.unreported_changes.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
-            self.unreported_changes = Some(self.notice_changes()?);
+            self.unreported_changes = Some(self.notice_losses_and_exits()?);
             // Records that were written before the changes may have come since the first read.
             observations += self.read_records(deadline, &mut emit)?;
         }
         // Losses and exits are reported after the records from before them.
         let may_report = self.unreported_changes.as_ref().is_some_and(|noticed| self.has_read_until(noticed));
         if may_report && let Some(noticed) = self.unreported_changes.take() {
-            observations += self.report_changes(noticed, &mut emit);
+            observations += self.report_losses_and_exits(noticed, &mut emit);
         }
         Ok(observations)
     }
@@ -276,7 +280,7 @@ impl Probe {
 
     /// Attaches the programs that serve all targets. `can_observe_sleep`: the programs of the scheduler also show which threads sleep in a
     /// poll.
-    fn attach_groups(&mut self, can_observe_sleep: bool) {
+    fn attach_scheduler_and_poll_groups(&mut self, can_observe_sleep: bool) {
         if self.options.scheduler {
             match self.kernel.attach_group(Group::Scheduler) {
                 Ok(()) => self.observes_sleep = can_observe_sleep,
@@ -313,7 +317,7 @@ impl Probe {
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
         // The caller may have named the sockets and ports of the process before it became a target.
         self.enter_capture_limits(target.pid, index as u32)?;
-        self.enter_listeners(target.pid, index as u32)?;
+        self.enter_listening_ports(target.pid, index as u32)?;
         self.enter_known_zmtp_sockets(target.pid, index as u32)?;
         Ok(index)
     }
@@ -330,10 +334,10 @@ impl Probe {
     }
 
     /// Makes the kernel side observe a target within its capture limits. Replaces earlier settings of the target.
-    fn watch_target(&mut self, index: usize, sends: SendCounting) -> Result<(), ProbeError> {
-        let capture = self.targets[index].capture;
+    fn watch_target(&mut self, target_index: usize, sends: SendCounting) -> Result<(), ProbeError> {
+        let capture = self.targets[target_index].capture;
         let counts_sends = sends == SendCounting::Enabled;
-        self.change_table(TableChange::Watch { target: index as u32, capture, counts_sends })
+        self.change_table(TableChange::Watch { target: target_index as u32, capture, counts_sends })
     }
 
     /// Changes a table of the kernel's programs.
@@ -342,25 +346,25 @@ impl Probe {
     }
 
     /// Attaches all uprobes that a process needs. Features that cannot be attached are recorded for [`Probe::degraded`].
-    fn attach_to_target(&mut self, index: usize) {
-        let pid = self.targets[index].pid;
+    fn attach_all_uprobes(&mut self, target_index: usize) {
+        let pid = self.targets[target_index].pid;
         // Before libzmq, so that the delivery of every received frame is observed.
-        self.attach_tls(index);
-        self.attach_accepts(index);
+        self.attach_tls_uprobes(target_index);
+        self.attach_accept_uprobes(target_index);
         if self.options.polls {
-            let observes_polls =
-                self.polls_in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
-            self.targets[index].observes_polls = observes_polls;
+            let observes_polls = self.polls_in_kernel
+                || self.attach_feature_uprobes(Feature::Polls, target_index, library::open_libc(pid));
+            self.targets[target_index].observes_polls = observes_polls;
         }
-        self.attach_messages(index);
+        self.attach_message_uprobes(target_index);
     }
 
     /// Attaches the uprobes that observe a target's messages. They are in libzmq, or for an engine's server inside the process in the
     /// method that passes messages to it.
-    fn attach_messages(&mut self, index: usize) {
-        let pid = self.targets[index].pid;
+    fn attach_message_uprobes(&mut self, target_index: usize) {
+        let pid = self.targets[target_index].pid;
         if let Some(server) = self.inner_servers.get(&pid).copied() {
-            if let Err(error) = self.attach_method(index, &server) {
+            if let Err(error) = self.attach_method(target_index, &server) {
                 self.record_error(Feature::Messages, Some(pid), &error);
             }
             return;
@@ -368,7 +372,7 @@ impl Probe {
         let libraries = library::open_libzmq(pid);
         let lacks_libzmq = libraries.as_ref().is_ok_and(Vec::is_empty);
         if !lacks_libzmq {
-            self.attach_uprobes(Feature::Messages, index, libraries);
+            self.attach_feature_uprobes(Feature::Messages, target_index, libraries);
             return;
         }
         // Without libzmq, the ZMTP sockets of a process may be read instead.
@@ -379,8 +383,13 @@ impl Probe {
 
     /// Attaches the uprobes for `feature` to a target's `libraries`, or records why these could not be found. Returns whether any was
     /// attached. The target is given by the index of its entry.
-    fn attach_uprobes(&mut self, feature: Feature, index: usize, libraries: Result<Vec<Library>, ReadError>) -> bool {
-        let pid = self.targets[index].pid;
+    fn attach_feature_uprobes(
+        &mut self,
+        feature: Feature,
+        target_index: usize,
+        libraries: Result<Vec<Library>, ReadError>,
+    ) -> bool {
+        let pid = self.targets[target_index].pid;
         let libraries = match libraries {
             Ok(libraries) => libraries,
             Err(error) => {
@@ -391,7 +400,7 @@ impl Probe {
         let mut is_any_attached = false;
         // A process may have mapped several copies of a library.
         for library in &libraries {
-            match self.attach_library(feature, index, library) {
+            match self.attach_feature_in_library(feature, target_index, library) {
                 Ok(()) => is_any_attached = true,
                 Err(error) => self.record_error(feature, Some(pid), &error),
             }
@@ -400,7 +409,12 @@ impl Probe {
     }
 
     /// Attaches the probe points of a feature in one library of a process.
-    fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<(), AttachError> {
+    fn attach_feature_in_library(
+        &mut self,
+        feature: Feature,
+        target_index: usize,
+        library: &Library,
+    ) -> Result<(), AttachError> {
         let set = match feature {
             // Without the scheduler's programs, only the return of a poll shows its end.
             Feature::Polls => PointSet::Polls { with_returns: !self.observes_sleep },
@@ -411,7 +425,7 @@ impl Probe {
                 buffers: library.may_use_buffers,
             }),
         };
-        self.attach_probe_points(index, set, Sought::Functions, library)
+        self.attach_probe_points(target_index, set, Sought::Functions, library)
     }
 
     /// Attaches the method that passes messages to the server inside a target.
@@ -468,7 +482,12 @@ struct ReportedLosses {
 impl ReportedLosses {
     /// Passes the numbers of observations that were newly lost for these causes to `emit`, and remembers them as reported. Returns the
     /// number of causes with new losses.
-    fn report_new(&mut self, totals: &LossCounts, causes: &[Loss], emit: &mut impl FnMut(Observation<'_>)) -> usize {
+    fn report_new_losses(
+        &mut self,
+        totals: &LossCounts,
+        causes: &[Loss],
+        emit: &mut impl FnMut(Observation<'_>),
+    ) -> usize {
         let mut causes_with_losses = 0;
         for &cause in causes {
             let total = totals[cause as usize];

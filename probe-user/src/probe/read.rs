@@ -90,7 +90,7 @@ impl Probe {
     }
 
     /// Notices losses and exits. They are reported later, after the records that are now in the ring, which are older.
-    pub(super) fn notice_changes(&mut self) -> Result<NoticedChanges, ProbeError> {
+    pub(super) fn notice_losses_and_exits(&mut self) -> Result<NoticedChanges, ProbeError> {
         self.last_housekeeping = Instant::now();
         self.kernel.flush_log();
         let losses = self.read_losses_if_due()?;
@@ -121,8 +121,12 @@ impl Probe {
     }
 
     /// Passes noticed losses and exits to `emit`. Returns their number.
-    pub(super) fn report_changes(&mut self, noticed: NoticedChanges, emit: &mut impl FnMut(Observation<'_>)) -> usize {
-        let mut reported = noticed.losses.map_or(0, |totals| self.losses.report_new(&totals, &Loss::ALL, emit));
+    pub(super) fn report_losses_and_exits(
+        &mut self,
+        noticed: NoticedChanges,
+        emit: &mut impl FnMut(Observation<'_>),
+    ) -> usize {
+        let mut reported = noticed.losses.map_or(0, |totals| self.losses.report_new_losses(&totals, &Loss::ALL, emit));
         for pid in noticed.exited_pids {
             // Its entry may have been released, or reused by another process.
             let Some(index) = self.target_index(pid) else { continue };
@@ -130,7 +134,7 @@ impl Probe {
                 continue;
             }
             self.kernel.detach_target(index as u32);
-            self.release_target(index);
+            self.free_target_entry(index);
             emit(Observation::Exited { pid });
             reported += 1;
         }
@@ -143,7 +147,7 @@ impl Probe {
         for index in 0..self.targets.len() {
             if !self.targets[index].is_free && pids.contains(&self.targets[index].pid) {
                 self.kernel.detach_target(index as u32);
-                self.release_target(index);
+                self.free_target_entry(index);
             }
         }
         // Their problems are no problems of the remaining processes.
@@ -151,19 +155,19 @@ impl Probe {
     }
 
     /// Frees the entry of a target whose links are detached.
-    fn release_target(&mut self, index: usize) {
-        let slot = &mut self.targets[index];
+    fn free_target_entry(&mut self, target_index: usize) {
+        let slot = &mut self.targets[target_index];
         slot.pidfd = None;
         slot.is_free = true;
         let pid = slot.pid;
         // Removed, because another process may get this id. An error means that the map does not have it any more.
         let _ = self.change_table(TableChange::RemoveTarget { pid });
         self.serving.capture_limits.remove(&pid);
-        self.release_listeners(pid);
+        self.forget_listening_ports(pid);
         self.release_zmtp(pid);
         self.inner_servers.remove(&pid);
         // Removed, because another target may reuse the entry. An error means that the prober has ended.
-        let _ = self.change_table(TableChange::RemoveThreads { target: index as u32 });
+        let _ = self.change_table(TableChange::RemoveThreads { target: target_index as u32 });
     }
 }
 
@@ -175,7 +179,7 @@ fn report_losses_of_pause(
     emit: &mut impl FnMut(Observation<'_>),
 ) -> Result<usize, ProbeError> {
     let totals = kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
-    Ok(losses.report_new(&totals, &UNRECORDED, emit))
+    Ok(losses.report_new_losses(&totals, &UNRECORDED, emit))
 }
 
 /// Parses a record of the ring. `None` if it is malformed or of an unknown target.
@@ -188,11 +192,11 @@ fn parse_observation<'r>(bytes: &'r [u8], targets: &[TargetSlot]) -> Option<Obse
     }
     let record = Record::parse(bytes)?;
     let target = targets.get(record.header.target as usize)?;
-    Some(to_observation(&record, target.pid, target.observes_polls))
+    Some(record_to_observation(&record, target.pid, target.observes_polls))
 }
 
 /// Converts a record of process `pid` to an observation. `observes_polls`: the record's number of the wakeup is valid.
-pub(crate) fn to_observation<'a>(record: &Record<'a>, pid: u32, observes_polls: bool) -> Observation<'a> {
+pub(crate) fn record_to_observation<'a>(record: &Record<'a>, pid: u32, observes_polls: bool) -> Observation<'a> {
     let Header { at_ns, socket, seq, bytes, wakeup, tid, more, .. } = record.header;
     let call = Call {
         at: MonoNs(at_ns),

@@ -41,19 +41,20 @@ impl Probe {
         if let Some(index) = self.target_index(pid) {
             self.enter_capture_limits(pid, index as u32)?;
             // A process that is a target already gets its probes now; another one when it is added.
-            self.attach_tls(index);
+            self.attach_tls_uprobes(index);
         }
         Ok(true)
     }
 
     /// Attaches the programs that observe writes, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_writes(&mut self) -> bool {
-        self.serving.observes_writes = self.serving.observes_writes || self.try_group(Group::Writes, Feature::Egress);
+        self.serving.observes_writes =
+            self.serving.observes_writes || self.attach_group_or_record_refusal(Group::Writes, Feature::Egress);
         self.serving.observes_writes
     }
 
     /// Attaches a group of programs for all processes. Returns whether they are attached; if not, records the reason for the feature.
-    pub(super) fn try_group(&mut self, group: Group, feature: Feature) -> bool {
+    pub(super) fn attach_group_or_record_refusal(&mut self, group: Group, feature: Feature) -> bool {
         let attached = self.kernel.attach_group(group);
         let is_attached = attached.is_ok();
         if let Err(refusal) = attached {
@@ -76,7 +77,7 @@ impl Probe {
     /// Attaches the programs that observe arrivals, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_arrivals(&mut self) -> bool {
         self.serving.observes_arrivals =
-            self.serving.observes_arrivals || self.try_group(Group::Arrivals, Feature::Arrivals);
+            self.serving.observes_arrivals || self.attach_group_or_record_refusal(Group::Arrivals, Feature::Arrivals);
         self.serving.observes_arrivals
     }
 
@@ -88,46 +89,46 @@ impl Probe {
         }
         // The call of `accept` is probed once, however often the ports change. The ports of an earlier call are replaced.
         let is_new = !self.serving.listeners.contains_key(&pid);
-        self.release_listeners(pid);
+        self.forget_listening_ports(pid);
         self.serving.listeners.insert(pid, listening);
         if let Some(index) = self.target_index(pid) {
-            self.enter_listeners(pid, index as u32)?;
+            self.enter_listening_ports(pid, index as u32)?;
             if is_new {
-                self.attach_accepts(index);
+                self.attach_accept_uprobes(index);
             }
         }
         Ok(true)
     }
 
-    /// Makes the kernel side observe arrivals on the ports of `pid`, which is the target `index`. Does nothing if its arrivals are not to
-    /// be observed.
-    pub(super) fn enter_listeners(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
+    /// Makes the kernel side observe arrivals on the ports of `pid`, which is the target `target_index`. Does nothing if its arrivals are
+    /// not to be observed.
+    pub(super) fn enter_listening_ports(&mut self, pid: u32, target_index: u32) -> Result<(), ProbeError> {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.get(&pid).cloned().unwrap_or_default();
         // Inodes of namespaces have 32 bits.
         let namespace = network_namespace as u32;
         // The kernel side's table has no room for more.
         for port in ports.into_iter().take(MAX_LISTENERS as usize) {
-            self.change_table(TableChange::EnterListener { target: index, namespace, port })?;
+            self.change_table(TableChange::EnterListener { target: target_index, namespace, port })?;
         }
         Ok(())
     }
 
     /// Observes when a target accepts connections, if its arrivals are observed. A failure is only logged, because then only the time of
     /// the accept is unknown.
-    pub(super) fn attach_accepts(&mut self, index: usize) {
-        let pid = self.targets[index].pid;
+    pub(super) fn attach_accept_uprobes(&mut self, target_index: usize) {
+        let pid = self.targets[target_index].pid;
         if !self.serving.listeners.contains_key(&pid) {
             return;
         }
         for library in library::open_libc(pid).unwrap_or_default() {
-            if let Err(error) = self.attach_probe_points(index, PointSet::Accepts, Sought::Functions, &library) {
+            if let Err(error) = self.attach_probe_points(target_index, PointSet::Accepts, Sought::Functions, &library) {
                 tracing::debug!("accepts of pid {pid} are not observed: {error}");
             }
         }
     }
 
     /// Stops observing arrivals on the ports of a process.
-    pub(super) fn release_listeners(&mut self, pid: u32) {
+    pub(super) fn forget_listening_ports(&mut self, pid: u32) {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.remove(&pid).unwrap_or_default();
         // Inodes of namespaces have 32 bits.
         let namespace = network_namespace as u32;
@@ -149,15 +150,15 @@ impl Probe {
         if !are_writes_observable {
             return Ok(false);
         }
-        self.check_room(1)?;
+        self.check_room_for_targets(1)?;
         self.register_target(Target { pid, capture: Capture::default() })?;
         Ok(true)
     }
 
     /// Observes the plain bytes of the TLS connections of a target that serves clients, if
     /// [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it. Does nothing if they are observed already.
-    pub(super) fn attach_tls(&mut self, index: usize) {
-        let slot = &self.targets[index];
+    pub(super) fn attach_tls_uprobes(&mut self, target_index: usize) {
+        let slot = &self.targets[target_index];
         let pid = slot.pid;
         if !self.options.tls || slot.observes_tls || !self.serving.capture_limits.contains_key(&pid) {
             return;
@@ -167,7 +168,8 @@ impl Probe {
         if lacks_libssl {
             self.degraded.push(Degraded { feature: Feature::Tls, pid: Some(pid), missing: Missing::Libssl });
         } else {
-            self.targets[index].observes_tls = self.attach_uprobes(Feature::Tls, index, libraries);
+            self.targets[target_index].observes_tls =
+                self.attach_feature_uprobes(Feature::Tls, target_index, libraries);
         }
     }
 

@@ -34,7 +34,8 @@ impl Probe {
 
     /// Attaches the program that observes reads, once for all processes. Returns whether it is attached; if not, records the reason.
     fn attach_zmtp_reads(&mut self) -> bool {
-        self.zmtp.is_attached = self.zmtp.is_attached || self.try_group(Group::ZmtpReads, Feature::SocketReads);
+        self.zmtp.is_attached =
+            self.zmtp.is_attached || self.attach_group_or_record_refusal(Group::ZmtpReads, Feature::SocketReads);
         self.zmtp.is_attached
     }
 
@@ -51,10 +52,14 @@ impl Probe {
     }
 
     /// Makes the kernel side copy the bytes that the process reads from these sockets.
-    fn enter_zmtp_sockets<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
+    fn enter_zmtp_sockets<'i>(
+        &mut self,
+        target_index: u32,
+        inodes: impl Iterator<Item = &'i u64>,
+    ) -> Result<(), ProbeError> {
         // The kernel side's table has no room for more.
         for inode in inodes.take(MAX_ZMTP as usize) {
-            self.change_table(TableChange::EnterZmtp { target, inode: *inode })?;
+            self.change_table(TableChange::EnterZmtp { target: target_index, inode: *inode })?;
         }
         Ok(())
     }

@@ -48,10 +48,10 @@ const MESSAGE_AND_SOCKET: [TrackedValue; 2] = [TrackedValue::Message, TrackedVal
 /// Address of the instruction to probe for a function's entry and return. A probe costs less at an instruction that the kernel can emulate,
 /// so it is the first such one at which arguments and stack pointer still have their values from the call. If none is near, it is the first
 /// instruction of the function.
-pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
+pub(super) fn find_entry_probe_address(code: MachineCode<'_>, function_address: u64) -> u64 {
     // The registers of the first four arguments, and the stack pointer.
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
-    let mut ip = function;
+    let mut ip = function_address;
     for _ in 0..MAX_NEARBY {
         let Some(instruction) = code.decode_at(ip) else { break };
         if is_emulated(&instruction) {
@@ -64,27 +64,31 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
         }
         ip = instruction.next_ip();
     }
-    function
+    function_address
 }
 
 /// Address of the inner function that both `SSL_write` and `SSL_write_ex` call, in some releases of OpenSSL. One probe there replaces two.
 /// It must have the parameters of `SSL_write_ex`. `None` if there is none.
-pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: u64) -> Option<u64> {
+pub(super) fn find_inner_tls_write_address(
+    code: MachineCode<'_>,
+    write_address: u64,
+    write_ex_address: u64,
+) -> Option<u64> {
     // The registers of the four arguments of `SSL_write_ex`.
     const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
-    let inner = first_call_target(code, write_ex, &PASSED)?;
+    let inner = first_call_target_address(code, write_ex_address, &PASSED)?;
     // The target must be in the examined code.
     code.decode_at(inner)?;
     // `SSL_write` passes on only the connection and the buffer unchanged, in the first two registers.
     let passed_by_write = &PASSED[..2];
-    let is_common = first_call_target(code, write, passed_by_write) == Some(inner);
+    let is_common = first_call_target_address(code, write_address, passed_by_write) == Some(inner);
     is_common.then_some(inner)
 }
 
-/// Address of the function that `function` calls first, which receives the `unchanged` registers as they were at the entry. `None` if an
-/// instruction before the call writes one of them, or if there is no call nearby.
-fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) -> Option<u64> {
-    let mut ip = function;
+/// Address of the function that the function at `function_address` calls first, which receives the `unchanged_registers` as they
+/// were at the entry. `None` if an instruction before the call writes one of them, or if there is no call nearby.
+fn first_call_target_address(code: MachineCode<'_>, function_address: u64, unchanged_registers: &[Reg]) -> Option<u64> {
+    let mut ip = function_address;
     for _ in 0..MAX_BEFORE_CALL {
         let instruction = code.decode_at(ip)?;
         match instruction.flow_control() {
@@ -93,7 +97,7 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             _ => return None,
         }
-        if unchanged.iter().any(|register| writes_register(&instruction, *register)) {
+        if unchanged_registers.iter().any(|register| writes_register(&instruction, *register)) {
             return None;
         }
         ip = instruction.next_ip();
@@ -104,8 +108,9 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
 /// Finds an instruction at which `zmq_msg_recv` has its result, so that one probe there replaces those at its entry and return. It is in
 /// the straight-line code after the call that has the message as an argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the
 /// former is inlined. `None` if the code has no such instruction.
-pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
-    let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
+pub(super) fn find_received_point(code: MachineCode<'_>, function_address: u64) -> Option<ReceivedPoint> {
+    let CallSite { call, state } =
+        find_call_with_message(code, function_address, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let mut ip = call.next_ip();
     let mut state = state.after_call();
     for _ in 0..MAX_NEARBY {
@@ -128,8 +133,8 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
 
 /// Finds an instruction that only failed sends reach. It is the first one after the call of the send that sets the result to -1. `None` if
 /// the code has no such instruction.
-pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let outer = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
+pub(super) fn find_refused_point(code: MachineCode<'_>, function_address: u64) -> Option<SocketPoint> {
+    let outer = find_call_with_message(code, function_address, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
         return Some(point);
     }
@@ -142,10 +147,10 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
 /// Finds the call by which `zmq_getsockopt` passes on `ZMQ_RCVTIMEO`. pyzmq reads this option once before each receive, so a probe there
 /// shows that the next message is requested. The call is in the socket's own function, and `ZMQ_EVENTS`, which pyzmq reads more often, must
 /// not reach it. `None` if the code has another form.
-pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
+pub(super) fn find_option_request_point(code: MachineCode<'_>, function_address: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
-    let callees = callees_given_rcvtimeo(code, function, with_rcvtimeo.clone());
+    let callees = callees_given_rcvtimeo(code, function_address, with_rcvtimeo.clone());
     // The check of the socket's validity is called first, with the option still in its register, so the first callee may be the wrong one.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
         find_point_only_first_state_reaches(
@@ -158,10 +163,10 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
     })
 }
 
-/// Addresses of the functions that `function` calls with `ZMQ_RCVTIMEO` as their second argument.
-fn callees_given_rcvtimeo(code: MachineCode<'_>, function: u64, at_entry: MachineState) -> Vec<u64> {
+/// Addresses of the functions that the one at `function_address` calls with `ZMQ_RCVTIMEO` as their second argument.
+fn callees_given_rcvtimeo(code: MachineCode<'_>, function_address: u64, at_entry: MachineState) -> Vec<u64> {
     let mut callees = Vec::new();
-    code.find_on_paths(function, at_entry, |instruction, state| {
+    code.find_on_paths(function_address, at_entry, |instruction, state| {
         if passes_on_rcvtimeo(instruction, state) {
             callees.push(instruction.near_branch_target());
         }
@@ -177,9 +182,9 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
 }
 
 /// Finds an instruction that only a receive which must wait reaches: it has found no message, and processes the socket's commands until one
-/// comes. `function` is `zmq_msg_recv`. `None` if the code has another form.
-pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let outer = find_call_with_message(code, function, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
+/// comes. `function_address` is that of `zmq_msg_recv`. `None` if the code has another form.
+pub(super) fn find_wait_point(code: MachineCode<'_>, function_address: u64) -> Option<SocketPoint> {
+    let outer = find_call_with_message(code, function_address, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let callee = outer.call.near_branch_target();
     if let Some(point) = find_wait_in_receive(code, callee) {
         return Some(point);
@@ -206,17 +211,17 @@ fn calls_socket_method(instruction: &Instruction, state: &MachineState) -> bool 
     is_call_or_tail_jump(instruction) && state.register(Reg::RDI) == TrackedValue::Socket
 }
 
-/// First instruction that `matches`, of those that `function` executes if it is entered with `state`, and never if with `other_state`.
-/// Returns it with the location of the socket there. `None` if there is none.
+/// First instruction that `matches`, of those that the function executes if it is entered with `state`, and never if with
+/// `other_state`. Returns it with the location of the socket there. `None` if there is none.
 fn find_point_only_first_state_reaches(
     code: MachineCode<'_>,
-    function: u64,
+    function_address: u64,
     state: MachineState,
     other_state: MachineState,
     matches: fn(&Instruction, &MachineState) -> bool,
 ) -> Option<SocketPoint> {
-    let other_addresses = code.reachable_addresses(function, other_state)?;
-    code.find_on_paths(function, state, |instruction, state| {
+    let other_addresses = code.reachable_addresses(function_address, other_state)?;
+    code.find_on_paths(function_address, state, |instruction, state| {
         if !matches(instruction, state) || other_addresses.contains(&instruction.ip()) {
             return None;
         }
@@ -230,10 +235,14 @@ fn is_call_or_tail_jump(instruction: &Instruction) -> bool {
 }
 
 /// First instruction after a call that only a failed function reaches: the one that sets its result to -1, `mov eax, -1` in libzmq, or the
-/// jump after that. `state` is the state before the call. Returns the instruction with the location of the socket there. `None` if there is
-/// none.
-fn find_error_return_after(code: MachineCode<'_>, call: &Instruction, state: MachineState) -> Option<SocketPoint> {
-    code.find_on_paths(call.next_ip(), state.after_call(), |instruction, state| {
+/// jump after that. `state_before_call` is the state before the call. Returns the instruction with the location of the socket there. `None`
+/// if there is none.
+fn find_error_return_after(
+    code: MachineCode<'_>,
+    call: &Instruction,
+    state_before_call: MachineState,
+) -> Option<SocketPoint> {
+    code.find_on_paths(call.next_ip(), state_before_call.after_call(), |instruction, state| {
         let sets_result_to_minus_one = instruction.code() == Code::Mov_r32_imm32
             && instruction.op0_register() == Reg::EAX
             && instruction.immediate32() == u32::MAX;
@@ -255,8 +264,8 @@ struct CallSite {
 }
 
 /// First call with the message as its second argument, and the state before it. `None` if no call has it.
-fn find_call_with_message(code: MachineCode<'_>, function: u64, state: MachineState) -> Option<CallSite> {
-    code.find_on_paths(function, state, |instruction, state| {
+fn find_call_with_message(code: MachineCode<'_>, function_address: u64, state: MachineState) -> Option<CallSite> {
+    code.find_on_paths(function_address, state, |instruction, state| {
         let is_call = instruction.code() == Code::Call_rel32_64;
         let passes_message = state.register(Reg::RSI) == TrackedValue::Message;
         (is_call && passes_message).then(|| CallSite { call: *instruction, state: state.clone() })

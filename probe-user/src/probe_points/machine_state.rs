@@ -313,7 +313,7 @@ impl MachineState {
 
     /// The two numbers that a 32-bit instruction compares to set the flags, on which later branches depend. `None` if it compares none, or
     /// if a number is unknown.
-    fn comparison(&self, instruction: &Instruction) -> Option<ComparedOperands> {
+    fn compared_operands(&self, instruction: &Instruction) -> Option<ComparedOperands> {
         let is_compare = matches!(instruction.code(), Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32);
         let is_test = matches!(instruction.code(), Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32);
         if !is_compare && !is_test && !is_and_with_register(instruction) {
@@ -345,7 +345,7 @@ impl MachineState {
         if instruction.rflags_modified() != 0 {
             self.last_comparison = None;
         }
-        if let Some(comparison) = self.comparison(instruction) {
+        if let Some(comparison) = self.compared_operands(instruction) {
             self.last_comparison = Some(comparison);
             // Unlike a comparison, `and` keeps its result.
             if is_and_with_register(instruction) {
@@ -370,7 +370,7 @@ impl MachineState {
                 self.move_stack_pointer(instruction);
             }
             _ if is_call => self.forget_changed_by_callee(),
-            _ => self.forget_written(instruction),
+            _ => self.forget_values_written_by(instruction),
         }
     }
 
@@ -397,7 +397,7 @@ impl MachineState {
     }
 
     /// Makes the registers and the words of the stack frame unknown that an instruction writes whose effect is not modelled.
-    fn forget_written(&mut self, instruction: &Instruction) {
+    fn forget_values_written_by(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(instruction);
         for used in info.used_registers().iter().filter(|used| is_write(used.access())) {
@@ -415,12 +415,12 @@ impl MachineState {
 
     /// Applies a move of 64 bits, or the calculation of an address.
     fn execute_move(&mut self, instruction: &Instruction) {
-        let moved = self.second_operand(instruction);
+        let moved = self.second_operand_value(instruction);
         self.store_first_operand(instruction, moved, WORD_BYTES);
     }
 
     /// Value of the second operand of a move. For `lea`, this is the address that the operand names.
-    fn second_operand(&self, instruction: &Instruction) -> TrackedValue {
+    fn second_operand_value(&self, instruction: &Instruction) -> TrackedValue {
         if instruction.op1_kind() == OpKind::Register {
             return self.register(instruction.op1_register());
         }
@@ -431,12 +431,12 @@ impl MachineState {
         }
     }
 
-    /// Sets the instruction's first operand, of `size` bytes, to `value`.
-    fn store_first_operand(&mut self, instruction: &Instruction, value: TrackedValue, size: i64) {
+    /// Sets the instruction's first operand, of `size_bytes` bytes, to `value`.
+    fn store_first_operand(&mut self, instruction: &Instruction, value: TrackedValue, size_bytes: i64) {
         if instruction.op0_kind() == OpKind::Register {
             self.set_register(instruction.op0_register(), value);
         } else if let Some(offset) = self.memory_frame_offset(instruction) {
-            self.forget_slots(offset, size);
+            self.forget_slots(offset, size_bytes);
             self.frame_slots.insert(offset, value);
         }
     }

@@ -19,12 +19,12 @@ const FAST_WITH_KEYWORDS: u32 = 0x82;
 /// File offset of the function that implements a method with one of these names in a Python extension. Such a library has a table entry for
 /// each method, with a pointer to its name and one to its function. Relocations say which addresses the loader writes into these pointers.
 /// `None` if there is no such function, or more than one.
-pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
+pub(super) fn find_method_offset(image: &[u8], method_names: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
-    let lengths_by_address = find_names(segments, methods)?;
+    let lengths_by_address = find_name_lengths_by_address(segments, method_names)?;
     let relocations = image.relocations()?;
-    let function_fields = find_function_fields(segments, &relocations, &lengths_by_address);
+    let function_fields = find_function_pointer_addresses(segments, &relocations, &lengths_by_address);
     let mut function_offsets = HashSet::new();
     for DynamicRelocation { address, addend } in &relocations {
         // The addend is the address of the function, which the loader writes into the field.
@@ -40,9 +40,13 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
 }
 
 /// Finds all occurrences of these methods' names in the data. Returns the length of each by its address. Fails if there are too many.
-fn find_names(segments: &[LoadedSegment<'_>], methods: &[&str]) -> Result<HashMap<u64, u64>, ImageError> {
+fn find_name_lengths_by_address(
+    segments: &[LoadedSegment<'_>],
+    method_names: &[&str],
+) -> Result<HashMap<u64, u64>, ImageError> {
     // One more than the limit, so that a file that exceeds it is refused.
-    let occurrences = methods.iter().flat_map(|method| find_name(segments, method)).take(MAX_NAMES + 1);
+    let occurrences =
+        method_names.iter().flat_map(|method| find_name_occurrences(segments, method)).take(MAX_NAMES + 1);
     let lengths_by_address: HashMap<u64, u64> = occurrences.map(|name| (name.address, name.length_bytes)).collect();
     check_limit("occurrences of a method's name", lengths_by_address.len(), MAX_NAMES)?;
     Ok(lengths_by_address)
@@ -50,7 +54,7 @@ fn find_names(segments: &[LoadedSegment<'_>], methods: &[&str]) -> Result<HashMa
 
 /// Finds the entries of methods in the tables of an extension, by the names at these addresses, with their lengths. Returns the address of
 /// each entry's pointer to its function.
-fn find_function_fields(
+fn find_function_pointer_addresses(
     segments: &[LoadedSegment<'_>],
     relocations: &[DynamicRelocation],
     lengths_by_address: &HashMap<u64, u64>,
@@ -59,7 +63,7 @@ fn find_function_fields(
     for DynamicRelocation { address, addend } in relocations {
         // The loader writes the address of a name there, so it is the pointer to the name in an entry.
         if let Some(length_bytes) = lengths_by_address.get(addend)
-            && is_name_field(segments, *address, *length_bytes)
+            && is_name_pointer_of_method_entry(segments, *address, *length_bytes)
             && let Some(function_field) = address.checked_sub(FUNCTION_DISTANCE)
         {
             function_fields.insert(function_field);
@@ -75,7 +79,10 @@ struct NameOccurrence {
 }
 
 /// Finds all occurrences of the method's name in the data of the file, each with the zero byte after it.
-fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
+fn find_name_occurrences<'s>(
+    segments: &'s [LoadedSegment<'_>],
+    method: &str,
+) -> impl Iterator<Item = NameOccurrence> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
     // Names are in the data.
     let data = segments.iter().filter(|segment| !segment.is_executable);
@@ -92,7 +99,7 @@ fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterat
 
 /// Whether the pointer at this address, to a name of this length, is a field of an entry in a method table. Then the entry also has this
 /// length, and the flags of a method that gets an array of its arguments.
-fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
+fn is_name_pointer_of_method_entry(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
     let length = address.checked_add(LENGTH_DISTANCE).and_then(|field| word_at(segments, field));
     let flags = address.checked_add(FLAGS_DISTANCE).and_then(|field| word_at(segments, field));
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)

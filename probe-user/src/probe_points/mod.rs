@@ -85,7 +85,7 @@ pub(crate) struct ProbePoints {
 
 impl ProbePoints {
     /// Offset to probe for the entry or the return of `symbol`. An error if the library does not have it.
-    pub(crate) fn entry_of(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
+    pub(crate) fn entry_offset_of(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
         let index = FUNCTIONS.iter().position(|name| *name == symbol);
         let entry = index.and_then(|index| self.functions[index]);
         entry.ok_or(ProbePointsError::Missing { symbol })
@@ -94,7 +94,7 @@ impl ProbePoints {
     /// Finds the probe points in the content of a library's file.
     pub(crate) fn find_in_image(sought: Sought, image: &[u8]) -> Result<Self, ProbePointsError> {
         match sought {
-            Sought::Functions => Self::find_in_functions(image),
+            Sought::Functions => Self::find_in_exported_functions(image),
             Sought::Method(methods) => {
                 let found =
                     method::find_method_offset(image, methods)?.ok_or(ProbePointsError::NoMethod { methods })?;
@@ -105,7 +105,7 @@ impl ProbePoints {
 
     /// Finds the probe points in the functions that a library exports: the entry of each function that is probed, and in some of them a
     /// point inside.
-    fn find_in_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
+    fn find_in_exported_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
         let image = Image::parse(image)?;
         let exports = image.exports(&FUNCTIONS)?;
         let mut probe_points = Self::default();
@@ -121,8 +121,8 @@ impl ProbePoints {
                 *function = Some(segment.file_offset_of(address));
                 continue;
             }
-            *function = Some(segment.file_offset_of(find::find_entry_point(segment.code, address)));
-            probe_points.find_inside_function(name, address, &segment);
+            *function = Some(segment.file_offset_of(find::find_entry_probe_address(segment.code, address)));
+            probe_points.find_points_inside_function(name, address, &segment);
             match name {
                 "SSL_write" => tls_write = Some(address),
                 "SSL_write_ex" => tls_write_ex = Some(address),
@@ -130,13 +130,13 @@ impl ProbePoints {
             }
         }
         if let (Some(write), Some(write_ex)) = (tls_write, tls_write_ex) {
-            probe_points.tls_write = find_common_tls_write(&image, write, write_ex);
+            probe_points.tls_write = find_common_tls_write_offset(&image, write, write_ex);
         }
         Ok(probe_points)
     }
 
     /// Finds the probe points inside the function of libzmq at `address`, which is in `segment`. Other functions have none.
-    fn find_inside_function(&mut self, function: &str, address: u64, segment: &CodeSegment<'_>) {
+    fn find_points_inside_function(&mut self, function: &str, address: u64, segment: &CodeSegment<'_>) {
         let code = segment.code;
         match function {
             "zmq_msg_recv" => {
@@ -157,10 +157,10 @@ impl ProbePoints {
 }
 
 /// File offset of the entry of the function that both writes of OpenSSL call, which are at these addresses. `None` if there is none.
-fn find_common_tls_write(image: &Image<'_>, write: u64, write_ex: u64) -> Option<u64> {
-    let segment = find_code_segment(image, write_ex)?;
-    let inner = find::find_inner_tls_write(segment.code, write, write_ex)?;
-    Some(segment.file_offset_of(find::find_entry_point(segment.code, inner)))
+fn find_common_tls_write_offset(image: &Image<'_>, write_address: u64, write_ex_address: u64) -> Option<u64> {
+    let segment = find_code_segment(image, write_ex_address)?;
+    let inner = find::find_inner_tls_write_address(segment.code, write_address, write_ex_address)?;
+    Some(segment.file_offset_of(find::find_entry_probe_address(segment.code, inner)))
 }
 
 /// A loaded segment of a library with code.
@@ -190,7 +190,7 @@ fn find_code_segment<'a>(image: &Image<'a>, address: u64) -> Option<CodeSegment<
 }
 
 /// Reads a library's file of at most [`MAX_FILE_BYTES`] bytes.
-pub(crate) fn read_library(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
+pub(crate) fn read_library_file(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
     file.read(MAX_FILE_BYTES).map_err(|source| match source {
         ReadError::TooLong(_) => ProbePointsError::Large,
         source => ProbePointsError::Read(source),
@@ -222,7 +222,7 @@ impl ProbePointCache {
         if let Some(known) = self.known.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library(file)?)?);
+        let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library_file(file)?)?);
         // After the limit, libraries are analysed again, which costs time only.
         if self.known.len() == MAX_CACHED {
             self.known.clear();

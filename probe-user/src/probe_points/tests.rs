@@ -4,8 +4,8 @@ use probe_ebpf::{Kept, Register};
 use proptest::prelude::*;
 
 use super::find::{
-    ReceivedPoint, SocketPoint, find_entry_point, find_inner_tls_write, find_option_request_point, find_received_point,
-    find_refused_point, find_wait_point,
+    ReceivedPoint, SocketPoint, find_entry_probe_address, find_inner_tls_write_address, find_option_request_point,
+    find_received_point, find_refused_point, find_wait_point,
 };
 use super::machine_state::{MachineCode, MachineState, TrackedValue};
 use super::{ProbePointCache, ProbePoints, Sought};
@@ -66,15 +66,18 @@ fn both_writes_of_openssl_are_probed_in_the_function_that_they_call() {
     library.extend(bytes(SSL_WRITE));
     library.resize(0x470, 0x90);
     library.extend(bytes(SSL_WRITE_EX));
-    assert_eq!(find_inner_tls_write(code(&library), write, write_ex), Some(inner));
-    assert_eq!(find_inner_tls_write(MachineCode { bytes: &library[1..], address: AT + 1 }, write, write_ex), None);
+    assert_eq!(find_inner_tls_write_address(code(&library), write, write_ex), Some(inner));
+    assert_eq!(
+        find_inner_tls_write_address(MachineCode { bytes: &library[1..], address: AT + 1 }, write, write_ex),
+        None
+    );
     // `mov r8, rcx; xor ecx, ecx` before the call: an argument was inserted.
     library.splice(0x474..0x474, bytes("49 89 c8 31 c9"));
-    assert_eq!(find_inner_tls_write(code(&library), write, write_ex), None);
+    assert_eq!(find_inner_tls_write_address(code(&library), write, write_ex), None);
     // Another function.
     library.splice(0x474..0x479, []);
     library[0x475] ^= 1;
-    assert_eq!(find_inner_tls_write(code(&library), write, write_ex), None);
+    assert_eq!(find_inner_tls_write_address(code(&library), write, write_ex), None);
 }
 
 #[test]
@@ -112,13 +115,13 @@ fn a_rejected_send_is_probed_where_its_result_becomes_minus_one() {
 #[test]
 fn an_entry_is_probed_where_the_kernel_can_emulate_the_instruction() {
     for function in [PLAIN_SEND, OPTIMIZED_SEND, PLAIN_RECV] {
-        assert_eq!(find_entry_point(code(&bytes(function)), AT), AT, "the function begins with a push");
+        assert_eq!(find_entry_probe_address(code(&bytes(function)), AT), AT, "the function begins with a push");
     }
     // Probed at the branch, since only a comparison and a move of a register without an argument precede it.
-    assert_eq!(find_entry_point(code(&bytes(EPOLL_WAIT)), AT), AT + 10);
+    assert_eq!(find_entry_probe_address(code(&bytes(EPOLL_WAIT)), AT), AT + 10);
     // Moves past `endbr64`, but not past an instruction that changes an argument.
-    assert_eq!(find_entry_point(code(&bytes("f3 0f 1e fa 55")), AT), AT + 4);
-    assert_eq!(find_entry_point(code(&bytes("48 89 f7 55")), AT), AT);
+    assert_eq!(find_entry_probe_address(code(&bytes("f3 0f 1e fa 55")), AT), AT + 4);
+    assert_eq!(find_entry_probe_address(code(&bytes("48 89 f7 55")), AT), AT);
 }
 
 /// The functions in one of the files of `code`, at their addresses relative to the returned one. The gaps contain no code.
@@ -186,8 +189,8 @@ fn the_c_library_of_this_process_is_found() {
     let libraries = crate::library::open_libc(std::process::id()).unwrap();
     let mut cache = ProbePointCache::default();
     let probe_points = cache.find_in_library(Sought::Functions, &libraries[0].file).unwrap();
-    assert!(probe_points.entry_of("poll").is_ok() && probe_points.entry_of("epoll_wait").is_ok());
-    assert!(probe_points.entry_of("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
+    assert!(probe_points.entry_offset_of("poll").is_ok() && probe_points.entry_offset_of("epoll_wait").is_ok());
+    assert!(probe_points.entry_offset_of("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
     assert!(std::sync::Arc::ptr_eq(
         &probe_points,
         &cache.find_in_library(Sought::Functions, &libraries[0].file).unwrap()
@@ -241,7 +244,7 @@ fn symbols_with_endless_names_are_refused_or_take_a_moment() {
         ProbePoints::find_in_image(Sought::Functions, &endless_names(1_300_000, 1 << 20)).unwrap_err().to_string();
     assert_eq!(error, "cannot analyse its code: more than 131072 exported symbols, the limit");
     let accepted = ProbePoints::find_in_image(Sought::Functions, &endless_names(131_000, 8 << 20)).unwrap();
-    assert!(accepted.entry_of("zmq_msg_send").is_err());
+    assert!(accepted.entry_offset_of("zmq_msg_send").is_err());
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -249,7 +252,9 @@ proptest! {
     #[test]
     fn arbitrary_code_terminates_the_analysis(bytes in prop::collection::vec(any::<u8>(), 0..400), from in 0_u64..400) {
         let code = code(&bytes);
-        let _ = (find_entry_point(code, AT + from), find_received_point(code, AT + from), find_refused_point(code, AT + from));
-        let _ = (find_option_request_point(code, AT + from), find_wait_point(code, AT + from), find_inner_tls_write(code, AT, AT + from));
+        let _ = find_entry_probe_address(code, AT + from);
+        let _ = (find_received_point(code, AT + from), find_refused_point(code, AT + from));
+        let _ = (find_option_request_point(code, AT + from), find_wait_point(code, AT + from));
+        let _ = find_inner_tls_write_address(code, AT, AT + from);
     }
 }

@@ -46,7 +46,7 @@ fn identity_of_regular_file(file: BorrowedFd<'_>) -> Result<CachedIdentity, Stri
 }
 
 /// Checks a library of process `pid` for a set of probe points. The error names the violated rule.
-pub(super) fn check_library(
+pub(super) fn check_library_and_find_code(
     pid: u32,
     set: PointSet,
     library: BorrowedFd<'_>,
@@ -63,8 +63,8 @@ pub(super) fn check_library(
     let mut code = LibraryCode { identity, sought_number: SOUGHT_FUNCTIONS, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
         // Other libraries have none of these probe points.
-        let Some(sought_number) = sought_in_library(set, mapping.path, servers) else { continue };
-        if maps_file(&process, &mapping, identity) {
+        let Some(sought_number) = sought_number_in_library(set, mapping.path, servers) else { continue };
+        if is_mapping_of_file(&process, &mapping, identity) {
             code.sought_number = sought_number;
             // A library may have its code in several mappings.
             code.ranges.push(mapping.file_range());
@@ -78,8 +78,8 @@ pub(super) fn check_library(
 
 /// Whether this mapping of the process is one of the file. Without the capability to follow the entries of `map_files`, only the inode in
 /// `maps` is compared.
-fn maps_file(process: &ProcDir, mapping: &ExecutableMapping<'_>, file: CachedIdentity) -> bool {
-    match process.identify_mapped(mapping.range) {
+fn is_mapping_of_file(process: &ProcDir, mapping: &ExecutableMapping<'_>, file: CachedIdentity) -> bool {
+    match process.identify_mapped_file(mapping.range) {
         Ok(mapped) => mapped == file,
         Err(_) => mapping.inode == file.inode,
     }
@@ -92,7 +92,7 @@ fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
 
 /// Number of what an analysis must find in the library with this path, for this set of probe points. The number is that of
 /// [`crate::locator::sought_by_number`]: 0 stands for functions. `None` if the set does not belong to this library.
-fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
+fn sought_number_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
     match set {
         PointSet::Messages(_) => is_libzmq_name(name).then_some(SOUGHT_FUNCTIONS),
@@ -148,29 +148,33 @@ mod tests {
     fn only_offsets_in_the_code_of_a_mapped_library_are_accepted() {
         let file = own_libc();
         let us = std::process::id();
-        let code = check_library(us, POLLS, file.as_fd(), &own_server()).unwrap();
+        let code = check_library_and_find_code(us, POLLS, file.as_fd(), &own_server()).unwrap();
         assert_eq!(code.sought_number, 0);
         let offset = code.ranges[0].start;
         assert!(code.contains(&polls(offset + 64)));
         assert!(!code.contains(&polls(u64::MAX)) && !code.contains(&polls(0)), "outside the code");
-        let other = check_library(us, POLLS, file.as_fd(), &[]).unwrap_err();
+        let other = check_library_and_find_code(us, POLLS, file.as_fd(), &[]).unwrap_err();
         assert!(other.contains("neither libzmq"), "{other}");
         let own = File::open("/proc/self/exe").unwrap();
-        assert_eq!(check_library(us, PointSet::Method, own.as_fd(), &own_server()).unwrap().sought_number, 1);
+        assert_eq!(
+            check_library_and_find_code(us, PointSet::Method, own.as_fd(), &own_server()).unwrap().sought_number,
+            1
+        );
     }
 
     #[test]
     fn other_files_and_processes_are_refused() {
         let file = own_libc();
         let us = std::process::id();
-        let refused = |pid, set, file: &File| check_library(pid, set, file.as_fd(), &own_server()).unwrap_err();
+        let refused =
+            |pid, set, file: &File| check_library_and_find_code(pid, set, file.as_fd(), &own_server()).unwrap_err();
         let exe = File::open("/proc/self/exe").unwrap();
         assert!(refused(us, POLLS, &exe).contains("executes no code"));
         let copy = tempfile::NamedTempFile::new().unwrap();
         assert!(refused(us, POLLS, copy.as_file()).contains("executes no code"));
         assert!(refused(u32::MAX, POLLS, &file).contains("not there"));
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0;
-        let special = check_library(us, POLLS, socket.as_fd(), &own_server()).unwrap_err();
+        let special = check_library_and_find_code(us, POLLS, socket.as_fd(), &own_server()).unwrap_err();
         assert!(special.contains("regular"), "{special}");
         // Sets of other libraries.
         let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });

@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::channel;
 use crate::discover::diag_socket::DiagSocket;
-use crate::helper::request::{HelperReply, HelperRequest, REQUEST_BYTES, content_to_pieces};
+use crate::helper::request::{HelperReply, HelperRequest, REQUEST_BYTES, encode_content_in_pieces};
 use crate::kernel_side::KernelSide;
 use crate::locator::Locator;
 use crate::message::{decode_message, encode_message};
@@ -36,19 +36,23 @@ pub struct ProberSettings {
     pub options: ProbeOptions,
     /// All servers inside processes of engines.
     pub servers: Vec<InnerServer>,
-    /// Socket to the process that starts the analyses of libraries ([`crate::locator::supervise`]).
+    /// Socket to the process that starts the analyses of libraries ([`crate::locator::supervise_analyses`]).
     pub locator: OwnedFd,
 }
 
 /// Runs the prober, the process that loads and attaches eBPF programs for its peer, another process of tokengap. Serves requests on
 /// `socket` until its other end is closed. Calls `drop_rights` once all programs are loaded, unless the right to load is needed later.
-pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl FnOnce()) -> io::Result<()> {
+pub fn serve_probe_requests(
+    socket: BorrowedFd<'_>,
+    settings: ProberSettings,
+    drop_rights: impl FnOnce(),
+) -> io::Result<()> {
     let mut kernel = KernelSide::load(settings.options);
     // Answered before the further programs are loaded, so that the peer need not wait for them.
-    let slow_connection = answer_first_request(socket, &kernel)?;
+    let slow_connection = answer_first_request_and_take_slow_connection(socket, &kernel)?;
     // Those that later requests may need, because then the right to load is gone.
     if let Ok(kernel) = &mut kernel {
-        kernel.load_further_programs();
+        kernel.preload_programs_and_attach_groups();
     }
     // At every attach by a perf event, aya loads a program to test whether the kernel has cookies, so the right to load is needed later.
     let needs_rights_later = kernel.as_ref().is_ok_and(|kernel| kernel.loaded_facts().uses_perf_events);
@@ -73,7 +77,10 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
 
 /// Answers the first request with the ring, or with the refusal. Returns the second connection, which came with the request. `None` if the
 /// peer has ended.
-fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<Option<OwnedFd>> {
+fn answer_first_request_and_take_slow_connection(
+    socket: BorrowedFd<'_>,
+    kernel: &Result<KernelSide, Refusal>,
+) -> io::Result<Option<OwnedFd>> {
     let mut buffer = [0; REQUEST_BYTES];
     let mut received = channel::receive_message(socket, &mut buffer)?;
     if received.bytes == 0 {
@@ -138,7 +145,7 @@ impl ProberServer {
 
     /// Waits for a request and shows the kernel's log meanwhile. Returns at once if there is no log to show.
     fn wait_for_request(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        while self.flush_log() {
+        while self.flush_log_and_may_have_more() {
             if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&LOG_INTERVAL))? > 0 {
                 break;
             }
@@ -147,7 +154,7 @@ impl ProberServer {
     }
 
     /// Shows new lines of the kernel's log. Returns whether there may be further ones.
-    fn flush_log(&self) -> bool {
+    fn flush_log_and_may_have_more(&self) -> bool {
         let mut kernel = self.lock_kernel();
         let Ok(kernel) = kernel.as_mut() else { return false };
         kernel.flush_log();
@@ -178,7 +185,9 @@ impl ProberServer {
             HelperRequest::AttachGroup(group) => self.with_kernel(|kernel| kernel.attach_group(group)),
             HelperRequest::ChangeTable(change) => self.with_kernel(|kernel| kernel.change_table(change)),
             HelperRequest::AttachUprobes { target, pid, set } => match files {
-                [library] => self.attach_library(target, &ClaimedLibrary { pid, set, file: library.as_fd() }, socket),
+                [library] => {
+                    self.attach_to_running_process(target, &ClaimedLibrary { pid, set, file: library.as_fd() }, socket)
+                }
                 _ => Err(not_a_request()),
             },
             HelperRequest::Analyse { pid, set } => match files {
@@ -186,7 +195,7 @@ impl ProberServer {
                     let library = ClaimedLibrary { pid, set, file: library.as_fd() };
                     // The call only fills the cache of analyses, which does not depend on the target.
                     let any_target = 0;
-                    self.find_probe_points(any_target, &library, socket).map(drop)
+                    self.check_library_and_find_batches(any_target, &library, socket).map(drop)
                 }
                 _ => Err(not_a_request()),
             },
@@ -203,21 +212,24 @@ impl ProberServer {
     }
 
     /// Checks that the process has mapped the library, and finds the probe points for the target with this index. Waits for the analysis as
-    /// long as `peer` is open.
-    fn find_probe_points(
+    /// long as `requester_socket` is open.
+    fn check_library_and_find_batches(
         &self,
-        target: u32,
+        target_index: u32,
         library: &ClaimedLibrary<'_>,
-        peer: BorrowedFd<'_>,
+        requester_socket: BorrowedFd<'_>,
     ) -> Result<Vec<Batch>, Refusal> {
-        if target >= MAX_TARGETS {
-            return Err(Refusal::Kernel(format!("no target has number {target}")));
+        if target_index >= MAX_TARGETS {
+            return Err(Refusal::Kernel(format!("no target has number {target_index}")));
         }
         let ClaimedLibrary { pid, set, file } = *library;
-        let code = check::check_library(pid, set, file, &self.servers).map_err(Refusal::Kernel)?;
-        let found =
-            self.locator.find_probe_points(code.sought_number, code.identity, file, peer).map_err(Refusal::Kernel)?;
-        let batches = batches::batches_of_set(set, &found, target).map_err(|error| Refusal::from_error(&error))?;
+        let code = check::check_library_and_find_code(pid, set, file, &self.servers).map_err(Refusal::Kernel)?;
+        let found = self
+            .locator
+            .find_probe_points(code.sought_number, code.identity, file, requester_socket)
+            .map_err(Refusal::Kernel)?;
+        let batches =
+            batches::batches_of_set(set, &found, target_index).map_err(|error| Refusal::from_error(&error))?;
         // The analysis runs elsewhere on bytes that the target controls, so its answer is checked.
         if !batches.iter().all(|batch| code.contains(batch)) {
             return Err(Refusal::Kernel(format!("a probe point is outside the code of process {pid}")));
@@ -227,20 +239,25 @@ impl ProberServer {
 
     /// Attaches the set of probe points to the process. Fails and detaches it if the process has exited meanwhile, because another process
     /// may then have its id.
-    fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
+    fn attach_to_running_process(
+        &self,
+        target_index: u32,
+        library: &ClaimedLibrary<'_>,
+        requester_socket: BorrowedFd<'_>,
+    ) -> Result<(), Refusal> {
         // The system call and the kernel side take the id as different types.
         let valid_id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
         let id = valid_id.ok_or_else(|| process_has_exited(library.pid))?;
         let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::from_error(&error))?;
-        let batches = self.find_probe_points(target, library, peer)?;
+        let batches = self.check_library_and_find_batches(target_index, library, requester_socket)?;
         self.with_kernel(|kernel| {
             for batch in &batches {
-                kernel.attach_uprobes(target, pid, batch, library.file)?;
+                kernel.attach_uprobes(target_index, pid, batch, library.file)?;
             }
             // After the attach, so that an id that was reused before it is noticed as well.
             if has_exited(&pidfd) {
-                kernel.detach_target(target);
+                kernel.detach_target(target_index);
                 return Err(process_has_exited(library.pid));
             }
             Ok(())
@@ -257,7 +274,7 @@ fn has_exited(pidfd: &OwnedFd) -> bool {
 /// Opens a socket for `sock_diag` in the network namespace of the process.
 fn open_diag_socket(pid: u32) -> Result<DiagSocket, Refusal> {
     let process = ProcDir::open(pid).map_err(|error| Refusal::from_error(&error))?;
-    DiagSocket::open_for(&process).map_err(|error| Refusal::from_error(&error))
+    DiagSocket::open_for_namespace_of(&process).map_err(|error| Refusal::from_error(&error))
 }
 
 /// A file that a process is said to have mapped as a library for a set of probe points.
@@ -271,7 +288,7 @@ struct ClaimedLibrary<'l> {
 fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io::Result<()> {
     match content {
         Ok(content) => {
-            for piece in content_to_pieces(&content) {
+            for piece in encode_content_in_pieces(&content) {
                 channel::send_message(socket, &piece, &[])?;
             }
             Ok(())
@@ -286,7 +303,7 @@ fn send_reply(
     result: Result<LoadedFacts, Refusal>,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    Ok(channel::send_message(socket, &encode_message(&HelperReply::of_result(result)), descriptors)?)
+    Ok(channel::send_message(socket, &encode_message(&HelperReply::from_result(result)), descriptors)?)
 }
 
 fn process_has_exited(pid: u32) -> Refusal {
@@ -316,7 +333,7 @@ mod tests {
         let options = ProbeOptions { ring_bytes: 64 << 10, scheduler: false, polls: false, ..ProbeOptions::default() };
         let locator = OwnedFd::from(File::open("/dev/null").unwrap());
         let settings = ProberSettings { options, servers: Vec::new(), locator };
-        let served = thread::spawn(move || serve(theirs.as_fd(), settings, || ()));
+        let served = thread::spawn(move || serve_probe_requests(theirs.as_fd(), settings, || ()));
         let helper = Helper::new(ours.try_clone().unwrap()).unwrap();
         match helper.take_ring() {
             Err(Refusal::Kernel(text)) => return eprintln!("SKIPPED: {text}"),

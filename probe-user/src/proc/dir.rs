@@ -27,7 +27,7 @@ const USUAL_LINK_BYTES: usize = 128;
 
 /// Lists at most `limit` pids.
 pub(crate) fn list_pids(limit: usize) -> Result<Listing<u32>, ReadError> {
-    list_numbers(open_dir(CWD, "/proc")?, limit)
+    list_numeric_names(open_dir(CWD, "/proc")?, limit)
 }
 
 /// Files that every user may read are read here, all others through the opener, if there is one.
@@ -113,7 +113,7 @@ impl ProcDir {
     }
 
     /// Path that a link leads to, in the process's own root. If there is an opener process, that one reads it.
-    pub(crate) fn link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
+    pub(crate) fn read_process_link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
         match self.ask_opener(ProcessRequest::Link(link)) {
             Some(opened) => Ok(PathBuf::from(OsString::from_vec(opened?.content))),
             None => self.read_link(link.name()),
@@ -126,7 +126,7 @@ impl ProcDir {
     }
 
     /// Inode of the process's network namespace.
-    pub(crate) fn network_namespace(&self) -> Result<u64, ReadError> {
+    pub(crate) fn network_namespace_inode(&self) -> Result<u64, ReadError> {
         match self.ask_opener(ProcessRequest::NetworkNamespace) {
             Some(opened) => Ok(opened?.number()),
             None => inode_in_brackets(self.read_link("ns/net")?.as_os_str().as_bytes()).ok_or(ReadError::Gone),
@@ -140,25 +140,28 @@ impl ProcDir {
 
     /// Ids of its threads, at most `limit`.
     pub(crate) fn list_threads(&self, limit: usize) -> Result<Listing<u32>, ReadError> {
-        list_numbers(open_dir(&self.dir, "task")?, limit)
+        list_numeric_names(open_dir(&self.dir, "task")?, limit)
     }
 
     /// Reads a file about a thread. If there is an opener process, that one reads it. Without the right to trace the thread, the file shows
     /// nothing.
-    pub(crate) fn thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
+    pub(crate) fn read_thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
         match self.ask_opener(ProcessRequest::ThreadFile { tid, file }) {
             Some(opened) => Ok(opened?.content),
             None => self.read(&format!("task/{tid}/{}", file.name()), MAX_THREAD_FILE_BYTES),
         }
     }
 
-    /// The sockets of the process, and whether it uses `io_uring`. Reads at most `limit` descriptors.
-    pub(crate) fn list_descriptors(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
-        let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
+    /// The sockets of the process, and whether it uses `io_uring`. Reads at most `max_descriptors`.
+    pub(crate) fn list_sockets_and_io_urings(
+        &self,
+        max_descriptors: usize,
+    ) -> Result<Listing<OpenDescriptor>, ReadError> {
+        let limit_u32 = u32::try_from(max_descriptors).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             return listing_of_reply(&opened?);
         }
-        let fds = list_numbers(open_dir(&self.dir, "fd")?, limit)?;
+        let fds = list_numeric_names(open_dir(&self.dir, "fd")?, max_descriptors)?;
         let found = fds.items.into_iter().filter_map(|fd| {
             // A descriptor that was closed since the listing is skipped.
             let target = self.read_link(&format!("fd/{fd}")).ok()?;
@@ -167,9 +170,9 @@ impl ProcDir {
         Ok(Listing { items: found.collect(), is_truncated: fds.is_truncated })
     }
 
-    /// The sockets of the process. Reads at most `limit` descriptors.
-    pub(crate) fn list_sockets(&self, limit: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
-        let descriptors = self.list_descriptors(limit)?;
+    /// The sockets of the process. Reads at most `max_descriptors`.
+    pub(crate) fn list_sockets(&self, max_descriptors: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
+        let descriptors = self.list_sockets_and_io_urings(max_descriptors)?;
         let sockets = descriptors.items.into_iter().filter_map(|descriptor| match descriptor {
             OpenDescriptor::Socket { fd, inode } => Some(SocketDescriptor { fd, inode }),
             OpenDescriptor::IoUring => None,
@@ -231,7 +234,7 @@ impl ProcDir {
     }
 
     /// Identity of a mapped file, by its address range. Needs `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
-    pub(crate) fn identify_mapped(
+    pub(crate) fn identify_mapped_file(
         &self,
         AddressRange { start, end }: AddressRange,
     ) -> Result<CachedIdentity, ReadError> {
@@ -303,10 +306,10 @@ impl ProcessRoot<'_> {
         self.open_metadata(path)?.read(limit)
     }
 
-    /// Names in a folder, of which at most `limit` are read. An opener process returns only those of packages.
-    pub(crate) fn package_names(&self, folder: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
+    /// Names in a folder, of which at most `max_names` are read. An opener process returns only those of packages.
+    pub(crate) fn package_names(&self, folder: &Path, max_names: usize) -> Result<Vec<OsString>, ReadError> {
         match self {
-            Self::Local(root) => root.list_names(folder, limit),
+            Self::Local(root) => root.list_names(folder, max_names),
             Self::Remote(process) => {
                 let request = ProcessRequest::PackageNames(path_from_root(folder)?);
                 let opened = process.require_opener(request)?;
@@ -346,15 +349,15 @@ fn listing_of_reply(reply: &OpenerReply) -> Result<Listing<OpenDescriptor>, Read
     Ok(Listing { items, is_truncated: reply.number() != 0 })
 }
 
-/// Lists the numeric names in a directory, at most `limit`.
-fn list_numbers(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
+/// Lists the numeric names in a directory, at most `max_numbers`.
+fn list_numeric_names(dir: OwnedFd, max_numbers: usize) -> Result<Listing<u32>, ReadError> {
     let mut items = Vec::new();
     for entry in Dir::new(dir)? {
         let entry = entry?;
         let name = std::str::from_utf8(entry.file_name().to_bytes());
         // Names that are no numbers are not processes, threads or descriptors.
         let Some(number) = name.ok().and_then(|name| name.parse().ok()) else { continue };
-        if items.len() == limit {
+        if items.len() == max_numbers {
             return Ok(Listing { items, is_truncated: true });
         }
         items.push(number);
@@ -375,8 +378,8 @@ mod tests {
     #[test]
     fn reads_the_current_process() {
         let me = ProcDir::open(std::process::id()).unwrap();
-        assert_eq!(me.link(ProcessLink::Program).unwrap(), std::env::current_exe().unwrap());
-        assert!(me.network_namespace().unwrap() > 0);
+        assert_eq!(me.read_process_link(ProcessLink::Program).unwrap(), std::env::current_exe().unwrap());
+        assert!(me.network_namespace_inode().unwrap() > 0);
         assert_eq!(me.read("cmdline", 1), Err(ReadError::TooLong(1)));
         assert_eq!(me.read("no-such-file", 1), Err(ReadError::Gone));
     }

@@ -42,13 +42,13 @@ struct FileKey {
 /// All mapped files, each once, in address order. Skips lines that are not about a file.
 pub(crate) fn parse_mapped_files(text: &[u8]) -> Vec<MappedFile> {
     let mut seen = HashSet::new();
-    text.split(|&byte| byte == b'\n').filter_map(|line| parse_new_file(line, &mut seen)).collect()
+    text.split(|&byte| byte == b'\n').filter_map(|line| parse_file_if_new(line, &mut seen)).collect()
 }
 
 /// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, which has addresses, permissions, offset,
-/// device, inode and path. Adds its file to `seen`. Returns `None` if the line is not about a file, or if the file was in `seen` before.
-/// Most lines are further mappings of a file.
-fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile> {
+/// device, inode and path. Adds its file to `seen_files`. Returns `None` if the line is not about a file, or if the file was in
+/// `seen_files` before. Most lines are further mappings of a file.
+fn parse_file_if_new(line: &[u8], seen_files: &mut HashSet<FileKey>) -> Option<MappedFile> {
     let slash = line.iter().position(|&byte| byte == b'/')?;
     let (head, name) = line.split_at(slash);
     let MappingHead { range, file } = parse_mapping_head(head)?;
@@ -57,7 +57,7 @@ fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile
     if is_anonymous {
         return None;
     }
-    let is_new = seen.insert(file);
+    let is_new = seen_files.insert(file);
     if !is_new {
         return None;
     }

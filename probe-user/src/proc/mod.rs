@@ -28,7 +28,7 @@ impl<T> Default for Listing<T> {
 }
 
 /// The strings in a NUL-separated file (`cmdline`, `environ`), without the padding after a rewritten title.
-pub(crate) fn split_strings(bytes: &[u8]) -> Vec<String> {
+pub(crate) fn split_nul_separated(bytes: &[u8]) -> Vec<String> {
     let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let text = &bytes[..end];
     if text.is_empty() {
@@ -39,19 +39,19 @@ pub(crate) fn split_strings(bytes: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::split_strings;
+    use super::split_nul_separated;
 
     #[test]
     fn a_rewritten_title_is_one_string() {
         let mut cmdline = b"engine::scheduler_DP0_TP0".to_vec();
         cmdline.resize(138, 0);
-        assert_eq!(split_strings(&cmdline), ["engine::scheduler_DP0_TP0"]);
+        assert_eq!(split_nul_separated(&cmdline), ["engine::scheduler_DP0_TP0"]);
     }
 
     #[test]
     fn empty_arguments_between_others_are_kept() {
-        assert_eq!(split_strings(b"python3\0-m\0\0x\0"), ["python3", "-m", "", "x"]);
-        assert_eq!(split_strings(b""), [""; 0]);
-        assert_eq!(split_strings(&[0; 1278]), [""; 0]);
+        assert_eq!(split_nul_separated(b"python3\0-m\0\0x\0"), ["python3", "-m", "", "x"]);
+        assert_eq!(split_nul_separated(b""), [""; 0]);
+        assert_eq!(split_nul_separated(&[0; 1278]), [""; 0]);
     }
 }

@@ -25,27 +25,27 @@ pub(crate) enum TcpState {
     Other,
 }
 
-/// TCP sockets of the process's network namespace by family, at most `limit` of each.
+/// TCP sockets of the process's network namespace by family, at most `max_per_family` of each.
 pub(crate) fn read_tcp_tables(
     process: &ProcDir,
-    limit: usize,
+    max_per_family: usize,
 ) -> impl Iterator<Item = Result<Listing<TcpSocket>, ReadError>> {
     ["net/tcp", "net/tcp6"].into_iter().map(move |table| {
-        let text = process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?;
-        Ok(parse_tcp_table(&text, limit))
+        let text = process.read(table, max_per_family.saturating_mul(MAX_LINE_BYTES))?;
+        Ok(parse_tcp_table(&text, max_per_family))
     })
 }
 
 /// Parses at most `limit` sockets of one table. Skips invalid lines.
 pub(crate) fn parse_tcp_table(text: &[u8], limit: usize) -> Listing<TcpSocket> {
-    parse_table(text, limit, parse_tcp_line)
+    parse_socket_table(text, limit, parse_tcp_line)
 }
 
-/// Parses up to `limit` sockets of a table of `/proc/net`.
-fn parse_table<T>(text: &[u8], limit: usize, parse_line: fn(&[u8]) -> Option<T>) -> Listing<T> {
+/// Parses up to `max_sockets` of a table of `/proc/net`.
+fn parse_socket_table<T>(text: &[u8], max_sockets: usize, parse_line: fn(&[u8]) -> Option<T>) -> Listing<T> {
     // The first line has the names of the columns.
     let mut sockets = text.split(|&byte| byte == b'\n').skip(1).filter_map(parse_line);
-    let items = sockets.by_ref().take(limit).collect();
+    let items = sockets.by_ref().take(max_sockets).collect();
     let is_truncated = sockets.next().is_some();
     Listing { items, is_truncated }
 }
@@ -108,7 +108,7 @@ pub(crate) struct UnixSocket {
 
 /// Named stream sockets in `/proc/net/unix`, at most `limit`.
 pub(crate) fn parse_unix_table(text: &[u8], limit: usize) -> Listing<UnixSocket> {
-    parse_table(text, limit, parse_unix_line)
+    parse_socket_table(text, limit, parse_unix_line)
 }
 
 /// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`, whose name may contain spaces. `None` if it
@@ -118,13 +118,13 @@ fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     const STREAM_TYPE: &str = "0001";
     let mut rest = line;
     // The fields are taken one by one, because the name at the end may contain spaces.
-    let _address = next_field(&mut rest)?;
-    let _reference_count = next_field(&mut rest)?;
-    let _protocol = next_field(&mut rest)?;
-    let flags = u32::from_str_radix(next_field(&mut rest)?, 16).ok()?;
-    let is_stream = next_field(&mut rest)? == STREAM_TYPE;
-    let _state = next_field(&mut rest)?;
-    let inode = next_field(&mut rest)?.parse().ok().filter(|&inode| inode != 0)?;
+    let _address = take_next_field(&mut rest)?;
+    let _reference_count = take_next_field(&mut rest)?;
+    let _protocol = take_next_field(&mut rest)?;
+    let flags = u32::from_str_radix(take_next_field(&mut rest)?, 16).ok()?;
+    let is_stream = take_next_field(&mut rest)? == STREAM_TYPE;
+    let _state = take_next_field(&mut rest)?;
+    let inode = take_next_field(&mut rest)?.parse().ok().filter(|&inode| inode != 0)?;
     // Connecting sides have no name.
     let name = rest.strip_prefix(b" ")?;
     if !is_stream || name.is_empty() {
@@ -134,7 +134,7 @@ fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
 }
 
 /// Removes the next field, which ends with a space, from `rest` and returns it. `None` if there is no further field.
-fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+fn take_next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let start = rest.iter().position(|&byte| byte != b' ')?;
     let end = start + rest[start..].iter().position(|&byte| byte == b' ')?;
     let text = std::str::from_utf8(&rest[start..end]).ok()?;

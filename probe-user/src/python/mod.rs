@@ -198,17 +198,17 @@ impl SampledProcess {
                 OpenAttempt::Opened
             }
             Err(StackReaderError::Gone) => OpenAttempt::Hopeless,
-            Err(StackReaderError::Refused(reason)) => self.plan_next_try(reason, now, shared),
+            Err(StackReaderError::Refused(reason)) => self.plan_next_try_or_give_up(reason, now, shared),
         }
     }
 
     /// Plans to open the reader again after a failed try. If there were too many, or if another cannot help, adds the reason of the refusal
     /// to `shared`.
-    fn plan_next_try(&mut self, reason: String, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
+    fn plan_next_try_or_give_up(&mut self, reason: String, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         self.failed_tries += 1;
         self.next_try = now + RETRY_INTERVAL;
         // Retrying does not help against a missing capability.
-        let lacks_capability = !Permissions::current().missing_for(Feature::PythonStacks).is_empty();
+        let lacks_capability = !Permissions::current().capabilities_missing_for(Feature::PythonStacks).is_empty();
         let may_help_to_retry = self.failed_tries < MAX_TRIES && !lacks_capability;
         if may_help_to_retry {
             return OpenAttempt::TryAgain;
@@ -225,20 +225,20 @@ impl SamplingThread {
         let mut next_reading = Instant::now();
         let mut last_report = ReportTime::now();
         while !lock(&self.shared).should_stop {
-            self.update_processes();
+            self.adopt_new_process_list();
             self.open_due_readers();
             self.read_all_stacks();
             if last_report.instant.elapsed() >= REPORT_INTERVAL {
-                self.send_report(&mut last_report);
+                self.send_stacks_and_forget_exited(&mut last_report);
             }
-            next_reading = self.wait_for_reading(next_reading + period, period);
+            next_reading = self.wait_and_count_missed_readings(next_reading + period, period);
         }
     }
 
     /// Reads the stacks of every process once, and counts the readings and their failures.
     fn read_all_stacks(&mut self) {
         for reader in self.processes.iter_mut().filter_map(|process| process.reader.as_mut()) {
-            let has_failed = !reader.read_stacks();
+            let has_failed = !reader.read_and_count_stacks();
             let cost = &mut lock(&self.shared).cost;
             cost.readings += 1;
             cost.failed += u64::from(has_failed);
@@ -247,7 +247,7 @@ impl SamplingThread {
 
     /// Waits until the next reading is due, and returns its time. If that is over, returns the current time at once. Missed readings are
     /// counted and not made up for.
-    fn wait_for_reading(&self, due: Instant, period: Duration) -> Instant {
+    fn wait_and_count_missed_readings(&self, due: Instant, period: Duration) -> Instant {
         let now = Instant::now();
         let Some(behind) = now.checked_duration_since(due) else {
             thread::sleep(due - now);
@@ -259,7 +259,7 @@ impl SamplingThread {
     }
 
     /// Takes over the list of processes to sample, if there is a new one. Processes in both lists keep their readers.
-    fn update_processes(&mut self) {
+    fn adopt_new_process_list(&mut self) {
         let Some(new_pids) = lock(&self.shared).new_pids.take() else { return };
         self.processes.retain(|process| new_pids.contains(&process.pid));
         for &pid in &new_pids {
@@ -304,7 +304,7 @@ impl SamplingThread {
 
     /// Sends the samples of the interval since the last report, forgets processes that have exited, and updates the CPU time of this
     /// thread.
-    fn send_report(&mut self, last_report: &mut ReportTime) {
+    fn send_stacks_and_forget_exited(&mut self, last_report: &mut ReportTime) {
         let now = ReportTime::now();
         self.send_stacks(now.at, now.at.since(last_report.at));
         *last_report = now;

@@ -48,7 +48,7 @@ impl StackReader {
             ..Config::default()
         };
         let Ok(target) = i32::try_from(pid) else { return Err(StackReaderError::Gone) };
-        match open_readable(target, &config) {
+        match open_and_test_process(target, &config) {
             Ok(spy) => Ok(Self { pid, thread_ids: ThreadIds::of_process(pid), spy, tallies: BTreeMap::new() }),
             Err(_) if !is_alive(pid) => Err(StackReaderError::Gone),
             Err(why) => Err(StackReaderError::Refused(why)),
@@ -77,7 +77,7 @@ impl StackReader {
     }
 
     /// Reads the stacks of all threads once, and counts them. Returns whether they could be read.
-    pub(super) fn read_stacks(&mut self) -> bool {
+    pub(super) fn read_and_count_stacks(&mut self) -> bool {
         let stacks = match self.spy.get_stack_traces() {
             Ok(stacks) => stacks,
             Err(error) => {
@@ -92,7 +92,7 @@ impl StackReader {
             }
         } else if let Some(main) = stacks.into_iter().next_back() {
             // New threads are inserted at the head of the interpreter's list, so the last one is the main thread.
-            self.add_stack(self.pid, &main);
+            self.count_stack_of_thread(self.pid, &main);
         }
         true
     }
@@ -103,17 +103,17 @@ impl StackReader {
             return;
         };
         if let Some(tid) = self.thread_ids.translate_tid(tid_in_namespace) {
-            self.add_stack(tid, stack);
+            self.count_stack_of_thread(tid, stack);
         }
     }
 
     /// Counts a stack of a thread. One that is not running counts as a sample without functions.
-    fn add_stack(&mut self, tid: u32, stack: &StackTrace) {
+    fn count_stack_of_thread(&mut self, tid: u32, stack: &StackTrace) {
         // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
         let is_own_check_valid = self.thread_ids.shares_pid_namespace && self.stores_thread_ids();
         let is_running = stack.active && (is_own_check_valid || wants_cpu(self.pid, tid));
         let functions = is_running.then(|| stack.frames.iter().map(function_of_frame).collect());
-        self.tallies.entry(tid).or_default().add_stack(functions, stack.owns_gil);
+        self.tallies.entry(tid).or_default().count_stack(functions, stack.owns_gil);
     }
 
     /// Returns the counts of each thread since the last call, and begins a new interval.
@@ -124,7 +124,7 @@ impl StackReader {
 }
 
 /// Opens a process and reads its stacks once to test that they can be read. The error says why not.
-fn open_readable(pid: i32, config: &Config) -> Result<PythonSpy, String> {
+fn open_and_test_process(pid: i32, config: &Config) -> Result<PythonSpy, String> {
     let mut spy = PythonSpy::new(pid, config).map_err(|error| format!("{error:#}"))?;
     let mut last_error = String::new();
     // The process runs on while its memory is read, so reads fail occasionally, and one failure is not conclusive.
@@ -178,13 +178,13 @@ impl ThreadIds {
         // The thread may be new. One whose id stays unknown must not cause a listing at every sample.
         if is_unknown && self.listed_at.is_none_or(|time| time.elapsed() > LIST_INTERVAL) {
             self.listed_at = Some(Instant::now());
-            self.current_ids = self.list_ids();
+            self.current_ids = self.list_ids_by_inner_id();
         }
         self.current_ids.get(&tid_in_namespace).copied()
     }
 
     /// Ids in the current namespace of all threads of the process, by their ids in the process's own.
-    fn list_ids(&self) -> HashMap<u32, u32> {
+    fn list_ids_by_inner_id(&self) -> HashMap<u32, u32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
         let ids = tasks.flatten().filter_map(|task| {
             let inner_id = namespaced_id(&task.path())?;

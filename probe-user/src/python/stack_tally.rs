@@ -67,7 +67,7 @@ pub(super) struct StackTally {
 
 impl StackTally {
     /// Counts one stack, which has the innermost function first. `None` stands for a thread that slept, which counts as a sample only.
-    pub(super) fn add_stack(&mut self, stack: Option<Vec<Function>>, holds_gil: bool) {
+    pub(super) fn count_stack(&mut self, stack: Option<Vec<Function>>, holds_gil: bool) {
         self.samples += 1;
         let Some(mut stack) = stack else { return };
         // A running thread without Python functions executes native code.
@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn self_time_is_the_innermost_frame_and_recursion_counts_once() {
         let mut tally = StackTally::default();
-        tally.add_stack(Some(stack(&["f", "f", "main"])), true);
-        tally.add_stack(Some(stack(&["main"])), false);
-        tally.add_stack(None, false);
-        tally.add_stack(Some(Vec::new()), false);
+        tally.count_stack(Some(stack(&["f", "f", "main"])), true);
+        tally.count_stack(Some(stack(&["main"])), false);
+        tally.count_stack(None, false);
+        tally.count_stack(Some(Vec::new()), false);
         let stacks = tally.into_stacks(7);
         assert_eq!((stacks.tid, stacks.samples), (7, 4));
         let of = |name: &str| stacks.functions.iter().find(|(function, _)| function.function == name).map(|f| f.1);
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!((function.function.as_str(), function.file.len()), ("f[31m", MAX_NAME_LENGTH));
         let mut tally = StackTally::default();
         for n in 0..300 {
-            tally.add_stack(Some(stack(&[&format!("f{n}")])), false);
+            tally.count_stack(Some(stack(&[&format!("f{n}")])), false);
         }
         assert_eq!(tally.into_stacks(7).functions.len(), MAX_FUNCTIONS);
     }

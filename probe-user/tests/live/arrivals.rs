@@ -81,7 +81,7 @@ impl Drop for Server {
 fn observe(pid: u32) -> Probe {
     let mut probe = Probe::attach(&[], ProbeOptions::default()).expect("root may attach");
     find_callers(&mut probe, pid, true);
-    let listening = ListeningSockets::default().ports_of(pid).expect("its sockets are readable");
+    let listening = ListeningSockets::default().listening_ports_of_process(pid).expect("its sockets are readable");
     assert!(probe.observe_arrivals(pid, listening).expect("maps exist"), "{:?}", probe.degraded());
     probe.add_targets(&[Target { pid, capture: Capture::default() }]).expect("it exists");
     probe

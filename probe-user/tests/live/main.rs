@@ -38,7 +38,7 @@ fn permitted() -> bool {
 /// Whether a test of `feature` can run. Prints a message if not.
 fn is_permitted(feature: Feature) -> bool {
     let permissions = Permissions::current();
-    let lacking = permissions.missing_for(feature);
+    let lacking = permissions.capabilities_missing_for(feature);
     let needed = feature.oldest_kernel();
     let running = permissions.kernel();
     let permitted = lacking.is_empty() && running >= needed;
@@ -515,7 +515,7 @@ fn a_poll_leaves_what_takes_too_long_to_the_next_one() {
             Observation::Exited { .. } => seen.push("exit".to_owned()),
             _ => {}
         };
-        probe.poll_for(Duration::from_millis(10), see).expect("the probe reads");
+        probe.poll_without_waiting(Duration::from_millis(10), see).expect("the probe reads");
         unfinished_polls += u32::from(probe.has_unread());
         std::thread::sleep(Duration::from_millis(30));
     }

@@ -24,7 +24,7 @@ fn rights_to_load_programs_are_kept_only_for_perf_events() {
 fn drops_rights(options: ProbeOptions) -> bool {
     let settings = ProberSettings { options, servers: Vec::new(), locator: abandoned_socket() };
     let mut has_dropped = false;
-    prober::serve(abandoned_socket().as_fd(), settings, || has_dropped = true).expect("served");
+    prober::serve_probe_requests(abandoned_socket().as_fd(), settings, || has_dropped = true).expect("served");
     has_dropped
 }
 

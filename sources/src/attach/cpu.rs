@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use probe_user::Probe;
-use probe_user::cpu::{Away, CpuSampler, ProcessSample, ThreadUse};
+use probe_user::cpu::{AwayReason, CpuSampler, ProcessSample, ThreadUse};
 use probe_user::discover::Process;
 use probe_user::examine::namespace;
 use trace::event::{self, CpuSample, Event, PollUse, ThreadPart, What};
@@ -115,13 +115,13 @@ impl SampledReceivers<'_> {
     /// Why a thread that receives frames did not run in the last `interval_ns`, such as the kernel function in which it sleeps. `None` if
     /// it did run, or receives no frames. While no frame is late, the only reason looked for is a stop by a signal or a debugger. It is
     /// cheap to read, and connections may wait for the thread although no frame does.
-    fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
+    fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<AwayReason> {
         if !self.lanes.is_receiver(id) {
             None
         } else if self.are_frames_late && is_idle(thread, interval_ns) {
-            Away::read(id.pid, id.tid)
+            AwayReason::read(id.pid, id.tid)
         } else if thread.has_not_run() {
-            thread.state.and_then(Away::of_stop)
+            thread.state.and_then(AwayReason::from_stop_letter)
         } else {
             None
         }
@@ -185,7 +185,7 @@ impl WatchedProcess {
                 wait_ns: thread.wait_ns,
                 throttled_ns: sample.throttled_ns,
                 poll: poll_uses.get(&id).copied(),
-                away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.waits_in }),
+                away: away.as_ref().map(|away| event::AwayReason { state: away.state, place: &away.waits_in }),
             };
             sink(&Event::new(sample.at, What::Cpu(cpu_sample)));
         }

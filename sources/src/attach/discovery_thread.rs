@@ -150,7 +150,7 @@ impl DiscoveryThread {
     /// Keeps the limits that the search for `topology` has reached. One that was reached before is replaced by its latest state.
     fn update_reached_limits(&mut self, topology: &Topology) {
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
-            self.limits.retain(|known| !known.is_same_limit(limit));
+            self.limits.retain(|known| !known.is_same_kind_of_limit(limit));
             self.limits.push(limit.clone());
         }
     }
@@ -306,7 +306,7 @@ impl Search {
         for engine in engines {
             // A process may have loaded its libraries after it was first read.
             for process in &engine.processes {
-                self.libraries.read_libraries_of(process.id.pid, process.inner_server);
+                self.libraries.read_and_analyse_libraries_of(process.id.pid, process.inner_server);
             }
             let mut found_engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
             search.set_unique_name(&mut found_engine);
@@ -328,7 +328,7 @@ impl Search {
         let unread = topology.processes().filter(|process| !self.already_read.contains(&process.id));
         let mut server_pids = BTreeSet::new();
         for process in unread.take(MAX_READ_PER_SEARCH) {
-            self.libraries.read_libraries_of(process.id.pid, process.inner_server);
+            self.libraries.read_and_analyse_libraries_of(process.id.pid, process.inner_server);
             if process.answers_clients() {
                 server_pids.insert(process.id.pid);
             }
@@ -336,7 +336,7 @@ impl Search {
         for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ_PER_SEARCH)
         {
             let no_inner_server = None;
-            self.libraries.read_libraries_of(frontend.pid, no_inner_server);
+            self.libraries.read_and_analyse_libraries_of(frontend.pid, no_inner_server);
         }
         // Includes the processes beyond the limit, which are not read later either.
         self.already_read = running;

@@ -62,7 +62,7 @@ fn is_complete(
 ) -> bool {
     // An engine that starts adds processes, and opens its sockets one by one.
     let is_settled = seen_before.is_some_and(|seen| seen.ids == ids);
-    let is_connected = engine.on_token_path().next().is_some();
+    let is_connected = engine.processes_on_token_path().next().is_some();
     let is_overdue = first_seen_at.elapsed() > MAX_SETTLING;
     (is_settled && is_connected) || is_overdue
 }

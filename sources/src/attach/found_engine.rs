@@ -15,7 +15,7 @@ pub(super) type Ports = Result<ListeningPorts, String>;
 
 /// Looks up the ports of a process. Blocks.
 pub(super) fn find_ports(sockets: &mut ListeningSockets, pid: u32) -> Ports {
-    sockets.ports_of(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
+    sockets.listening_ports_of_process(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
 }
 
 /// Properties that an engine keeps across a restart. Its container may be a new one, with another network namespace.

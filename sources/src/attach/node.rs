@@ -401,7 +401,7 @@ impl Node {
         }
         let Some(probe) = probe else { return Ok(counts) };
         let mut delivery = Delivery { run, runs, receivers, counts: &mut counts, emit };
-        match probe.poll_for(limit, |observation| delivery.deliver_observation(&observation)) {
+        match probe.poll_without_waiting(limit, |observation| delivery.deliver_observation(&observation)) {
             Ok(_) => {
                 counts.has_unread = probe.has_unread();
                 Ok(counts)

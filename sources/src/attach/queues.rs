@@ -237,7 +237,7 @@ impl QueueSampler {
     /// the report.
     fn read_queues(&mut self, end: Option<End>) -> Option<QueueDepth> {
         let end = end?;
-        match self.sockets.read_depth(end) {
+        match self.sockets.read_queue_depth(end) {
             Ok(depth) => depth,
             Err(error) => {
                 self.problems.refused.get_or_insert_with(|| error.to_string());

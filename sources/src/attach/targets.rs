@@ -39,7 +39,7 @@ pub(super) fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>
 /// Chooses the processes to probe: those on the token path, and those that the user named. If no connection is visible, all processes,
 /// unless the engine's settings avoid ZMQ.
 pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_captured_bytes: u32) -> Vec<Target> {
-    let mut chosen: Vec<&Process> = engine.on_token_path().collect();
+    let mut chosen: Vec<&Process> = engine.processes_on_token_path().collect();
     // Connections may not be visible yet, or not from here.
     if chosen.is_empty() && engine.settings.avoids_zmq.is_none() {
         chosen.extend(&engine.processes);
@@ -62,7 +62,7 @@ pub(super) fn probe_target_for(process: &Process, engine: &Engine, max_captured_
 
 /// Whether a process on the token path answers clients.
 fn is_server_on_path(process: &Process, engine: &Engine) -> bool {
-    process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id)
+    process.answers_clients() && engine.processes_on_token_path().any(|on_path| on_path.id == process.id)
 }
 
 /// Chooses how much is copied of the messages of a process. A frame is decoded from one copy of its content: that of its sender, or that of

@@ -47,7 +47,7 @@ impl LogPlace {
     /// Opens the file that is at this place now, which may be another one after a rotation.
     fn open_current(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
-            Self::Named(path) => process_files::open_named_regular(path, expected),
+            Self::Named(path) => process_files::open_user_named_regular(path, expected),
             Self::Stream { pid, descriptor } => process_files::open_output(*pid, *descriptor),
         }
     }
@@ -55,7 +55,7 @@ impl LogPlace {
     /// Status of the file that is at this place now.
     fn current_status(&self) -> Result<FileStatus, ReadError> {
         match self {
-            Self::Named(path) => process_files::named_status(path),
+            Self::Named(path) => process_files::user_named_file_status(path),
             Self::Stream { pid, descriptor } => process_files::output_status(*pid, *descriptor),
         }
     }

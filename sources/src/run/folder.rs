@@ -28,13 +28,13 @@ impl Private {
     /// end.
     pub fn open_folder(named: Option<&Path>) -> anyhow::Result<Self> {
         match named {
-            Some(path) => Self::open_named(path),
+            Some(path) => Self::open_user_named_file(path),
             None => Self::create_temporary(),
         }
     }
 
     /// Opens the folder that the user named, creating it if missing. Fails if other users can write to it.
-    fn open_named(path: &Path) -> anyhow::Result<Self> {
+    fn open_user_named_file(path: &Path) -> anyhow::Result<Self> {
         let created = DirBuilder::new().mode(PRIVATE_MODE).recursive(true).create(path);
         created.with_context(|| format!("cannot create the folder {}", path.display()))?;
         // Resolved now, because links in the path may be changed later.

@@ -17,7 +17,7 @@ use anyhow::Context;
 use foreign::kernel;
 use probe_user::discover::{self, Engine, Topology, Watcher};
 use probe_user::handoff::disconnect_sender;
-use probe_user::peers::{Holder, PeerConnection, Peers, find_holders};
+use probe_user::peers::{Holder, PeerConnection, Peers, find_socket_holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -250,7 +250,7 @@ impl SocketWatch {
     fn connections_to_engine_sockets(&self, peers: &Peers) -> Vec<OpenConnection> {
         let mut open_connections = Vec::new();
         for name in self.relay_inodes.keys() {
-            for connection in peers.connections_to(&self.folder_path.join(name)).unwrap_or_default() {
+            for connection in peers.connections_to_listener(&self.folder_path.join(name)).unwrap_or_default() {
                 open_connections.push(OpenConnection { socket_name: name.clone(), connection });
             }
         }
@@ -271,7 +271,7 @@ impl SocketWatch {
         // Inodes of the sockets at the peers' ends.
         let inodes: Vec<u64> = new_connections.iter().map(|new| new.connection.connector).collect();
         // Expensive, since it reads every process's descriptors; done only for new connections.
-        let holders_by_inode = find_holders(&inodes);
+        let holders_by_inode = find_socket_holders(&inodes);
         let own_pid = std::process::id();
         for OpenConnection { socket_name, connection } in new_connections {
             // Without a known holder, the connection is tried again at the next call.
@@ -342,9 +342,9 @@ impl SocketWatch {
         // which it was bound, although the two have exchanged their paths since. Sockets that stay without a name are put back.
         for mut socket in std::mem::take(&mut self.unnamed_sockets) {
             let path = self.folder_path.join(&socket.name);
-            let to_relay = peers.connections_to(&socket.relay_bound_path).unwrap_or_default();
+            let to_relay = peers.connections_to_listener(&socket.relay_bound_path).unwrap_or_default();
             let senders: Vec<u64> = to_relay.iter().map(|connection| connection.connector).collect();
-            let to_engine = peers.connections_to(&path).unwrap_or_default();
+            let to_engine = peers.connections_to_listener(&path).unwrap_or_default();
             let receivers: Vec<u64> = to_engine.iter().map(|connection| connection.acceptor).collect();
             // Not connected yet, which is no attempt.
             if senders.is_empty() || receivers.is_empty() {
@@ -389,7 +389,7 @@ fn read_new_names(watch: &OwnedFd) -> Result<Vec<Option<String>>, Errno> {
 /// Names the ends of a hop by the role of the processes that hold its sockets, given by their inodes. `None` if the role at one end is
 /// unknown, or there are several. Expensive, since it reads every process's descriptors.
 fn name_ends(senders: &[u64], receivers: &[u64], topology: &Topology) -> Option<Ends<&'static str>> {
-    let holders_by_inode = find_holders(&[senders, receivers].concat());
+    let holders_by_inode = find_socket_holders(&[senders, receivers].concat());
     let sender_roles = roles_of_holders(senders, &holders_by_inode, topology);
     let receiver_roles = roles_of_holders(receivers, &holders_by_inode, topology);
     let sender = only_role(&sender_roles)?;

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use outputs::report::hostile;
 use probe_user::discover::Engine;
 use probe_user::handoff::disconnect_sender;
-use probe_user::peers::{Holder, PeerConnection, Peers, find_holders, sleeps_in_poll};
+use probe_user::peers::{Holder, PeerConnection, Peers, find_socket_holders, sleeps_in_poll};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::Event;
@@ -164,7 +164,7 @@ impl Prepared {
     fn are_old_connections_closed(&self) -> bool {
         for listener in &self.planned {
             let peers = Peers::in_namespace_of(listener.receiver);
-            let Ok(open) = peers.and_then(|peers| peers.connections_to(&listener.bound)) else {
+            let Ok(open) = peers.and_then(|peers| peers.connections_to_listener(&listener.bound)) else {
                 return false;
             };
             if self.live.iter().any(|live| open.contains(&live.connection)) {
@@ -199,12 +199,12 @@ fn take_over_listener(
 /// All connections to a planned listener, each with its sender. Fails if the connections cannot be looked up, or a sender is not visible.
 fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let connections = Peers::in_namespace_of(listener.receiver)
-        .and_then(|peers| peers.connections_to(&listener.bound))
+        .and_then(|peers| peers.connections_to_listener(&listener.bound))
         .context("cannot look up the connections")?;
     // The inodes of both sockets of each connection: the sender's, which connects, and the receiver's, which accepts.
     let inodes: Vec<u64> =
         connections.iter().flat_map(|connection| [connection.connector, connection.acceptor]).collect();
-    let holders_by_inode = find_holders(&inodes);
+    let holders_by_inode = find_socket_holders(&inodes);
     let holders_of = |inode: u64| holders_by_inode.get(&inode).map(Vec::as_slice).unwrap_or_default();
     let mut live = Vec::new();
     for connection in connections {

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, anyhow};
 use foreign::ExpectedFile;
-use probe_user::process_files::open_named_regular;
+use probe_user::process_files::open_user_named_regular;
 use responses::Detokenize;
 
 /// Maximum size of a `tokenizer.json`. The largest known ones have 30 MB.
@@ -23,7 +23,7 @@ pub(crate) type TokenizerThread = JoinHandle<TokenizerResult>;
 /// Reads the tokenizer in this file.
 pub fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
     let failed = || format!("cannot read the tokenizer {}", path.display());
-    let file = open_named_regular(path, ExpectedFile::ANY).with_context(failed)?;
+    let file = open_user_named_regular(path, ExpectedFile::ANY).with_context(failed)?;
     let json = file.read(MAX_JSON_BYTES).with_context(failed)?;
     parse_json(&json).map_err(|why| anyhow!(why)).with_context(failed)
 }

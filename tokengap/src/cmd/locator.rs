@@ -35,7 +35,7 @@ fn start_analyses() -> anyhow::Result<()> {
     confinement::keep_rights_to_analyse();
     // This process ends when the prober closes its end of the socket.
     ignore_ending_signals()?;
-    locator::supervise(stdin(), analysis_command).context("cannot analyse libraries")
+    locator::supervise_analyses(stdin(), analysis_command).context("cannot analyse libraries")
 }
 
 /// Command that starts this program to search one library for the kind of probe points with the number `sought`.
@@ -50,7 +50,7 @@ fn analyse_received_library(number: u32) -> anyhow::Result<()> {
     let sought = locator::sought_by_number(number, &inner_servers()).context("unknown number")?;
     let library = RegularFile::open_located(&locator::receive_library(stdin())?, ExpectedFile::ANY)?;
     let answer = std::fs::File::from(stdout().try_clone_to_owned()?);
-    locator::limit_resources()?;
+    locator::limit_own_resources()?;
     confinement::confine_analysis();
     Ok(locator::answer_once(sought, &library, answer)?)
 }

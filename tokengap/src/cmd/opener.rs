@@ -31,6 +31,6 @@ pub(crate) fn run_opener(args: &Args) -> anyhow::Result<ExitCode> {
     // This process ends when tokengap does. tokengap receives these signals, too, and needs this process to complete its report.
     ignore_ending_signals()?;
     let permitted = Permitted { engines: engines::DISCOVERED, pids: args.pid.clone(), files: args.file.clone() };
-    opener::serve(stdin(), permitted).context("cannot serve requests for files")?;
+    opener::serve_connections(stdin(), permitted).context("cannot serve requests for files")?;
     Ok(ExitCode::SUCCESS)
 }

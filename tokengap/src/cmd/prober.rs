@@ -51,7 +51,8 @@ pub(crate) fn run_prober(args: &Args) -> anyhow::Result<ExitCode> {
     // This process ends when tokengap does. tokengap receives these signals, too, and needs this process to complete its report.
     ignore_ending_signals()?;
     let settings = ProberSettings { options: args.probe_options(), servers: inner_servers(), locator };
-    prober::serve(stdin(), settings, confinement::refuse_programs).context("cannot serve requests for probes")?;
+    prober::serve_probe_requests(stdin(), settings, confinement::refuse_programs)
+        .context("cannot serve requests for probes")?;
     Ok(ExitCode::SUCCESS)
 }
 

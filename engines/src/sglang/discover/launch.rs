@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use adapter::discover::{FlagName, Program, program};
+use adapter::discover::{FlagName, Program, python_program};
 
 /// 0.4.3 to 0.5.9; a deprecated alias in later releases.
 pub(super) const STREAM_OUTPUT: &str = "--stream-output";
@@ -32,7 +32,7 @@ pub(super) const FLAGS: &[FlagName] = &[
 /// Whether this command line starts a server of SGLang: by a Python module, a script, or the installed command with `serve`.
 pub(super) fn is_server_command(argv: &[String]) -> bool {
     let has_serve_command = argv.iter().any(|argument| argument == "serve");
-    match program(argv) {
+    match python_program(argv) {
         Some(Program::Module("sglang.launch_server" | "sglang.srt.server")) => true,
         Some(Program::Module("sglang" | "sglang.cli" | "sglang.cli.main")) => has_serve_command,
         Some(Program::Script(script)) => {

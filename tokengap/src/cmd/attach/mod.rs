@@ -405,7 +405,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
 /// Advice for a user whose engine was not found, as the end of an error message.
 fn advice_to_see_more(topology: &Topology) -> String {
     // The processes of other users are visible with the capabilities that the queues of sockets need.
-    let sees_other_users = Permissions::current().missing_for(Feature::Queues).is_empty();
+    let sees_other_users = Permissions::current().capabilities_missing_for(Feature::Queues).is_empty();
     let as_root =
         if sees_other_users { "" } else { "; or run as root: other users' processes are only partly visible" };
     let containers = describe_searched_containers(topology);

@@ -112,7 +112,7 @@ fn clock_state() -> Option<String> {
 fn seccomp_state() -> Option<String> {
     let mut tried = Vec::new();
     for call in SystemCall::ALL {
-        tried.push(match call.probe_refusal() {
+        tried.push(match call.probe_refusal_errno() {
             None => format!("{} is allowed", call.name()),
             Some(errno) => format!("{} is refused (os error {errno})", call.name()),
         });

@@ -51,7 +51,7 @@ pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
         let mut reasons: Vec<Reason> =
             probe.degraded().iter().filter(|degraded| degraded.feature == feature).map(Reason::from).collect();
         reasons.extend(refusals.refusal_of(feature));
-        let capabilities = Permissions::current().missing_for(feature);
+        let capabilities = Permissions::current().capabilities_missing_for(feature);
         // Reading one's own memory always works; that of another user's process needs capabilities.
         if reasons.is_empty() && !capabilities.is_empty() {
             let missing = Missing::Capabilities(capabilities);
