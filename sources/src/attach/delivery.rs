@@ -76,7 +76,7 @@ impl Delivery<'_> {
     /// Passes an observation from the shared ring on to the runs that receive the observations of its process. Each run watches one engine.
     /// A frontend of two engines has two receivers.
     pub(super) fn deliver_observation(&mut self, observation: &Observation<'_>) {
-        if let Some(at) = time_of(observation) {
+        if let Some(at) = time_of_observation(observation) {
             self.counts.last_at = Some(at);
         }
         // The only run receives everything, also of processes that it does not know yet.
@@ -171,7 +171,7 @@ fn pid_of_observation(observation: &Observation<'_>) -> Option<u32> {
 }
 
 /// Time of the observed call, by the kernel's monotonic clock; `None` for exits and losses.
-pub(super) fn time_of(observation: &Observation<'_>) -> Option<MonoNs> {
+pub(super) fn time_of_observation(observation: &Observation<'_>) -> Option<MonoNs> {
     match observation {
         Observation::Sent(message) | Observation::Received(message) => Some(message.call.at),
         Observation::Unsent(call) | Observation::Processed(call) | Observation::Returned(call) => Some(call.at),

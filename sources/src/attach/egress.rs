@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::event::UnknownArrival;
 
-use super::arrivals::{UnknownSpans, parse_arrival};
+use super::arrivals::{UnknownSpans, parse_arrival_times};
 use super::frontends::FrontendWatch;
 use super::inbox::RunId;
 use super::lanes::Sink;
@@ -325,8 +325,8 @@ impl Egress {
             self.logs.read_now(|ids| record_logged_ids(&ids, server, &mut self.requests));
         }
         if record.kind == Kind::Request {
-            if let Some(times) = parse_arrival(record.payload) {
-                reader.record_arrival(times, self.unknown_spans.parse_caller(record.payload));
+            if let Some(times) = parse_arrival_times(record.payload) {
+                reader.record_arrival(times, self.unknown_spans.parse_caller_and_count_unknown(record.payload));
             }
             return;
         }

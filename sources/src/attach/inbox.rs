@@ -48,8 +48,8 @@ enum CopiedObservation {
 }
 
 impl CopiedObservation {
-    /// A copy of `observation`, whose bytes were copied to this range of the inbox's payloads.
-    fn of(observation: &Observation<'_>, payload: Range<usize>) -> Self {
+    /// A copy of `observation`, whose bytes were copied to the range `payload` of the inbox's payloads.
+    fn copy_of(observation: &Observation<'_>, payload: Range<usize>) -> Self {
         match *observation {
             Observation::Sent(Message { call, bytes, more, .. }) => {
                 Self::Sent(CopiedMessage { call, bytes, more, payload })
@@ -111,7 +111,7 @@ impl Inbox {
         let begin = self.payloads.len();
         self.payloads.extend_from_slice(payload_of(observation));
         let payload = begin..self.payloads.len();
-        self.entries.push(CopiedObservation::of(observation, payload));
+        self.entries.push(CopiedObservation::copy_of(observation, payload));
     }
 
     /// Adds a loss to the last entry, if that is a loss of the same cause. Returns whether it did.

@@ -251,7 +251,7 @@ impl Attach {
     }
 
     /// Number of processes with probes attached.
-    pub fn watched(&self) -> usize {
+    pub fn probed_process_count(&self) -> usize {
         self.probed.len()
     }
 
@@ -261,7 +261,7 @@ impl Attach {
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;
-        node.discovery.update_topology();
+        node.discovery.receive_updates();
         // A search of /proc takes longer than a turn, so it has a thread of its own, and only its changes are applied here.
         if node.discovery.changes() != self.followed_changes {
             self.followed_changes = node.discovery.changes();

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use probe_user::discover::{Engine, ProcessId};
 use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 
-use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of};
+use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of_observation};
 use super::discovery_thread::DiscoveryThread;
-use super::engine_names::{are_same_name, number_name};
+use super::engine_names::{are_same_name, first_unused_name};
 use super::engine_search::EngineLimit;
 use super::found_engine::{EngineTraits, FoundEngine};
 use super::inbox::{Inbox, RunId};
@@ -117,7 +117,7 @@ impl Node {
         if !is_used(&engine.unique_name) {
             return engine.unique_name.clone();
         }
-        number_name(&engine.name, is_used)
+        first_unused_name(&engine.name, is_used)
     }
 
     /// Whether more than one engine has a run.
@@ -379,7 +379,7 @@ impl Node {
         let mut last_at = None;
         let own = entry.inbox.drain_until(deadline, &mut |observation| {
             // Exits and losses have no time.
-            last_at = time_of(observation).or(last_at);
+            last_at = time_of_observation(observation).or(last_at);
             emit(observation);
         });
         ReadCounts { own, last_at, has_unread: !entry.inbox.is_empty(), ..ReadCounts::default() }

@@ -117,7 +117,7 @@ impl Located {
                     continue;
                 }
             };
-            account::require_same_files(receiver)?;
+            account::require_same_mounts_and_root(receiver)?;
             let account = account::account_of_process(receiver)?;
             match open_socket(names, path, receiver, account) {
                 Ok(planned) => {

@@ -163,7 +163,7 @@ fn ask_for_confirmation() -> anyhow::Result<bool> {
 fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
     let Some(pid) = args.pid else { return Ok(account::own_account()) };
     // In another container, the same path would be another file.
-    account::require_same_files(pid)?;
+    account::require_same_mounts_and_root(pid)?;
     account::account_of_process(pid)
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
 /// Confines the process to what the relay needs. That is no right of root, so root changes to the user of the endpoints.
 fn confine_relay(args: &Args) -> anyhow::Result<()> {
     let account = if rustix::process::geteuid().is_root() {
-        account::account_for_endpoints(&args.listen, &args.upstream)?
+        account::choose_relay_account(&args.listen, &args.upstream)?
     } else {
         account::own_account()
     };

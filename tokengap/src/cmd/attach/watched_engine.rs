@@ -40,7 +40,7 @@ impl WatchedEngine {
             model: self.engine.model().unwrap_or_default().to_owned(),
             state: self.state,
             state_age_ns: (now - self.state_since).as_nanos() as u64,
-            reason: self.engine.obstacle().unwrap_or_default(),
+            reason: self.engine.reason_no_engine_is_watched().unwrap_or_default(),
             records_missed: missed.reported() + missed.unannounced,
             // Unlike a remote run, this one has all its records.
             begun_wall_ns: None,
