@@ -37,7 +37,7 @@ impl UnknownSpans {
     }
 
     /// Lines for the report about headers that were not read.
-    pub(super) fn degraded(&self) -> Vec<String> {
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.malformed > 0 {
             lines.push(format!("egress: {} malformed traceparent headers were ignored", self.malformed));

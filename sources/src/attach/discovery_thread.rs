@@ -16,7 +16,7 @@ use probe_user::library::LibraryReader;
 use super::engine_search::EngineSearch;
 use super::found_engine::{FoundEngine, Ports, find_ports};
 use super::inbox::RunId;
-use super::trial::with_remedy;
+use super::trial::describe_with_remedy;
 
 /// Interval between searches for new workers and exits.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -167,8 +167,8 @@ impl DiscoveryThread {
     }
 
     /// Lines for the report: reached limits and failures of the search for new workers.
-    pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded: Vec<String> = self.limits.iter().map(with_remedy).collect();
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
+        let mut degraded: Vec<String> = self.limits.iter().map(describe_with_remedy).collect();
         let search_began = *self.search_began.lock().unwrap_or_else(PoisonError::into_inner);
         // A search usually takes a fraction of a second.
         if let Some(began) = search_began

@@ -264,7 +264,7 @@ impl Egress {
 
     /// Also follows the log of a worker. Waits until the log is open, unless the ring is read already: opening may block.
     pub(super) fn follow_log(&mut self, log: &Path, is_ring_read: bool) -> std::io::Result<()> {
-        if is_ring_read { self.logs.follow_later(log) } else { self.logs.follow_log(log) }
+        if is_ring_read { self.logs.follow_log_without_waiting(log) } else { self.logs.follow_log_and_wait(log) }
     }
 
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
@@ -322,7 +322,7 @@ impl Egress {
         let reader = &mut connection.reader;
         // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
         if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
-            self.logs.read_now(|ids| record_logged_ids(&ids, server, &mut self.requests));
+            self.logs.read_ids_written_so_far(|ids| record_logged_ids(&ids, server, &mut self.requests));
         }
         if record.kind == Kind::Request {
             if let Some(times) = parse_arrival_times(record.payload) {
@@ -392,7 +392,7 @@ impl Egress {
     /// Lines for the report about traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.clients.server.degraded();
-        degraded.extend(self.frontends.degraded(&self.clients.server.frontends));
+        degraded.extend(self.frontends.degraded_lines(&self.clients.server.frontends));
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
@@ -401,7 +401,7 @@ impl Egress {
         if needs_tokenizer && let Some(why) = &self.no_tokenizer {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
-        degraded.extend(self.unknown_spans.degraded());
+        degraded.extend(self.unknown_spans.degraded_lines());
         if self.writes_beyond_limit > 0 {
             degraded.push(format!("egress: {} writes on connections beyond the limit", self.writes_beyond_limit));
         }

@@ -101,8 +101,8 @@ impl EngineState {
 }
 
 impl EngineRuns {
-    /// Attaches to the `selected` engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that
-    /// start later get a run from [`Self::create_run_for_new_engine`]. Fails if no engine can be attached.
+    /// Attaches to the `selected` engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these
+    /// names that start later get a run from [`Self::create_run_for_new_engine`]. Fails if no engine can be attached.
     pub fn attach(
         watcher: Watcher,
         selected: SelectedEngines,
@@ -173,8 +173,8 @@ impl EngineRuns {
     }
 
     /// States which engines are not watched because of the limit of engines. `None` if there are none.
-    pub fn limit_note(&self) -> Option<String> {
-        self.node.lock().limit_note()
+    pub fn describe_unwatched_engines(&self) -> Option<String> {
+        self.node.lock().describe_unwatched_engines()
     }
 
     /// A run that waits for its engine.
@@ -207,7 +207,7 @@ impl EngineRuns {
     pub fn create_run_for_new_engine(&mut self) -> Option<EngineRun> {
         let mut node = self.node.lock();
         if node.is_full() {
-            let note = node.limit_note();
+            let note = node.describe_unwatched_engines();
             // Called at every turn, so the same engines are logged once.
             if note != self.limit_note
                 && let Some(note) = &note
@@ -242,8 +242,8 @@ impl EngineRun {
     }
 
     /// States which engines are not watched because of the limit of engines. `None` if there are none.
-    pub fn limit_note(&self) -> Option<String> {
-        self.node.lock().limit_note()
+    pub fn describe_unwatched_engines(&self) -> Option<String> {
+        self.node.lock().describe_unwatched_engines()
     }
 
     /// Side of a pair of servers: `prefill` or `decode`; `None` for an engine that is in no pair.
@@ -307,7 +307,7 @@ impl EngineRun {
     fn take_found_engine(&self) -> Option<FoundEngine> {
         let mut node = self.node.lock();
         node.discovery.receive_updates();
-        node.take_engine(self.run)
+        node.take_next_engine_of_run(self.run)
     }
 
     /// Watches this engine. Does nothing if the run watches one already. `is_ring_read` says whether other runs read the ring meanwhile.
@@ -336,7 +336,7 @@ impl EngineRun {
     /// Attaches to the engine. An attach that observes no frame is an error: its probes are removed until the next attempt.
     fn start_attach(&self, found: &FoundEngine, is_ring_read: bool) -> anyhow::Result<Attach> {
         let attach = Attach::start_run(&self.node, self.run, found, &self.options, is_ring_read)?;
-        if let Some(refusal) = attach.refusal() {
+        if let Some(refusal) = attach.reason_to_refuse_attach() {
             attach.release_run();
             return Err(anyhow::Error::msg(refusal));
         }
@@ -374,7 +374,7 @@ impl EngineRun {
         }
         if let RunState::Watching(attach) = &self.state
             && self.exited_at.is_none()
-            && attach.has_ended()
+            && attach.have_watched_processes_exited()
         {
             self.exited_at = Some(Instant::now());
             self.node.lock().set_waiting(self.run, true);
@@ -400,13 +400,13 @@ impl EngineRun {
     /// engines: the report shows it as it was last.
     fn should_leave_exited_engine(&self) -> bool {
         let mut node = self.node.lock();
-        self.is_following || node.has_several_runs() || node.has_engine_for(self.run)
+        self.is_following || node.has_several_runs() || node.has_next_engine_for(self.run)
     }
 
     /// Whether the watched processes turned out to be no engine. Only the single run that follows engines attaches to such processes.
     fn is_watching_no_engine(&self) -> bool {
         let is_only_run = !self.node.lock().has_several_runs();
-        self.is_following && is_only_run && self.current_attach().is_some_and(Attach::is_superseded)
+        self.is_following && is_only_run && self.current_attach().is_some_and(Attach::is_probably_no_engine)
     }
 
     /// Ends the watch of an engine that has exited. Emits the exit as an event of no hop, because the frames queued on all of its hops were
@@ -421,8 +421,8 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the observation of an engine that has been absent since then, and waits for the next one. Keeps its report lines, and the ids of
-    /// its hops. Does nothing if no engine is watched.
+    /// Ends the observation of an engine that has been absent since then, and waits for the next one. Keeps its report lines, and the ids
+    /// of its hops. Does nothing if no engine is watched.
     fn leave_engine(&mut self, absent_since: Instant) {
         let waiting = RunState::Waiting { since: absent_since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {
@@ -509,7 +509,7 @@ impl About for EngineRun {
         if self.run != FIRST_RUN {
             return OwnUsage::default();
         }
-        super::usage_with_reader(self.options.python.as_ref())
+        super::own_usage_with_stack_reader(self.options.python.as_ref())
     }
 
     /// Lines for the report: limits of the observation of this engine and of its predecessors, and why none is watched.
@@ -524,7 +524,7 @@ impl About for EngineRun {
         degraded.extend(self.describe_shared_name());
         // All runs share the limit, so only the first one reports it.
         if self.run == FIRST_RUN {
-            degraded.extend(self.limit_note());
+            degraded.extend(self.describe_unwatched_engines());
         }
         degraded.extend(self.reason_no_engine_is_watched().map(|why| format!("engine: no engine is watched: {why}")));
         degraded

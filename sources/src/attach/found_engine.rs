@@ -69,7 +69,8 @@ impl EngineTraits {
         if self.name != other.name || self.network_namespace != other.network_namespace {
             return false;
         }
-        // The name contains the port, if the engine has one. In an unknown namespace, the same port may be that of an engine with another model.
+        // The name contains the port, if the engine has one. In an unknown namespace, the same port may be that of an engine with another
+        // model.
         self.network_namespace.is_some() || self.model == other.model
     }
 

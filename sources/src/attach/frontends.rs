@@ -78,7 +78,7 @@ impl FrontendWatch {
     }
 
     /// Lines for the report about responses whose wait in a frontend is not known, with the reasons.
-    pub(super) fn degraded(&self, frontends: &Frontends) -> Vec<String> {
+    pub(super) fn degraded_lines(&self, frontends: &Frontends) -> Vec<String> {
         let mut degraded = frontends.degraded();
         if !frontends.observed && frontends.streams > 0 {
             let why = self

@@ -11,7 +11,7 @@ use trace::event::{DispatchKind, Event, Missed, MissedCause, PairMessage, Receiv
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::known_rooms::KnownRooms;
-use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt};
+use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt_from_captured};
 use super::observability::Observability;
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
@@ -114,18 +114,18 @@ struct RequestMessage<'m> {
 }
 
 impl<'m> RequestMessage<'m> {
-    /// The message that is complete with this part; `None` if more parts follow.
+    /// The message whose last part this is; `None` if more parts follow. Keeps the part in `multiparts` until then.
     #[inline]
-    fn complete_with(part: &Message<'m>, frame: FrameRef, multiparts: &'m mut Multiparts) -> Option<Self> {
+    fn completed_by_part(part: &Message<'m>, frame: FrameRef, multiparts: &'m mut Multiparts) -> Option<Self> {
         let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
         match multiparts.record_sent_part(part, frame, MessageUse::Requests) {
             MessagePart::Whole(number) => {
-                parts[0] = excerpt(part.bytes, part.payload);
+                parts[0] = excerpt_from_captured(part.bytes, part.payload);
                 Some(Self { number, bytes: part.bytes, parts, part_count: 1 })
             }
             MessagePart::Incomplete => None,
             MessagePart::Last(whole) => {
-                let part_count = whole.copy_excerpts(&mut parts);
+                let part_count = whole.copy_excerpts_and_count(&mut parts);
                 Some(Self { number: whole.number, bytes: whole.bytes, parts, part_count })
             }
         }
@@ -150,7 +150,7 @@ impl Lanes {
     }
 
     /// Lines for the report about messages that were not observed completely.
-    pub(super) fn degraded(&self) -> Vec<String> {
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
         let Paths { sent_to_unwatched, messages_beyond_limit, .. } = self.paths;
         let mut degraded = Vec::new();
         if sent_to_unwatched > 0 {
@@ -185,7 +185,7 @@ impl Lanes {
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
                 if may_be_pair_message(&self.paths, &self.rooms, lane, socket.pid)
-                    && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
+                    && let Some(pair_message) = read_pair_message_of_rooms(&self.translator, whole, &self.rooms)
                 {
                     // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
                     return sink(&Event::new(whole.begun_at, What::PairMessage(pair_message)));
@@ -195,7 +195,7 @@ impl Lanes {
         };
         let frame_id = sent.emit_frame(&message.call, lane, &mut self.translator, &mut self.paths, clients, sink);
         if let Some(id) = frame_id {
-            // `record_return` measures from here how long the send took.
+            // `emit_wait_of_returned_send` measures from here how long the send took.
             self.last_sent_by_pid.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
         }
     }
@@ -211,14 +211,14 @@ impl Lanes {
         if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
-        self.translator.names_new_requests(&[excerpt(message.bytes, message.payload)])
+        self.translator.names_new_requests(&[excerpt_from_captured(message.bytes, message.payload)])
     }
 
     /// Processes a message to the scheduler, or a part of one. Of its requests, only the ids and rooms are read. A room is the number that
     /// a request has on both servers of a pair, one for prefill and one for decode.
     fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
-        let complete = RequestMessage::complete_with(message, frame, &mut self.multiparts);
+        let complete = RequestMessage::completed_by_part(message, frame, &mut self.multiparts);
         let Some(RequestMessage { number, bytes, parts, part_count }) = complete else { return };
         let mut requests = self.translator.take_request_list();
         let content = self.translator.read_requests(&parts[..part_count], &mut requests);
@@ -241,7 +241,7 @@ impl Lanes {
 
     /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in
     /// that method.
-    pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
+    pub(super) fn emit_wait_of_returned_send(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(last) = self.last_sent_by_pid.get(&call.socket.pid) else { return };
         // Another message may have been sent before the method returned.
         if last.socket == call.socket && last.seq == call.seq {
@@ -288,7 +288,7 @@ impl Lanes {
                 if why == Unmatched::Unsent && !self.paths.roles.role_of(socket.pid).is_scheduler() {
                     self.frames_without_send += 1;
                 }
-                self.decode_unsent_frame(message, sink);
+                self.emit_frame_without_observed_send(message, sink);
                 return false;
             }
         };
@@ -308,7 +308,7 @@ impl Lanes {
     }
 
     /// Reports for each hop into `socket` that its frames cannot be found in the bytes that the process reads.
-    pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn report_unframed_hops_into(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
         // A lane is one sending socket.
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
@@ -319,24 +319,31 @@ impl Lanes {
         }
     }
 
-    /// Reports `count` messages that are missing from the numbering of a lane as missed. Must run before later messages are processed, so
-    /// that the gap is not taken for a loss.
-    fn report_gap_of_lane(&mut self, lane: u32, count: u64, at: MonoNs, clients: Option<&mut Clients>, sink: Sink<'_>) {
-        if count > 0
+    /// Reports messages that are missing from the numbering of a lane as not observed. Must run before later messages are processed, so
+    /// that the engine is not said to have lost them.
+    fn report_gap_of_lane(
+        &mut self,
+        lane: u32,
+        missing_messages: u64,
+        at: MonoNs,
+        clients: Option<&mut Clients>,
+        sink: Sink<'_>,
+    ) {
+        if missing_messages > 0
             && let Some(hop) = self.paths.hop_of_lane(lane as usize)
         {
-            self.reported_by_gaps += count;
-            let missed = Missed { hop: Some(hop.id), count, cause: MissedCause::QueueFull };
+            self.reported_by_gaps += missing_messages;
+            let missed = Missed { hop: Some(hop.id), count: missing_messages, cause: MissedCause::QueueFull };
             report_missed(missed, at, clients.into_iter(), sink);
         }
     }
 
-    /// Returns how many of `counted` missed records are not reported yet. The kernel side has just counted them. Gaps in the numbering of
-    /// messages may have revealed some earlier, which were reported then.
-    pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
-        let already_reported = counted.min(self.reported_by_gaps);
+    /// Returns how many of the missed records that the kernel side has just counted are not reported yet. Gaps in the numbering of
+    /// messages may have revealed some earlier, which were reported then, and are taken off here.
+    pub(super) fn take_unreported_by_gaps(&mut self, missed_records: u64) -> u64 {
+        let already_reported = missed_records.min(self.reported_by_gaps);
         self.reported_by_gaps -= already_reported;
-        counted - already_reported
+        missed_records - already_reported
     }
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed. Emits that, if the hop of the
@@ -358,7 +365,7 @@ impl Lanes {
 
     /// Decodes and emits a received frame whose send was not observed. Does nothing if a process that sends frames is watched, because its
     /// frames are decoded where they are sent.
-    fn decode_unsent_frame(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+    fn emit_frame_without_observed_send(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         if self.paths.roles.has_watched_sender() {
             return;
         }
@@ -383,11 +390,11 @@ fn may_be_pair_message(paths: &Paths, rooms: &KnownRooms, lane: usize, sender_pi
     !rooms.is_empty() && paths.hop_of_lane(lane).is_none() && paths.roles.role_of(sender_pid).is_scheduler()
 }
 
-/// Reads a pair message. `None` if it is none, or names none of `rooms`, the numbers that this engine's requests share with the other
-/// server.
-fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
+/// Reads a message between the schedulers of a prefill and a decode server. `None` if it is none, or names none of the known rooms, the
+/// numbers that this engine's requests share with the other server.
+fn read_pair_message_of_rooms(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
     let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
-    let part_count = message.copy_excerpts(&mut parts);
+    let part_count = message.copy_excerpts_and_count(&mut parts);
     let found = translator.read_pair_message(&parts[..part_count], message.part_count)?;
     rooms.contains(found.room).then_some(found)
 }

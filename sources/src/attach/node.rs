@@ -131,7 +131,7 @@ impl Node {
     }
 
     /// States which engines are not watched because of the limit of engines. `None` if there are none.
-    pub(super) fn limit_note(&self) -> Option<String> {
+    pub(super) fn describe_unwatched_engines(&self) -> Option<String> {
         const SHOWN: usize = 8;
         if !self.is_full() {
             return None;
@@ -170,7 +170,7 @@ impl Node {
 
     /// Takes the engine that a waiting run continues with from those that discovery has found. `None` if there is none. A run is the
     /// observation of one engine, which goes on when the engine is started again.
-    pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
+    pub(super) fn take_next_engine_of_run(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
         let index = self.discovery.found.iter().position(|found| self.is_next_engine_of(run, found))?;
         let found = self.discovery.found.remove(index);
@@ -195,7 +195,7 @@ impl Node {
     }
 
     /// Whether the run, whose engine has ended, continues with a found one.
-    pub(super) fn has_engine_for(&mut self, run: RunId) -> bool {
+    pub(super) fn has_next_engine_for(&mut self, run: RunId) -> bool {
         self.drop_watched_engines();
         let Some(ended) = self.runs.get(&run).and_then(|entry| entry.engine.as_ref()) else {
             return false;
@@ -256,13 +256,13 @@ impl Node {
     fn drop_watched_engines(&mut self) {
         // Moved out meanwhile, because the test borrows the whole node.
         let mut found_engines = std::mem::take(&mut self.discovery.found);
-        found_engines.retain(|found| !self.is_engine_of_a_run(found));
+        found_engines.retain(|found| !self.is_watched_by_a_run(found));
         self.discovery.found = found_engines;
     }
 
     /// Whether a run watches this engine: it watches one of its processes, and the engine is not certainly another one. An engine whose
     /// main process is watched is never another one.
-    fn is_engine_of_a_run(&self, found: &FoundEngine) -> bool {
+    fn is_watched_by_a_run(&self, found: &FoundEngine) -> bool {
         let Some(sharing) = self.run_sharing_process(found) else { return false };
         let main_process = found.engine.main_process();
         let is_main_watched = main_process.is_some_and(|main| self.runs_watching(main.id).next().is_some());
@@ -290,7 +290,7 @@ impl Node {
     }
 
     /// Names of found engines that are not watched because one of their processes, whose pid is given, belongs to the engine of this run.
-    pub(super) fn engines_sharing_process(&self, run: RunId) -> impl Iterator<Item = (&str, u32)> {
+    pub(super) fn names_and_shared_pids_of_unwatched_engines(&self, run: RunId) -> impl Iterator<Item = (&str, u32)> {
         self.discovery.found.iter().filter_map(move |found| {
             let sharing = self.run_sharing_process(found)?;
             // Otherwise it is the engine of the run itself.
@@ -315,7 +315,7 @@ impl Node {
     /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
         // A process that another run receives from is observed already.
-        let mut is_observed = self.other_run_of_process(run, frontend).is_some();
+        let mut is_observed = self.name_of_other_run_watching(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed {
             is_observed = probe.observe_writes(frontend.pid)?;
@@ -328,7 +328,7 @@ impl Node {
     }
 
     /// Name of another run that watches this process; `None` if no other run does.
-    pub(super) fn other_run_of_process(&self, run: RunId, process: ProcessId) -> Option<&str> {
+    pub(super) fn name_of_other_run_watching(&self, run: RunId, process: ProcessId) -> Option<&str> {
         let receivers = self.receivers.get(&process.pid).filter(|known| known.process == process)?;
         let other = receivers.runs.iter().find(|receiver| **receiver != run)?;
         Some(self.name_of(*other))
@@ -422,8 +422,8 @@ impl Node {
 
     /// Ends the observation of a run's engine: of the processes that no other run watches. Drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
-        self.drop_unread_of(run);
-        let without_receiver = self.remove_receiver(run);
+        self.drop_unread_observations_of(run);
+        let without_receiver = self.remove_run_and_find_pids_without_receiver(run);
         if let Some(probe) = &mut self.probe {
             probe.release_targets(&without_receiver);
         }
@@ -435,7 +435,7 @@ impl Node {
     }
 
     /// Drops the observations of a run that were not read. Those of other runs are copied into their inboxes, for a limited time.
-    fn drop_unread_of(&mut self, run: RunId) {
+    fn drop_unread_observations_of(&mut self, run: RunId) {
         let deadline = Instant::now() + MAX_COPY_TIME;
         // An error ends the loop. The node keeps it for the other runs.
         while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {
@@ -446,7 +446,7 @@ impl Node {
     }
 
     /// Stops passing observations to a run. Returns the pids of the processes from which no run receives any more.
-    fn remove_receiver(&mut self, run: RunId) -> BTreeSet<u32> {
+    fn remove_run_and_find_pids_without_receiver(&mut self, run: RunId) -> BTreeSet<u32> {
         let mut without_receiver = BTreeSet::new();
         self.receivers.retain(|pid, receivers| {
             receivers.runs.retain(|receiver| *receiver != run);
@@ -460,7 +460,7 @@ impl Node {
     }
 
     /// Registers a run as the receiver of an engine's observations.
-    pub(super) fn receive_from(&mut self, run: RunId, engine: &Engine) {
+    pub(super) fn add_receiver_for_engine(&mut self, run: RunId, engine: &Engine) {
         for process in &engine.processes {
             self.add_receiver(run, process.id);
         }

@@ -143,7 +143,7 @@ impl Paths {
 
     /// Notes a message of the engine's output that was sent on a lane, which is one sending socket. Returns the lane's hop, which the first
     /// message creates. `None` beyond the limit of hops, and while it is not known what the lane carries.
-    fn record_send(
+    fn record_output_send(
         &mut self,
         lane: usize,
         socket: SocketId,
@@ -155,8 +155,8 @@ impl Paths {
             let is_first_with_output = hop.content.is_control() && !kind.is_control();
             if is_first_with_output {
                 // It says more about both ends than the control messages before it.
-                self.set_content(lane, socket.pid, kind);
-                self.announce_lane(lane, at, sink);
+                self.apply_output_kind(lane, socket.pid, kind);
+                self.announce_lane_if_changed(lane, at, sink);
             }
         } else {
             let content = Content::Output(kind);
@@ -166,7 +166,7 @@ impl Paths {
                 return None;
             }
             self.create_hop(lane, socket, content, at)?;
-            self.announce_lane(lane, at, sink);
+            self.announce_lane_if_changed(lane, at, sink);
         }
         let hop = self.hop_of_lane(lane)?;
         let hop_id = hop.id;
@@ -179,10 +179,10 @@ impl Paths {
     }
 
     /// Notes that a lane carries output of this kind, which shows the role of its sender. Deduces the receiver again.
-    fn set_content(&mut self, lane: usize, sender_pid: u32, kind: Kind) {
+    fn apply_output_kind(&mut self, lane: usize, sender_pid: u32, kind: Kind) {
         if let Some(hop) = &mut self.hops[lane] {
             hop.content = Content::Output(kind);
-            hop.sender_role = self.roles.sender_role(sender_pid, kind);
+            hop.sender_role = self.roles.known_or_deduced_sender_role(sender_pid, kind);
             self.update_presumed_receiver(lane);
         }
     }
@@ -204,13 +204,19 @@ impl Paths {
             return None;
         }
         let id = self.create_hop(lane, socket, Content::Requests, at)?;
-        self.announce_lane(lane, at, sink);
+        self.announce_lane_if_changed(lane, at, sink);
         Some(id)
     }
 
     /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None`
     /// beyond the limit of hops.
-    fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
+    fn number_frame_of_unwatched_sender(
+        &mut self,
+        socket: SocketId,
+        kind: Kind,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<FrameId> {
         // Tells the frames apart from those before a restart of the engine, whose numbers also begin at 0.
         let generation = self.ids.generation;
         if let Some(hop) = self.hops_of_unwatched_senders.get_mut(&socket) {
@@ -218,16 +224,22 @@ impl Paths {
             hop.frames += 1;
             return Some(FrameId::new(hop.id, generation, number));
         }
-        let id = self.create_unwatched_hop(socket, kind, at, sink)?;
+        let id = self.create_hop_of_unwatched_sender(socket, kind, at, sink)?;
         let first_frame = 0;
         Some(FrameId::new(id, generation, first_frame))
     }
 
     /// Adds the hop of a socket that receives from an unwatched sender, with its first frame, and reports it. The kind of the message shows
     /// the roles of both ends. Returns its id; `None` beyond the limit of hops.
-    fn create_unwatched_hop(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<HopId> {
+    fn create_hop_of_unwatched_sender(
+        &mut self,
+        socket: SocketId,
+        kind: Kind,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<HopId> {
         let sender_role = self.roles.unwatched_sender_role(kind);
-        let receiver_role = self.roles.receiver_role(socket.pid, kind);
+        let receiver_role = self.roles.known_or_deduced_receiver_role(socket.pid, kind);
         let ends = Ends::new(sender_role.word(), receiver_role.word());
         let Some(id) = self.ids.assign_id(ends) else {
             self.messages_beyond_limit += 1;
@@ -255,7 +267,7 @@ impl Paths {
         }
         let sender_role = match content {
             Content::Requests => self.roles.role_of(socket.pid),
-            Content::Output(kind) => self.roles.sender_role(socket.pid, kind),
+            Content::Output(kind) => self.roles.known_or_deduced_sender_role(socket.pid, kind),
         };
         let no_own_hop = None;
         let receiver = self.presume_receiver(socket, content, no_own_hop);
@@ -299,10 +311,10 @@ impl Paths {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
                 Content::Requests => self.roles.role_of(pid),
-                Content::Output(kind) => self.roles.receiver_role(pid, kind),
+                Content::Output(kind) => self.roles.known_or_deduced_receiver_role(pid, kind),
             };
             hop.receiver = PresumedReceiver::Deduced(Receiver { role, pid: Some(pid) });
-            self.announce_lane(lane, at, sink);
+            self.announce_lane_if_changed(lane, at, sink);
         }
         self.hop_of_lane(lane)
     }
@@ -311,23 +323,23 @@ impl Paths {
     pub(super) fn set_deliveries_visible(&mut self, are_visible: bool, at: MonoNs, sink: Sink<'_>) {
         if self.observability.are_deliveries_visible != are_visible {
             self.observability.are_deliveries_visible = are_visible;
-            self.announce_lanes(at, sink);
+            self.announce_changed_lanes(at, sink);
         }
     }
 
     /// Updates the receivers after processes or connections have changed.
-    pub(super) fn update_receivers(&mut self, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn update_and_announce_receivers(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
             self.update_presumed_receiver(lane);
         }
-        self.announce_lanes(at, sink);
+        self.announce_changed_lanes(at, sink);
     }
 
     /// Removes an exited process. From now on, no watched process receives the messages sent to it.
     pub(super) fn record_exit(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
         self.observability.remove_process(pid);
         self.roles.remove_process(pid);
-        self.announce_lanes(at, sink);
+        self.announce_changed_lanes(at, sink);
     }
 
     /// Receiver of `socket`'s messages, deduced from connections. `own_lane` is the lane of the socket, if it has a hop already.
@@ -379,15 +391,15 @@ impl Paths {
     }
 
     /// Reports all hops whose state has changed.
-    fn announce_lanes(&mut self, at: MonoNs, sink: Sink<'_>) {
+    fn announce_changed_lanes(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
-            self.announce_lane(lane, at, sink);
+            self.announce_lane_if_changed(lane, at, sink);
         }
     }
 
     /// Emits the hop of a lane, which is one sending socket, if its state has changed since it was last emitted. The state is its ends, and
     /// its capabilities: which stages of its messages are observed.
-    fn announce_lane(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
+    fn announce_lane_if_changed(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(hop) = &mut self.hops[lane] else { return };
         update_endpoint(hop, &self.roles);
         // From here on, the hop is only read.
@@ -476,7 +488,7 @@ fn possible_receivers(hop: &LaneHop, roles: &Roles) -> BTreeSet<u32> {
         };
     }
     // Requests go to schedulers only, of which none is known.
-    if hop.content == Content::Requests { BTreeSet::new() } else { roles.may_receive_from(hop.sender_role) }
+    if hop.content == Content::Requests { BTreeSet::new() } else { roles.pids_that_may_receive_from(hop.sender_role) }
 }
 
 /// Since when the stages of a hop's messages are observed; `None` for one that is not.
@@ -519,7 +531,7 @@ impl Hops for Paths {
         match source {
             MessageSource::Sent { lane, socket, number } => {
                 let hop = match content {
-                    Some(content) => self.record_send(lane, socket, content, at, sink)?,
+                    Some(content) => self.record_output_send(lane, socket, content, at, sink)?,
                     None => self.hop_of_lane(lane)?.id,
                 };
                 Some(FrameId::new(hop, self.ids.generation, number))
@@ -527,7 +539,7 @@ impl Hops for Paths {
             MessageSource::Received(socket) => {
                 // Of an unwatched sender, only frames with tokens are reported.
                 let content = content.filter(|content| content.has_chunks)?;
-                self.number_unsent_frame(socket, content.kind, at, sink)
+                self.number_frame_of_unwatched_sender(socket, content.kind, at, sink)
             }
         }
     }

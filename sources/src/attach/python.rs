@@ -115,7 +115,7 @@ impl PythonWatch {
         self.options.reader.refusals_among(&pids)
     }
 
-    pub(super) fn degraded(&self, run: RunId) -> Vec<String> {
+    pub(super) fn degraded_lines(&self, run: RunId) -> Vec<String> {
         let refused = self.refusals_of_run(run).into_iter().map(|refusal| format!("{refusal}; {}", refusal.remedy()));
         refused.chain(self.options.reader.notes()).collect()
     }

@@ -70,7 +70,10 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
     assert_eq!(events[..3], [("sent", 0), ("missed", 3), ("sent", 4)]);
     assert_eq!(events[3..].iter().filter(|event| event.0 == "missed").collect::<Vec<_>>(), [&("missed", 2)]);
     // The kernel side counts seven, of which five are reported already.
-    assert_eq!((lanes.take_unreported(3), lanes.take_unreported(4), lanes.take_unreported(1)), (0, 2, 1));
+    assert_eq!(
+        (lanes.take_unreported_by_gaps(3), lanes.take_unreported_by_gaps(4), lanes.take_unreported_by_gaps(1)),
+        (0, 2, 1)
+    );
     let report = Report::of(&analysis, &ReportInput::for_source("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }
@@ -115,7 +118,8 @@ fn the_parts_of_a_message_are_one_frame() {
 fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[&[u8]]) -> Vec<String> {
     let mut observability = Observability::new(false, false);
     observability.mark_watched(1, MonoNs(0));
-    let mut lanes = Lanes::new(Roles::with_roles(&[(1, scheduler), (2, tokenizer)], &[(1, 2)]), observability);
+    let mut lanes =
+        Lanes::new(Roles::from_roles_and_connections(&[(1, scheduler), (2, tokenizer)], &[(1, 2)]), observability);
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut enter = |event: &Event<'_>| {
@@ -175,7 +179,7 @@ fn a_routed_request_is_received_with_its_second_part() {
 fn the_first_requests_of_a_batch_that_was_cut_are_dispatched() {
     const BATCH: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.23/req_batch_3rid.pkl");
     let captured = [&BATCH[..600], &BATCH[BATCH.len() - 600..]].concat();
-    let roles = Roles::with_roles(&[(1, role::SCHEDULER), (2, role::TOKENIZER)], &[(1, 2)]);
+    let roles = Roles::from_roles_and_connections(&[(1, role::SCHEDULER), (2, role::TOKENIZER)], &[(1, 2)]);
     let mut lanes = Lanes::new(roles, Observability::new(false, false));
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut undecoded = Vec::new();
@@ -207,7 +211,7 @@ fn a_router_forwards_requests_and_output() {
     let mut observability = Observability::new(false, false);
     (1..=3).for_each(|pid| observability.mark_watched(pid, MonoNs(0)));
     let roles = [(1, role::SCHEDULER), (2, role::WORKER), (3, role::ROUTER)];
-    let mut lanes = Lanes::new(Roles::with_roles(&roles, &[(1, 3), (3, 2)]), observability);
+    let mut lanes = Lanes::new(Roles::from_roles_and_connections(&roles, &[(1, 3), (3, 2)]), observability);
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut rid = String::new();
@@ -331,7 +335,10 @@ const SECOND: u32 = 3;
 
 impl Engine {
     fn new() -> Self {
-        let roles = Roles::with_roles(&[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)], &[(SCHEDULER, FIRST)]);
+        let roles = Roles::from_roles_and_connections(
+            &[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)],
+            &[(SCHEDULER, FIRST)],
+        );
         let mut observability = Observability::new(true, true);
         for pid in [SCHEDULER, FIRST] {
             observability.mark_watched(pid, MonoNs(0));
@@ -378,11 +385,11 @@ impl Engine {
         let paths = &mut self.lanes.paths;
         let mut parts = vec![(SCHEDULER, role::SCHEDULER), (pid, role::TOKENIZER)];
         parts.extend(paths.observability.is_watched(FIRST).then_some((FIRST, role::TOKENIZER)));
-        paths.roles = Roles::with_roles(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
+        paths.roles = Roles::from_roles_and_connections(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
         paths.observability.mark_watched(pid, at);
         paths.observability.mark_served(pid, at);
         let analysis = &mut self.analysis;
-        paths.update_receivers(at, &mut |event| analysis.apply(event));
+        paths.update_and_announce_receivers(at, &mut |event| analysis.apply(event));
     }
 
     fn exit(&mut self, pid: u32) {
@@ -469,7 +476,8 @@ fn messages_to_another_scheduler_are_read_if_they_name_a_room_of_this_engine() {
     const REQUEST: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.23/req_room_3000tok.pkl");
     const ROOM: u64 = 1_311_768_467_463_790_320;
     let parts = [(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)];
-    let mut lanes = Lanes::new(Roles::with_roles(&parts, &[(SCHEDULER, FIRST)]), Observability::new(true, true));
+    let mut lanes =
+        Lanes::new(Roles::from_roles_and_connections(&parts, &[(SCHEDULER, FIRST)]), Observability::new(true, true));
     let mut found = Vec::new();
     let mut note = |event: &Event<'_>| match event.what {
         What::PairMessage(message) => found.push((message.room, message.kind)),

@@ -165,7 +165,7 @@ pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
         AttachOutcome::Attached(attached) => {
             let AttachedEngines { engines, first } = *attached;
             print_attached(&first);
-            if let Some(note) = engines.limit_note() {
+            if let Some(note) = engines.describe_unwatched_engines() {
                 errln!("tokengap: {note}");
             }
             watch_engines(args, engines, first, endpoint, &signals)
@@ -244,7 +244,7 @@ fn print_observation(engine_name: &str, attach: &Attach) {
             side.value.sends
         );
     }
-    for (process, means) in attach.probed_processes() {
+    for (process, means) in attach.probed_processes_with_means() {
         let means = means.unwrap_or("nothing");
         errln!("tokengap: frames of {} {} are observed by {means}", process.role, process.id.pid);
     }

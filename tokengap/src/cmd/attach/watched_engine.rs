@@ -69,7 +69,7 @@ impl WatchedEngine {
         let line = self.line_at(now, analysis);
         let mut screen = screen.borrow_mut();
         screen.set_pod(*run_index, line);
-        screen.set_run_list_note(self.engine.limit_note());
+        screen.set_run_list_note(self.engine.describe_unwatched_engines());
     }
 
     /// Role of the engine among others; empty while it is not watched, because its settings are not known.
