@@ -36,7 +36,7 @@ impl Plan {
 
     /// Drops capabilities, and leaves root where the plan allows it. Records the result, or what failed, in `outcome`.
     fn drop_rights(&self, outcome: &mut Outcome) {
-        let dropped = match caps::drop_capabilities(self) {
+        let dropped = match caps::drop_capabilities_and_change_user(self) {
             Ok(dropped) => dropped,
             Err(error) => {
                 outcome.add_missing(&format!("cannot drop capabilities: {error}"));
@@ -65,7 +65,7 @@ impl Plan {
 
     /// Restricts the access to files, and to sockets where the kernel can. Records in `outcome` what is not restricted.
     fn restrict_access(&self, rules: LandlockRules, outcome: &mut Outcome) {
-        let landlock_version = match rules.restrict() {
+        let landlock_version = match rules.restrict_this_process() {
             Ok(version) => version,
             Err(why) => {
                 outcome.add_missing(&format!(
@@ -77,7 +77,7 @@ impl Plan {
         outcome.landlock = true;
         // Of the kinds of work restricted here, only this one uses sockets, which older versions do not restrict.
         if self.work == Work::Network
-            && let Some(gap) = landlock_rules::unrestricted_access(landlock_version)
+            && let Some(gap) = landlock_rules::describe_unrestricted_access(landlock_version)
         {
             outcome.add_missing(gap);
         }
@@ -129,12 +129,12 @@ impl Outcome {
     }
 }
 
-/// Drops all capabilities but `keep`. User, files and system calls stay unrestricted. The error says why the capabilities could not be
-/// dropped.
-pub fn keep_capabilities(keep: Capabilities) -> Result<(), String> {
+/// Drops all capabilities but those `kept`. User, files and system calls stay unrestricted. The error says why the capabilities could not
+/// be dropped.
+pub fn drop_all_capabilities_but(kept: Capabilities) -> Result<(), String> {
     // Of this plan, only the capabilities are applied.
-    let plan = Plan { keep, ..Plan::new(Work::Files) };
-    match caps::drop_capabilities(&plan) {
+    let plan = Plan { keep: kept, ..Plan::new(Work::Files) };
+    match caps::drop_capabilities_and_change_user(&plan) {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("confinement: cannot drop capabilities: {error}")),
     }

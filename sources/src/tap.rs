@@ -20,7 +20,8 @@ use zmq_tap::relay::{
 };
 
 use crate::translate::{
-    Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed,
+    Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator,
+    report_missed_and_tell_clients,
 };
 pub use source::lower_priority;
 use tapped::{RelayHops, Tapped};
@@ -113,14 +114,14 @@ impl Tap {
             served: Vec::new(),
         };
         for hop in hops {
-            tap.push_hop(hop);
+            tap.add_hop_state(hop);
         }
-        tap.mark_only_zmq_hop();
+        tap.mark_zmq_hop_if_only();
         Ok(tap)
     }
 
     /// If all pairs but one speak HTTP, notes that the other one is the only ZMQ hop. It must end at the process that responds to clients.
-    fn mark_only_zmq_hop(&mut self) {
+    fn mark_zmq_hop_if_only(&mut self) {
         // An entry of `served` is `None` if its pair speaks ZMQ.
         let http_pairs = self.served.iter().flatten().count();
         let has_one_zmq_hop = http_pairs + 1 == self.served.len();
@@ -136,12 +137,12 @@ impl Tap {
     pub fn add_hop(&mut self, hop: TapHop, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let relay = self.relay.as_mut().ok_or(RelayError::Stopped)?;
         relay.add_bound_pair(hop.pair.clone(), sockets, gate)?;
-        self.push_hop(hop);
+        self.add_hop_state(hop);
         Ok(())
     }
 
     /// Adds the state of a hop, at the index that the relay has given it.
-    fn push_hop(&mut self, hop: TapHop) {
+    fn add_hop_state(&mut self, hop: TapHop) {
         let served = hop.pair.listen.is_opaque().then(Served::new);
         // Responses that an HTTP server writes to clients become deliveries.
         if let Some(Served { clients, .. }) = &served {
@@ -196,7 +197,7 @@ impl Tap {
             Observed::Opened(at) => {
                 // A hop without known ends is announced once a message names them.
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
-                    self.hops.announce_hop(forward, at, sink);
+                    self.hops.announce_hop_once(forward, at, sink);
                 }
             }
             Observed::Rejected(direction) => self.count_rejected_handshake(pair, direction),
@@ -210,13 +211,13 @@ impl Tap {
     /// Reports messages of a hop that the relay has passed on without a copy.
     fn report_missed_messages(&mut self, hop: HopId, count: u64, cause: MissedCause, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs::now();
-        self.hops.announce_hop(hop, at, sink);
+        self.hops.announce_hop_once(hop, at, sink);
         // The text of responses is compared with output only, so missed requests do not matter to clients.
         let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
         let affected_servers = self.served.iter_mut().flatten().filter(|_| has_output);
         let affected_clients = affected_servers.map(|served| &mut served.clients);
         let missed = Missed { hop: Some(hop), count, cause };
-        report_missed(missed, at, affected_clients, sink);
+        report_missed_and_tell_clients(missed, at, affected_clients, sink);
     }
 
     /// Counts a handshake that the sending side of a direction refused.
@@ -225,7 +226,7 @@ impl Tap {
         tapped.rejected_handshakes += 1;
         // Logged once, since peers connect again and again. The report has the total.
         if tapped.rejected_handshakes == 1
-            && let Some(rejection) = describe_rejection(direction, tapped)
+            && let Some(rejection) = describe_refused_handshakes(direction, tapped)
         {
             tracing::warn!("{rejection}");
         }
@@ -297,7 +298,7 @@ impl Tap {
             return false;
         }
         let Ok(parts) = parts else { return false };
-        let (excerpts, count) = read_parts(parts);
+        let (excerpts, count) = excerpts_and_count_of_read_parts(parts);
         let is_found = self.translator.names_new_requests(&excerpts[..count]);
         if is_found {
             self.hops.record_found_requests(hop);
@@ -313,11 +314,11 @@ impl Tap {
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
         let RelayedFrame { id, read_at: at, bytes, .. } = frame;
-        self.hops.announce_hop(id.hop, at, sink);
+        self.hops.announce_hop_once(id.hop, at, sink);
         let mut requests = self.translator.take_request_list();
         let content = match parts {
             Ok(parts) => {
-                let (excerpts, count) = read_parts(parts);
+                let (excerpts, count) = excerpts_and_count_of_read_parts(parts);
                 self.translator.read_requests(&excerpts[..count], &mut requests)
             }
             Err(reason) => Err(Refused { reason: NOT_KEPT, detail: reason.to_owned() }),
@@ -333,7 +334,7 @@ impl Tap {
 }
 
 /// The parts of a message to the scheduler that are read, and their number.
-fn read_parts<'m>(parts: &[&'m [u8]]) -> ([Excerpt<'m>; REQUEST_PARTS], usize) {
+fn excerpts_and_count_of_read_parts<'m>(parts: &[&'m [u8]]) -> ([Excerpt<'m>; REQUEST_PARTS], usize) {
     let mut excerpts = [Excerpt::whole(&[]); REQUEST_PARTS];
     for (excerpt, part) in excerpts.iter_mut().zip(parts) {
         *excerpt = Excerpt::whole(part);
@@ -430,7 +431,7 @@ fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
 }
 
 /// Describes the handshakes that the sending side of `direction` refused. `None` if it refused none.
-fn describe_rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
+fn describe_refused_handshakes(direction: Direction, tapped: &Tapped) -> Option<String> {
     let Pair { listen, upstream } = &tapped.hop.pair;
     let refuser = match direction {
         Direction::Forward => format!("a sender at {listen}"),

@@ -118,15 +118,15 @@ fn check_sample() -> Result<()> {
     let msgpack = format!("{SAMPLE}-msgpack");
     for name in [SAMPLE, &msgpack] {
         record_messages(name, ALL_CASES, &messages)?;
-        compare_folders(&messages.join(name), &project_root().join(MESSAGES_FOLDER).join(name))?;
+        require_equal_folders(&messages.join(name), &project_root().join(MESSAGES_FOLDER).join(name))?;
     }
     record_logs(SAMPLE, &logs)?;
     let name = format!("sglang-{SAMPLE}");
-    compare_folders(&logs.join(&name), &project_root().join(LOGS_FOLDER).join(&name))
+    require_equal_folders(&logs.join(&name), &project_root().join(LOGS_FOLDER).join(&name))
 }
 
 /// Fails, and names the files, unless both folders have the same files with the same bytes.
-fn compare_folders(again: &Path, recorded: &Path) -> Result<()> {
+fn require_equal_folders(again: &Path, recorded: &Path) -> Result<()> {
     run_to_success(Command::new("diff").args(["--recursive", "--brief"]).arg(again).arg(recorded))
         .with_context(|| format!("{} is not what SGLang {SAMPLE} writes", recorded.display()))?;
     println!("{}: equal byte by byte", recorded.display());

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use crate::dist;
 use crate::e2e::setup::{harness_module, prepare_sglang};
 use crate::script::{
-    command_output, in_pid_namespace, program_to_test, project_root, python_script, run_script, run_to_success,
-    write_document,
+    command_output, given_or_built_program, project_root, python_script, replace_document_part, run_in_pid_namespace,
+    run_script, run_to_success,
 };
 
 /// SGLang release of the engine to observe, as in `soak.py`.
@@ -26,7 +26,7 @@ pub(crate) struct Tested {
 
 impl Tested {
     fn program(&self) -> Result<PathBuf> {
-        program_to_test(self.binary.as_deref())
+        given_or_built_program(self.binary.as_deref())
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn run_documented_commands(options: &Docs) -> Result<()> {
         return run_to_success(&mut check);
     }
     prepare_sglang(&[RELEASE])?;
-    in_pid_namespace(&check)
+    run_in_pid_namespace(&check)
 }
 
 /// Checks that run no command: links, comments of blocks, and whether every shown `cargo xtask` command exists.
@@ -161,10 +161,10 @@ pub(crate) fn run_soak(options: &Soak) -> Result<()> {
     let table = tempfile::NamedTempFile::new()?;
     let mut soak = harness_module("testbed.e2e.soak");
     soak.args(["--seconds", &options.time.as_secs_f64().to_string(), "--tokengap"]);
-    soak.arg(program_to_test(options.tokengap.as_deref())?);
+    soak.arg(given_or_built_program(options.tokengap.as_deref())?);
     run_to_success(soak.arg("--table").arg(table.path())).context("resource use grew, or counts do not match")?;
     if options.write {
-        write_document("internals/RELIABILITY.md", "Soak", &std::fs::read_to_string(table.path())?)?;
+        replace_document_part("internals/RELIABILITY.md", "Soak", &std::fs::read_to_string(table.path())?)?;
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ pub(crate) fn run_in_pod(options: &Released) -> Result<()> {
     prepare_sglang(&[RELEASE])?;
     // The pod: engine and containers share a PID namespace in which nothing else runs. All of them exit with it.
     let mut check = python_script("pod/check.py")?;
-    in_pid_namespace(check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]))
+    run_in_pid_namespace(check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]))
 }
 
 /// `cargo xtask unit`: a real systemd, as PID 1 of its own namespaces, runs the systemd unit next to a real engine. The unit is started
@@ -262,7 +262,7 @@ pub(crate) fn boot_kernels(options: &Kernels) -> Result<()> {
     }
     run_to_success(check.arg("--results").arg(&options.results))?;
     if options.write {
-        write_document("reference/coverage.md", "Kernels", &std::fs::read_to_string(table.path())?)?;
+        replace_document_part("reference/coverage.md", "Kernels", &std::fs::read_to_string(table.path())?)?;
     }
     Ok(())
 }

@@ -159,7 +159,7 @@ impl EngineRuns {
 
     /// Waits for an engine with one of these names, and for the next one after it exits. Returns the run that waits.
     pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
-        open_files::raise_limit(open_files::DISCOVERY);
+        open_files::raise_open_file_limit(open_files::DISCOVERY);
         let none_found = [];
         let search = EngineSearch::for_further_engines(names, &options, &none_found, NamedEngines::default());
         let no_watcher = None;

@@ -17,7 +17,7 @@ use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 pub(super) use crate::translate::Sink;
 use crate::translate::{
-    Clients, DispatchedMessage, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed,
+    Clients, DispatchedMessage, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed_and_tell_clients,
 };
 
 /// Time after a message during which there is traffic.
@@ -334,7 +334,7 @@ impl Lanes {
         {
             self.reported_by_gaps += missing_messages;
             let missed = Missed { hop: Some(hop.id), count: missing_messages, cause: MissedCause::QueueFull };
-            report_missed(missed, at, clients.into_iter(), sink);
+            report_missed_and_tell_clients(missed, at, clients.into_iter(), sink);
         }
     }
 

@@ -117,7 +117,7 @@ impl PythonWatch {
 
     pub(super) fn degraded_lines(&self, run: RunId) -> Vec<String> {
         let refused = self.refusals_of_run(run).into_iter().map(|refusal| format!("{refusal}; {}", refusal.remedy()));
-        refused.chain(self.options.reader.notes()).collect()
+        refused.chain(self.options.reader.report_lines()).collect()
     }
 }
 

@@ -145,7 +145,7 @@ impl StackReader {
     }
 
     /// Lines for the report about limitations of the samples, and about ends of the process that reads them.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub(crate) fn report_lines(&self) -> Vec<String> {
         let state = lock(&self.shared);
         let mut notes = state.status.notes.clone();
         if let Some(reason) = &state.last_ending {

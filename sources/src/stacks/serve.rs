@@ -92,7 +92,7 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
         if let Some(request) = requests.try_iter().last() {
             stacks.sample_processes(&request.pids);
         }
-        for samples in new_samples(&stacks) {
+        for samples in take_thread_samples(&stacks) {
             StackMessage::Samples(samples).write(to)?;
         }
         if reported_at.is_none_or(|at| at.elapsed() >= STATUS_INTERVAL) {
@@ -104,7 +104,7 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
 }
 
 /// The samples of each thread since the last call.
-fn new_samples(stacks: &PythonStacks) -> Vec<ThreadSamples> {
+fn take_thread_samples(stacks: &PythonStacks) -> Vec<ThreadSamples> {
     let mut samples = Vec::new();
     stacks.poll(|interval| {
         for thread_stacks in interval.threads {

@@ -108,11 +108,11 @@ pub(crate) struct Translator {
 }
 
 impl Translator {
-    /// A translator of messages in these formats, of up to `longest` bytes.
-    pub(crate) fn new(formats: &'static [Format], longest: usize) -> Self {
+    /// A translator of messages in these formats, of up to `max_message_bytes` bytes.
+    pub(crate) fn new(formats: &'static [Format], max_message_bytes: usize) -> Self {
         Self {
             formats,
-            decoders: Decoders::new(formats, longest),
+            decoders: Decoders::new(formats, max_message_bytes),
             engine: EngineProperties::default(),
             forms: Vec::new(),
             shows_ids: false,
@@ -279,7 +279,7 @@ fn emit_engine_times(decoded: &Decoded<'_>, hop: HopId, sent_at: MonoNs, sink: S
 }
 
 /// Emits that messages were missed. Also notes it for `clients`, so that their responses are not compared with an incomplete text.
-pub(crate) fn report_missed<'c>(
+pub(crate) fn report_missed_and_tell_clients<'c>(
     missed: Missed,
     at: MonoNs,
     clients: impl Iterator<Item = &'c mut Clients>,

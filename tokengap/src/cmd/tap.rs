@@ -81,7 +81,7 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
     );
     confine_relay(args)?;
     // Each connection has two sockets.
-    open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
+    open_files::raise_open_file_limit(args.max_connections as u64 * 2 + OTHER_FILES);
     let tap = Tap::start(hops, relay_options(args)).context("the tap did not start")?;
     // This thread decodes, and must not delay the relay.
     lower_priority();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::script::{program_to_test, project_root, virtual_environment};
+use crate::script::{given_or_built_program, prepare_virtual_environment_python, project_root};
 
 const FOLDER: &str = "xtask/src/attacks";
 /// Scripts that run at the same time.
@@ -102,11 +102,11 @@ pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
         "attacks need root: they start processes of other users and containers"
     );
     let scripts = select_scripts(&options.names)?;
-    let program = program_to_test(options.tokengap.as_deref())?;
-    let python = virtual_environment(&project_root().join(FOLDER).join("requirements.txt"))?;
+    let program = given_or_built_program(options.tokengap.as_deref())?;
+    let python = prepare_virtual_environment_python(&project_root().join(FOLDER).join("requirements.txt"))?;
     // `python` is `bin/python` in the virtual environment.
     let venv = python.ancestors().nth(2).context("the virtual environment has no folder")?;
-    check_searchable(venv)?;
+    require_others_can_enter(venv)?;
     let waiting = Mutex::new(scripts.iter());
     let counts = Mutex::new(AttackCounts::default());
     thread::scope(|scope| {
@@ -162,7 +162,7 @@ fn is_named(script: &Path, name: &str) -> bool {
 }
 
 /// Fails unless every user can enter the folder: scripts use the virtual environment as users without rights.
-fn check_searchable(folder: &Path) -> Result<()> {
+fn require_others_can_enter(folder: &Path) -> Result<()> {
     for ancestor in folder.ancestors() {
         let mode =
             fs::metadata(ancestor).with_context(|| format!("cannot read {}", ancestor.display()))?.permissions().mode();
@@ -191,7 +191,7 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
     command.env("ATTACKS_VENV", venv);
     command.stdout(File::create(&output.stdout)?).stderr(File::create(&output.stderr)?);
     let mut child = command.spawn().context("cannot start unshare: install util-linux")?;
-    let outcome = match wait_within(&mut child, TIME_LIMIT)? {
+    let outcome = match wait_or_kill_after(&mut child, TIME_LIMIT)? {
         Some(status) => AttackOutcome::of_ended_script(status, &read_text(&output.stdout)?),
         None => AttackOutcome::Broken(format!("did not end within {} s", TIME_LIMIT.as_secs())),
     };
@@ -211,7 +211,7 @@ fn script_command(script: &Path, program: &Path, work: &Path) -> Command {
 }
 
 /// Waits for the end of a process. Kills it after the limit, and then returns `None`.
-fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+fn wait_or_kill_after(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     while Instant::now() < until {
         if let Some(status) = child.try_wait()? {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::script::{install_once, project_root, run_to_success, virtual_environment};
+use crate::script::{install_once, prepare_virtual_environment_python, project_root, run_to_success};
 
 /// `python -m MODULE` with the harness's Python, in the project's folder.
 pub(crate) fn harness_module(module: &str) -> Command {
@@ -30,7 +30,7 @@ fn unpacked_folder() -> PathBuf {
 /// Creates the virtual environment and unpacks SGLang `releases` where missing.
 pub(crate) fn prepare_sglang(releases: &[&str]) -> Result<()> {
     let _lock = lock_unpacked()?;
-    virtual_environment(&project_root().join("testbed/requirements.txt"))?;
+    prepare_virtual_environment_python(&project_root().join("testbed/requirements.txt"))?;
     for release in releases {
         unpack_wheels(&["sglang"], release, &unpacked_folder().join(release))
             .with_context(|| format!("unpacking SGLang {release}"))?;

@@ -154,7 +154,7 @@ impl ServedResponse {
     }
 
     /// Enters the frames and the bytes of the response into a new analysis, in the order of the steps. Returns its verdicts on the choices.
-    pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
+    pub(super) fn judge_choices(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
         let table = Arc::new(IdTable::default());
         let mut clients = self.observed_clients(engine, &table);
         let mut run = ResponseRun::new(engine, version);
@@ -182,15 +182,15 @@ impl ServedResponse {
                 }
             }
         }
-        run.verdicts(self, &clients.server.degraded())
+        run.end_and_judge_answers(self, &clients.server.degraded())
     }
 
-    /// Whether the response has the arguments of the call with this index as the model wrote them. True for an unknown request, so that a
+    /// Whether the response has the arguments of a call as the model wrote them. True for an unknown request, so that a
     /// finding about it is an accusation.
-    fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
+    fn has_arguments_as_modelled(&self, rid: &str, call_index: usize) -> bool {
         let Some(choice) = self.choice_index(rid) else { return true };
         let written = self.written_arguments(choice);
-        let arguments = written.get(call).and_then(|arguments| serde_json::from_str(arguments).ok());
+        let arguments = written.get(call_index).and_then(|arguments| serde_json::from_str(arguments).ok());
         arguments.is_some_and(|arguments: Value| self.calls[choice].contains(&arguments))
     }
 
@@ -369,7 +369,7 @@ impl ResponseRun {
     }
 
     /// Ends the run, and judges each answer and each finding.
-    fn verdicts(mut self, response: &ServedResponse, degraded: &[String]) -> Vec<ResponseVerdict> {
+    fn end_and_judge_answers(mut self, response: &ServedResponse, degraded: &[String]) -> Vec<ResponseVerdict> {
         // Detectors run once more in each of the four seconds after the last event.
         for _ in 0..4 {
             self.now_ns += 1_000_000_000;
@@ -422,7 +422,7 @@ impl ReadAnswer {
             _ => {
                 // The arguments of a call are damaged. Calls are numbered from 1.
                 let index = calls.call as usize - 1;
-                if response.is_as_modelled(&self.rid, index) {
+                if response.has_arguments_as_modelled(&self.rid, index) {
                     ResponseVerdict::Accused("damaged-tool-calls")
                 } else {
                     ResponseVerdict::Changed

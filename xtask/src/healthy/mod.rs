@@ -113,7 +113,7 @@ fn judge_responses(
     for line in lines.lines() {
         let line = line?;
         let response: ServedResponse = serde_json::from_str(&line)?;
-        let verdicts = response.judge(engine, version);
+        let verdicts = response.judge_choices(engine, version);
         let first_finding =
             verdicts.iter().find(|verdict| matches!(verdict, ResponseVerdict::Accused(_) | ResponseVerdict::Changed));
         if let Some(file) = accused

@@ -61,12 +61,17 @@ struct PlannedEnd {
 }
 
 impl DemoRequest {
-    /// Generates the tokens of the next step, at most `burst`, and appends them to `ids`. Returns why the request ends; `None` if it goes
-    /// on. In the last step of the demo, every request ends.
-    pub(super) fn generate_step(&mut self, burst: u32, is_last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
+    /// Generates the tokens of the next step, at most `max_tokens`, and appends them to `ids`. Returns why the request ends; `None` if it
+    /// goes on. In the last step of the demo, every request ends.
+    pub(super) fn append_tokens_of_step(
+        &mut self,
+        max_tokens: u32,
+        is_last_step: bool,
+        ids: &mut Vec<i64>,
+    ) -> Option<Finish> {
         // Prefill makes one token.
-        let burst = if self.generated == 0 { 1 } else { burst };
-        let count = self.random.draw_between(1, burst).min(self.target - self.generated);
+        let max_tokens = if self.generated == 0 { 1 } else { max_tokens };
+        let count = self.random.draw_between(1, max_tokens).min(self.target - self.generated);
         ids.extend((0..count).map(|_| draw_token(&mut self.random)));
         self.generated += count;
         if self.generated < self.target && !is_last_step {

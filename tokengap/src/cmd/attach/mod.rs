@@ -367,7 +367,7 @@ fn end_early(
 
 /// Finds the processes of engines, and those `named` by the user.
 pub(super) fn find_processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
-    open_files::raise_limit(open_files::DISCOVERY);
+    open_files::raise_open_file_limit(open_files::DISCOVERY);
     let options =
         discover::DiscoverOptions { named: named.to_vec(), ..discover::DiscoverOptions::new(engines::DISCOVERED) };
     Watcher::new(options).context("cannot look for the engine's processes")
