@@ -323,7 +323,7 @@ impl Tap {
             }
             Err(reason) => Err(Refused { reason: NOT_KEPT, detail: reason.to_owned() }),
         };
-        DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        DispatchedMessage { id, at, bytes, requests: &requests }.emit_requests_or_refusal(content, sink);
         self.translator.recycle_requests(requests);
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::e2e::setup::{harness_module, harness_python, prepare_sglang};
+use crate::e2e::setup::{harness_module_command, harness_python, prepare_sglang};
 use crate::script::{self, project_root, run_to_success};
 
 /// Cases, and the folders recorded with them; msgpack has a folder of its own. `small` leaves out the large cases. `core` covers every
@@ -47,7 +47,7 @@ pub(crate) struct FixtureOptions {
 /// With `--check`, compares a sample instead.
 pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     if args.check {
-        return check_sample();
+        return compare_sample_with_recorded();
     }
     let out = args.out.clone().unwrap_or_else(|| project_root().join(MESSAGES_FOLDER));
     ensure!(
@@ -67,12 +67,12 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
         }
     }
     let is_for_project = args.out.is_none();
-    if is_for_project { record_project_logs() } else { Ok(()) }
+    if is_for_project { record_and_seal_project_logs() } else { Ok(()) }
 }
 
 /// Records the log lines of the project. Then enters them and its messages in the manifest of recorded files, so that later
 /// changes by other commands are noticed.
-fn record_project_logs() -> Result<()> {
+fn record_and_seal_project_logs() -> Result<()> {
     let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
     for release in LOGS {
         record_logs(release, &project_root().join(LOGS_FOLDER))?;
@@ -107,11 +107,13 @@ fn record_logs(release: &str, out: &Path) -> Result<()> {
     if folder.is_dir() {
         fs::remove_dir_all(&folder)?;
     }
-    run_to_success(harness_module("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
+    run_to_success(
+        harness_module_command("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"),
+    )
 }
 
 /// Records one release again, and fails unless it is what the project contains, byte by byte.
-fn check_sample() -> Result<()> {
+fn compare_sample_with_recorded() -> Result<()> {
     let again = tempfile::tempdir()?;
     let messages = again.path().join("messages");
     let logs = again.path().join("logs");

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// The command `python3 SCRIPT` in the project's folder. If a `requirements.txt` is next to the script, its Python is that of a virtual
 /// environment with these packages. The first call makes that environment, and fails if it cannot.
-pub(crate) fn python_script(script: &str) -> Result<Command> {
+pub(crate) fn python_script_command(script: &str) -> Result<Command> {
     let script = project_root().join("xtask/src").join(script);
     let requirements = script.with_file_name("requirements.txt");
     let python = if requirements.exists() {
@@ -27,7 +27,7 @@ pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
     script: &str,
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<()> {
-    run_to_success(python_script(script)?.args(arguments))
+    run_to_success(python_script_command(script)?.args(arguments))
 }
 
 /// Runs a command with the variables that are set for it in a new PID namespace, so that all of its processes end with it. Fails unless the

@@ -133,12 +133,12 @@ impl DiscoveryThread {
             }
         }
         if let Some(topology) = latest_topology {
-            self.replace_topology(topology);
+            self.replace_topology_and_forget_ended_engines(topology);
         }
     }
 
     /// Replaces the known processes by those of `topology`, and logs which have ended. Forgets found engines without a running process.
-    fn replace_topology(&mut self, topology: Topology) {
+    fn replace_topology_and_forget_ended_engines(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
         self.update_reached_limits(&topology);

@@ -103,7 +103,7 @@ impl EngineState {
 impl EngineRuns {
     /// Attaches to the `selected` engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these
     /// names that start later get a run from [`Self::create_run_for_new_engine`]. Fails if no engine can be attached.
-    pub fn attach(
+    pub fn attach_selected_engines(
         watcher: Watcher,
         selected: SelectedEngines,
         options: AttachOptions,
@@ -126,21 +126,21 @@ impl EngineRuns {
         // All runs exist before the first attach, which depends on whether there are several.
         let run_ids: Vec<RunId> = found.iter().map(|found| node.lock().add_run(Some(&found.traits))).collect();
         let runs = Self { node, options, is_following: false, limit_note: None };
-        let engine_runs = runs.attach_each(run_ids, found)?;
+        let engine_runs = runs.create_and_attach_runs(run_ids, found)?;
         Ok((runs, engine_runs))
     }
 
     /// Creates a run for each of these ids and engines, which are in the same order, and attaches it. A run whose engine cannot be attached
     /// tries again later. Fails if no engine can be attached.
-    fn attach_each(&self, run_ids: Vec<RunId>, engines: Vec<FoundEngine>) -> anyhow::Result<Vec<EngineRun>> {
+    fn create_and_attach_runs(&self, run_ids: Vec<RunId>, engines: Vec<FoundEngine>) -> anyhow::Result<Vec<EngineRun>> {
         let is_only_engine = engines.len() == 1;
         // No run reads the probe's ring buffer until all are attached.
-        let is_ring_read = false;
+        let is_ring_read_by_others = false;
         let mut engine_runs = Vec::new();
         let mut last_error = None;
         for (run_id, engine) in run_ids.into_iter().zip(engines) {
             let mut engine_run = self.create_waiting_run(run_id);
-            if let Err(error) = engine_run.attach_to(engine, is_ring_read) {
+            if let Err(error) = engine_run.attach_to(engine, is_ring_read_by_others) {
                 if is_only_engine {
                     return Err(error);
                 }
@@ -158,7 +158,7 @@ impl EngineRuns {
     }
 
     /// Waits for an engine with one of these names, and for the next one after it exits. Returns the run that waits.
-    pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
+    pub fn wait_for_engines(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
         open_files::raise_open_file_limit(open_files::DISCOVERY);
         let none_found = [];
         let search = EngineSearch::for_further_engines(names, &options, &none_found, NamedEngines::default());
@@ -295,8 +295,8 @@ impl EngineRun {
         }
         let Some(found) = self.take_found_engine() else { return };
         // The other runs read it meanwhile.
-        let is_ring_read = true;
-        if let Err(error) = self.attach_to(found, is_ring_read) {
+        let is_ring_read_by_others = true;
+        if let Err(error) = self.attach_to(found, is_ring_read_by_others) {
             // The run keeps the error for the report.
             tracing::debug!("the attach failed: {error:#}");
         }
@@ -310,15 +310,15 @@ impl EngineRun {
         node.take_next_engine_of_run(self.run)
     }
 
-    /// Watches this engine. Does nothing if the run watches one already. `is_ring_read` says whether other runs read the ring meanwhile.
-    /// After an error, the engine goes back to the node, and the run tries again after [`RETRY_DELAY`].
-    fn attach_to(&mut self, found: FoundEngine, is_ring_read: bool) -> anyhow::Result<()> {
+    /// Watches this engine. Does nothing if the run watches one already. `is_ring_read_by_others` says whether other runs read the ring
+    /// meanwhile. After an error, the engine goes back to the node, and the run tries again after [`RETRY_DELAY`].
+    fn attach_to(&mut self, found: FoundEngine, is_ring_read_by_others: bool) -> anyhow::Result<()> {
         let RunState::Waiting { since, .. } = self.state else { return Ok(()) };
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
         // `prefill` or `decode` for a server of such a pair.
         self.side = found.engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
-        match self.start_attach(&found, is_ring_read) {
+        match self.attach_and_require_frames(&found, is_ring_read_by_others) {
             Ok(attach) => {
                 self.time_without_engine += since.elapsed();
                 self.begin_watching(attach);
@@ -334,8 +334,8 @@ impl EngineRun {
     }
 
     /// Attaches to the engine. An attach that observes no frame is an error: its probes are removed until the next attempt.
-    fn start_attach(&self, found: &FoundEngine, is_ring_read: bool) -> anyhow::Result<Attach> {
-        let attach = Attach::start_run(&self.node, self.run, found, &self.options, is_ring_read)?;
+    fn attach_and_require_frames(&self, found: &FoundEngine, is_ring_read_by_others: bool) -> anyhow::Result<Attach> {
+        let attach = Attach::start_run(&self.node, self.run, found, &self.options, is_ring_read_by_others)?;
         if let Some(refusal) = attach.reason_to_refuse_attach() {
             attach.release_run();
             return Err(anyhow::Error::msg(refusal));
@@ -466,7 +466,7 @@ impl EngineRun {
     fn describe_shared_name(&self) -> Option<String> {
         let pid = self.current_attach()?.main_pid().unwrap_or_default();
         let node = self.node.lock();
-        let shared = node.shared_name(self.run)?;
+        let shared = node.name_shared_with_other_engine(self.run)?;
         Some(format!("engine: main pid {pid}; {shared} is another engine with the same port or model"))
     }
 }

@@ -75,7 +75,7 @@ impl EngineTraits {
     }
 
     /// Whether the two cannot be the same engine: they serve different ports, or have different models.
-    pub(super) fn is_other_engine_than(&self, other: &Self) -> bool {
+    pub(super) fn is_certainly_other_engine_than(&self, other: &Self) -> bool {
         let has_other_port = self.port.is_some() && other.port.is_some() && self.port != other.port;
         let has_other_model = self.model.is_some() && other.model.is_some() && self.model != other.model;
         has_other_port || has_other_model

@@ -60,10 +60,10 @@ impl Interpreter {
             Observation::Returned(call) => lanes.emit_wait_of_returned_send(call, sink),
             Observation::Received(message) => {
                 // Whether its send was observed makes no difference here.
-                lanes.record_receive(message, sink);
+                lanes.match_receive_with_send_and_emit(message, sink);
             }
             // The receiver asks for its next message.
-            Observation::Processed(call) => lanes.record_processed(call, sink),
+            Observation::Processed(call) => lanes.emit_processed_at_next_receive(call, sink),
             // Bytes that a process without libzmq has read from a ZMQ connection.
             Observation::Egress { pid, record } if record.kind == Kind::Zmtp => {
                 reads.emit_frames_of_read(*pid, record, lanes, sink);

@@ -79,7 +79,7 @@ impl<'m> SentMessage<'m> {
     /// Decodes the message and emits it as a frame. `sent` is the call that sent it, and `lane` the number of the sending socket. The
     /// tokens in it may be delivered to `clients`. Returns the id of the frame; `None` if it was not decoded, or is not reported.
     #[inline]
-    fn emit_frame(
+    fn decode_and_emit_frame(
         self,
         sent: &Call,
         lane: usize,
@@ -193,7 +193,8 @@ impl Lanes {
                 SentMessage::of_several_parts(whole)
             }
         };
-        let frame_id = sent.emit_frame(&message.call, lane, &mut self.translator, &mut self.paths, clients, sink);
+        let frame_id =
+            sent.decode_and_emit_frame(&message.call, lane, &mut self.translator, &mut self.paths, clients, sink);
         if let Some(id) = frame_id {
             // `emit_wait_of_returned_send` measures from here how long the send took.
             self.last_sent_by_pid.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
@@ -234,7 +235,7 @@ impl Lanes {
         let hop = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink);
         if let Some(hop) = hop {
             let id = FrameId::new(hop, self.paths.ids.generation, number);
-            DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+            DispatchedMessage { id, at, bytes, requests: &requests }.emit_requests_or_refusal(content, sink);
         }
         self.translator.recycle_requests(requests);
     }
@@ -253,7 +254,7 @@ impl Lanes {
     /// Removes an exited process.
     pub(super) fn record_exit(&mut self, pid: u32, sink: Sink<'_>) {
         self.last_sent_by_pid.remove(&pid);
-        self.paths.record_exit(pid, MonoNs::now(), sink);
+        self.paths.remove_exited_process_and_announce(pid, MonoNs::now(), sink);
     }
 
     /// Returns whether messages were sent within the last second or are waiting.
@@ -277,7 +278,7 @@ impl Lanes {
     }
 
     /// Processes a message that left a socket. Returns whether its send was observed.
-    pub(super) fn record_receive(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
+    pub(super) fn match_receive_with_send_and_emit(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call { at, socket, tid, wakeup, .. } = message.call;
         let receiver = Some(ThreadId { pid: socket.pid, tid });
         // Finds the observed send of the same message, by its content and order.
@@ -295,13 +296,13 @@ impl Lanes {
         // The content of each frame was read when it was sent, so no client misses any.
         let no_clients = None;
         self.report_gap_of_lane(found.frame.lane, found.lost_before, at, no_clients, sink);
-        let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
+        let Some(hop) = self.paths.confirm_receiver_of_lane(found.frame.lane as usize, socket.pid, at, sink) else {
             // The send was observed, but its socket carries no messages of the engine.
             return true;
         };
         self.receiving_threads.extend(receiver);
         // Only the first part of a message counts as its receive.
-        let Some(seq) = self.multiparts.number_of_message(found.frame) else { return true };
+        let Some(seq) = self.multiparts.message_number_of_part(found.frame) else { return true };
         let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
         sink(&Event::new(at, What::Received(Received { id, wakeup, by: receiver, frame: None })));
         true
@@ -348,10 +349,10 @@ impl Lanes {
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed. Emits that, if the hop of the
     /// previous message is known.
-    pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
+    pub(super) fn emit_processed_at_next_receive(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(frame) = self.matcher.processed_frame(call) else { return };
         if let Some(hop) = self.paths.hop_of_lane(frame.lane as usize)
-            && let Some(seq) = self.multiparts.number_of_message(frame)
+            && let Some(seq) = self.multiparts.message_number_of_part(frame)
         {
             let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
             sink(&Event::new(call.at, What::Processed(id)));

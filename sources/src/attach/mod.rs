@@ -258,7 +258,7 @@ impl Attach {
 
     /// Applies what discovery has found since the last call: processes, connections, ports of late servers, and frontends.
     fn apply_discovered_changes(&mut self) {
-        // A handle of its own, because `apply_topology` borrows this value while the node is locked.
+        // A handle of its own, because `follow_topology_change` borrows this value while the node is locked.
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;
@@ -266,7 +266,7 @@ impl Attach {
         // A search of /proc takes longer than a turn, so it has a thread of its own, and only its changes are applied here.
         if node.discovery.changes() != self.followed_changes {
             self.followed_changes = node.discovery.changes();
-            self.apply_topology(node);
+            self.follow_topology_change(node);
         }
         if let Some((probe, discovery)) = node.probe_and_discovery() {
             self.late_processes.retry_unserved_tokenizers(
@@ -282,11 +282,11 @@ impl Attach {
 
     /// Follows a change of processes and connections: watches new processes of this engine, and the queues of new connections. A process
     /// joins this engine once it is connected to one of its processes, possibly long after its start.
-    fn apply_topology(&mut self, node: &mut Node) {
+    fn follow_topology_change(&mut self, node: &mut Node) {
         // Without it, all processes of this engine have exited.
         let Some(engine) = self.current_state_of_engine(node) else { return };
         self.queues.watch_connections_of(&engine);
-        let joined = self.add_new_processes(&engine, node);
+        let joined = self.add_joined_and_update_known_processes(&engine, node);
         self.interpreter.lanes.paths.roles.replace_connections_and_ranks(&engine);
         let targets = self.choose_targets_after_change(&engine, &joined);
         let Some((probe, _)) = node.probe_and_discovery() else { return };
@@ -342,7 +342,7 @@ impl Attach {
     }
 
     /// Adds the processes that have joined the engine, and returns them. Also updates known processes in which a server was started.
-    fn add_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
+    fn add_joined_and_update_known_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
         let joined = self.find_joined_and_note_shared_processes(engine, node);
         let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
         let with_new_server: Vec<Process> = with_new_server.cloned().collect();
@@ -379,7 +379,7 @@ impl Attach {
         // The pid may have been reused.
         self.probed.remove(&pid);
         self.interpreter.lanes.paths.roles.add_process(process);
-        node.add_receiver(self.run, process.id);
+        node.add_receiver_of_process(self.run, process.id);
     }
 
     fn knows_process(&self, process: &Process) -> bool {
@@ -420,7 +420,7 @@ impl Attach {
     }
 
     /// Emits samples of threads, socket queues and Python stacks that are due.
-    fn emit_samples(&mut self, sink: Sink<'_>) {
+    fn emit_due_samples(&mut self, sink: Sink<'_>) {
         let mut node = self.node.lock();
         if let Some(probe) = node.probe() {
             self.cpu.sample_when_due(probe, &self.interpreter.lanes, sink);
@@ -443,7 +443,7 @@ impl Attach {
 
     /// Reads the ring buffer and emits this engine's observations as events. Returns the numbers of observations read. An error says why
     /// the probe has stopped.
-    fn read_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
+    fn read_and_interpret_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
         let interpreter = &mut self.interpreter;
         let mut node = self.node.lock();
         let observed = node
@@ -469,7 +469,7 @@ impl Attach {
 
     /// Emits which stages of messages are observed on each hop (its capabilities), if that has changed. Call this once everything observed
     /// before the change is emitted.
-    fn report_capabilities(&mut self, sink: Sink<'_>) {
+    fn report_changed_capabilities(&mut self, sink: Sink<'_>) {
         self.late_processes.count_new_processes_as_observed(
             &mut self.interpreter.lanes,
             &mut self.interpreter.reads,
@@ -483,7 +483,7 @@ impl Attach {
     }
 
     /// Decides from the observations read in this poll whether the source has ended or is idle. Adds a line to the report if it ends early.
-    fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
+    fn decide_flow_after_read(&mut self, observed: Result<ReadCounts, String>) -> Flow {
         let counts = match observed {
             Ok(counts) => counts,
             Err(error) => {
@@ -520,19 +520,19 @@ impl LiveSource for Attach {
         self.interpreter.lanes.translator.report_engine(sink);
         // Samples are newer than the observations in the ring.
         if !self.has_unread {
-            self.emit_samples(sink);
+            self.emit_due_samples(sink);
         }
         if self.stopped_at.is_none() {
             self.apply_discovered_changes();
         }
         self.prepare_interpretation();
-        let observed = self.read_observations(sink);
+        let observed = self.read_and_interpret_observations(sink);
         // After an error, nothing was read.
         self.record_read_progress(observed.as_ref().copied().unwrap_or_default());
         if !self.has_unread {
-            self.report_capabilities(sink);
+            self.report_changed_capabilities(sink);
         }
-        self.decide_flow(observed)
+        self.decide_flow_after_read(observed)
     }
 
     fn stop(&mut self) {

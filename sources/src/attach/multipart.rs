@@ -107,15 +107,15 @@ impl Multipart {
 
     /// Begins a message with its first part, in the memory of the last message of its socket.
     #[inline]
-    fn begin_with(&mut self, first: &Message<'_>, name: FrameRef, number: u64) {
-        self.number = number;
-        self.name = name;
+    fn begin_message(&mut self, first_part: &Message<'_>, part_ref: FrameRef, message_number: u64) {
+        self.number = message_number;
+        self.name = part_ref;
         self.parts = 1;
-        self.begun_at = first.call.at;
-        self.bytes = first.bytes;
+        self.begun_at = first_part.call.at;
+        self.bytes = first_part.bytes;
         self.kept.clear();
         self.captured.clear();
-        self.keep_part(first);
+        self.keep_part(first_part);
     }
 
     /// Counts a further part, and keeps its content if that is read.
@@ -227,11 +227,11 @@ impl LaterParts {
 /// Adds a part to the `open` message that it continues. After the last part, the message's parts after the first are remembered in
 /// `later_parts`, by lane, so that the numbering of messages leaves them out.
 #[inline]
-fn add_further_part<'m>(
+fn add_part_to_open_message<'m>(
     open: &'m mut Multipart,
     later_parts: &mut HashMap<u32, LaterParts>,
     part: &Message<'_>,
-    name: FrameRef,
+    part_ref: FrameRef,
     usage: MessageUse,
 ) -> MessagePart<'m> {
     open.add_part(part, usage);
@@ -241,33 +241,33 @@ fn add_further_part<'m>(
     // Leaves 0, which marks the message as complete.
     open.part_count = std::mem::take(&mut open.parts);
     let routed_message = open.begins_with_address(usage).then_some(open.number);
-    let later_of_lane = later_parts.entry(name.lane).or_default();
-    later_of_lane.remember_later_parts(open.name.seq + 1, name.seq, routed_message);
+    let later_of_lane = later_parts.entry(part_ref.lane).or_default();
+    later_of_lane.remember_later_parts(open.name.seq + 1, part_ref.seq, routed_message);
     MessagePart::Last(open)
 }
 
 impl Multiparts {
     /// Records a sent part of a message, which may be its only one. Keeps its content if it is among the first parts. Returns where the
-    /// part belongs. `name` has the lane (the sending socket) and the number of the part on it.
+    /// part belongs. `part_ref` has the lane (the sending socket) and the number of the part on it.
     pub(super) fn record_sent_part(
         &mut self,
         message: &Message<'_>,
-        name: FrameRef,
+        part_ref: FrameRef,
         usage: MessageUse,
     ) -> MessagePart<'_> {
         let socket = message.call.socket;
-        let number = self.number_of_message(name).unwrap_or(name.seq);
+        let number = self.message_number_of_part(part_ref).unwrap_or(part_ref.seq);
         // Two look-ups, because a borrow that is returned from one branch would last for all.
-        if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
+        if self.open.get(&socket).is_some_and(|open| open.is_continued_by(part_ref)) {
             let Some(open) = self.open.get_mut(&socket) else { return MessagePart::Whole(number) };
-            return add_further_part(open, &mut self.later, message, name, usage);
+            return add_part_to_open_message(open, &mut self.later, message, part_ref, usage);
         }
         if !message.more {
             return MessagePart::Whole(number);
         }
         let open = self.open.entry(socket).or_insert_with(|| Multipart {
             number,
-            name,
+            name: part_ref,
             begun_at: message.call.at,
             parts: 0,
             part_count: 0,
@@ -275,13 +275,13 @@ impl Multiparts {
             kept: Vec::new(),
             captured: Vec::new(),
         });
-        open.begin_with(message, name, number);
+        open.begin_message(message, part_ref, number);
         MessagePart::Incomplete
     }
 
     /// Number of a part's message among those of its sending socket (its lane), where a multipart message counts as one. `None` if the part
     /// is not the first one received of its message.
-    pub(super) fn number_of_message(&self, part: FrameRef) -> Option<u64> {
+    pub(super) fn message_number_of_part(&self, part: FrameRef) -> Option<u64> {
         match self.later.get(&part.lane) {
             Some(later) => later.number_of_message_beginning_at(part.seq),
             // All messages of the lane have one part.

@@ -301,19 +301,26 @@ impl Paths {
         watched.map(|(_, lane)| lane)
     }
 
-    /// Notes that `pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it has none.
-    pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
+    /// Notes that process `receiver_pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it
+    /// has none.
+    pub(super) fn confirm_receiver_of_lane(
+        &mut self,
+        lane: usize,
+        receiver_pid: u32,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
         // A process that was started again receives on the hop of its predecessor, which is no longer watched.
         let is_successor =
-            hop.receiver_pid().is_none_or(|before| before != pid && !self.observability.is_watched(before));
+            hop.receiver_pid().is_none_or(|before| before != receiver_pid && !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
-                Content::Requests => self.roles.role_of(pid),
-                Content::Output(kind) => self.roles.known_or_deduced_receiver_role(pid, kind),
+                Content::Requests => self.roles.role_of(receiver_pid),
+                Content::Output(kind) => self.roles.known_or_deduced_receiver_role(receiver_pid, kind),
             };
-            hop.receiver = PresumedReceiver::Deduced(Receiver { role, pid: Some(pid) });
+            hop.receiver = PresumedReceiver::Deduced(Receiver { role, pid: Some(receiver_pid) });
             self.announce_lane_if_changed(lane, at, sink);
         }
         self.hop_of_lane(lane)
@@ -336,7 +343,7 @@ impl Paths {
     }
 
     /// Removes an exited process. From now on, no watched process receives the messages sent to it.
-    pub(super) fn record_exit(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn remove_exited_process_and_announce(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
         self.observability.remove_process(pid);
         self.roles.remove_process(pid);
         self.announce_changed_lanes(at, sink);
@@ -349,12 +356,12 @@ impl Paths {
         };
         // Each receiver of tokens has its own socket.
         let excluded =
-            if content.has_tokens() { self.token_receivers_of(socket.pid, own_lane) } else { BTreeSet::new() };
+            if content.has_tokens() { self.pids_receiving_tokens_from(socket.pid, own_lane) } else { BTreeSet::new() };
         self.roles.presumed_receiver(socket.pid, kind, &excluded)
     }
 
     /// Processes that receive tokens from `sender_pid` on another lane than `except_lane`.
-    fn token_receivers_of(&self, sender_pid: u32, except_lane: Option<usize>) -> BTreeSet<u32> {
+    fn pids_receiving_tokens_from(&self, sender_pid: u32, except_lane: Option<usize>) -> BTreeSet<u32> {
         let mut receivers = BTreeSet::new();
         for (lane, hop) in self.hops.iter().enumerate() {
             let Some(hop) = hop else { continue };

@@ -56,7 +56,7 @@ impl About for Attach {
         let mut degraded: Vec<String> = missing_parts.map(|part| format!("{part}; {}", part.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
         degraded.extend(node.discovery.degraded_lines());
-        degraded.extend(self.limits_between_engines(&node));
+        degraded.extend(self.describe_limits_between_engines(&node));
         degraded.extend(self.late_processes.describe_late_processes());
         let with_inner_server = self.engine.processes.iter().filter(|process| process.inner_server.is_some());
         degraded.extend(with_inner_server.map(describe_limits_of_inner_server));
@@ -64,7 +64,7 @@ impl About for Attach {
         degraded.extend(self.interpreter.egress.degraded());
         degraded.extend(self.interpreter.reads.degraded_lines());
         degraded.extend(self.describe_overflow(&node));
-        degraded.extend(self.limits_of_queues());
+        degraded.extend(self.describe_limits_of_queues());
         degraded.extend(node.python.iter().flat_map(|python| python.degraded_lines(self.run)));
         degraded
     }
@@ -82,7 +82,7 @@ impl Attach {
     }
 
     /// Lines about connections to other engines, and processes that belong to two engines. Only one of their runs watches such a process.
-    fn limits_between_engines(&self, node: &Node) -> Vec<String> {
+    fn describe_limits_between_engines(&self, node: &Node) -> Vec<String> {
         let blind_spots = node.discovery.topology().blind_spots.iter();
         let between_engines = blind_spots.filter(|blind| blind.is_between_engines());
         let own = between_engines.filter(|blind| concerns_engine(blind, &self.engine));
@@ -113,7 +113,7 @@ impl Attach {
     }
 
     /// Lines about sockets whose queues are not sampled.
-    fn limits_of_queues(&self) -> Vec<String> {
+    fn describe_limits_of_queues(&self) -> Vec<String> {
         let QueueProblems { connections_beyond_limit, refused } = self.queues.problems();
         let mut lines: Vec<String> = refused.map(|why| format!("queues: {why}")).into_iter().collect();
         if connections_beyond_limit > 0 {

@@ -96,26 +96,26 @@ impl ReadElements<'_> {
                 let call = Call { at: self.at, socket: self.socket, tid: self.tid, seq: *self.seq, wakeup: None };
                 *self.seq += 1;
                 let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
-                self.lanes.record_receive(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
+                self.lanes.match_receive_with_send_and_emit(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
             }
             // From here on, no frame is found in the bytes. `were_found` says whether any was before.
             Element::Lost { proven: were_found } => {
-                self.record_lost_frames(*were_found);
+                self.record_frames_no_longer_found(*were_found);
                 false
             }
             // From here on, frames are found.
             Element::Found => {
-                self.record_found_frames();
+                self.record_frames_found_again();
                 false
             }
         }
     }
 
-    /// Notes that the frames of the connection cannot be found from here on. `were_found` is false right after the attach: no frame was
-    /// found yet, so none has been lost.
-    fn record_lost_frames(&mut self, were_found: bool) {
+    /// Notes that the frames of the connection cannot be found from here on. `were_found_before` is false right after the attach: no frame
+    /// was found yet, so none has been lost.
+    fn record_frames_no_longer_found(&mut self, were_found_before: bool) {
         self.lost.insert(self.connection);
-        if were_found {
+        if were_found_before {
             *self.holes += 1;
             self.lanes.report_unframed_hops_into(self.socket, self.at, &mut *self.sink);
         }
@@ -126,7 +126,7 @@ impl ReadElements<'_> {
 
     /// Notes that the frames of the connection are found from here on. Receives between its processes are observed once this is so for all
     /// their connections.
-    fn record_found_frames(&mut self) {
+    fn record_frames_found_again(&mut self) {
         self.lost.remove(&self.connection);
         let pair = self.connection.pair;
         if !has_lost_connection(self.lost, pair) {

@@ -52,22 +52,22 @@ impl Attach {
         let node = start_node(Some(watcher), std::slice::from_ref(&found), no_further_search, options)?;
         let run = node.lock().add_run(Some(&found.traits));
         // The node has no other run.
-        let is_ring_read = false;
-        Self::start_run(&node, run, &found, options, is_ring_read)
+        let is_ring_read_by_others = false;
+        Self::start_run(&node, run, &found, options, is_ring_read_by_others)
     }
 
-    /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
-    /// wait for files.
+    /// Attaches to an engine as a run of the node. `is_ring_read_by_others` says whether other runs read the ring meanwhile, so that this
+    /// must not wait for files.
     pub(super) fn start_run(
         node: &NodeHandle,
         run: RunId,
         found: &FoundEngine,
         options: &AttachOptions,
-        is_ring_read: bool,
+        is_ring_read_by_others: bool,
     ) -> anyhow::Result<Self> {
         let handle = node.clone();
         let mut guard = node.lock();
-        let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
+        let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read_by_others);
         // After an error, removes what was attached before it.
         if attached.is_err() {
             guard.release_run(run);
@@ -83,7 +83,7 @@ impl Attach {
         run: RunId,
         found: &FoundEngine,
         options: &AttachOptions,
-        is_ring_read: bool,
+        is_ring_read_by_others: bool,
     ) -> anyhow::Result<Self> {
         let engine = &found.engine;
         let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
@@ -97,7 +97,7 @@ impl Attach {
         let followed_changes = node.discovery.changes();
 
         let roles = Roles::of_engine(engine);
-        let mut egress = new_egress(found, options);
+        let mut egress = create_egress_reader(found, options);
         let (probe, _) = node.probe_and_discovery().context(refused)?;
         let mut late_processes = LateProcesses::default();
         let mut degraded = Vec::new();
@@ -105,14 +105,16 @@ impl Attach {
             degraded = observe_writes_and_describe_refusals(found, &mut late_processes, &mut egress, probe);
         }
         for log in &options.logs {
-            egress.follow_log(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
+            egress
+                .follow_log(log, is_ring_read_by_others)
+                .with_context(|| format!("cannot follow the log {}", log.display()))?;
         }
         let mut reads = SocketReads::default();
         reads.observe_connections_of(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
         let mut observability = Observability::new(options.probe.processed, egress.shows_deliveries());
-        mark_observed_processes(engine, &probed, &late_processes.take_served(), &mut observability);
+        mark_watched_and_served_processes(engine, &probed, &late_processes.take_served(), &mut observability);
         reads.apply_connection_changes(&mut observability, BEFORE_FIRST_MESSAGE);
         degraded.extend(limits);
         let mut lanes = Lanes::new(roles, observability);
@@ -146,7 +148,7 @@ impl Attach {
 }
 
 /// Marks the processes of `probed_pids` that use libzmq as watched, and those of `served_pids` as observed in their writes to clients.
-fn mark_observed_processes(
+fn mark_watched_and_served_processes(
     engine: &Engine,
     probed_pids: &BTreeSet<u32>,
     served_pids: &BTreeSet<u32>,
@@ -210,7 +212,7 @@ fn describe_initial_limits(
 }
 
 /// The reader of the engine's responses to its clients.
-fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
+fn create_egress_reader(found: &FoundEngine, options: &AttachOptions) -> Egress {
     let FoundEngine { engine, tokenizer, .. } = found;
     let mut server = Server::new(engine.settings.mode.as_ref().map(|mode| mode.value));
     // Whether responses have exactly the text of the frames: no parser moves or removes any.

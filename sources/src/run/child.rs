@@ -33,7 +33,7 @@ pub struct Forwarding {
 
 impl Forwarding {
     /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
-    pub fn install() -> anyhow::Result<Self> {
+    pub fn catch_signals() -> anyhow::Result<Self> {
         // Read first: a signal that is caught no longer counts as ignored.
         let ignored = ignored_signal_mask();
         let mut wanted = SIGNALS.to_vec();

@@ -318,7 +318,7 @@ impl Splice {
 
     /// Takes the next step of the end of the splice, if it is due. First, a thread gives back the engine's sockets. Then the witness, which
     /// checks that requests continue, watches a little longer.
-    fn advance_end(&mut self) {
+    fn advance_return_of_sockets(&mut self) {
         // Joining a thread needs ownership, so the state is taken out. `Over` is only a placeholder.
         let state = std::mem::replace(&mut self.state, State::Over);
         self.state = match state {
@@ -399,7 +399,7 @@ impl LiveSource for Splice {
             }
             State::Over => Flow::Ended,
             State::Returning(_) | State::Settling(_) => {
-                self.advance_end();
+                self.advance_return_of_sockets();
                 Flow::Idle
             }
         }

@@ -27,12 +27,12 @@ pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let after_word = stream_after_word(&tokenizer).ok_or("none of its first tokens is a word")?;
     // In a vocabulary of bytes, most tokens have the same text anywhere, so it is decoded once.
     let is_of_bytes = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
-    let text_by_id = if is_of_bytes { decode_each_token(&tokenizer) } else { Vec::new() };
+    let text_by_id = if is_of_bytes { decode_texts_by_id(&tokenizer) } else { Vec::new() };
     Ok(Detokenizer { tokenizer, after_word, text_by_id })
 }
 
 /// Text of each token by its id. Empty for a part of a character, which has no text of its own.
-fn decode_each_token(tokenizer: &Tokenizer) -> Vec<Box<str>> {
+fn decode_texts_by_id(tokenizer: &Tokenizer) -> Vec<Box<str>> {
     let has_added_tokens = true;
     let mut text_by_id = Vec::new();
     for id in 0..tokenizer.get_vocab_size(has_added_tokens) as u32 {

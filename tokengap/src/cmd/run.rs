@@ -64,7 +64,7 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
         output::ResultFile::check_writable(report, args.live.record.force)?;
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
-    let signals = Forwarding::install()?;
+    let signals = Forwarding::catch_signals()?;
     let folder = PrivateFolder::open_named_or_create_temporary(args.folder.as_deref())?;
     // The screen uses the terminal, so the command writes to a file instead.
     let command_log = if args.live.outcome.is_headless() { None } else { Some(create_log_file(args)?) };

@@ -59,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = RelayOptions::default().max_frame_bytes, help_heading = TUNING)]
     max_frame: u64,
 
-    /// Maximum bytes of all traffic in the relay, at least twice --queue-bytes. When receivers that do not keep up hold most of it, the
-    /// relay reads in smaller pieces, down to 4 KiB. Each connection needs 8 KiB of it.
+    /// Maximum bytes of all traffic in the relay, at least twice --queue-bytes. When receivers that do not keep up hold most of it, the relay
+    /// reads in smaller pieces, down to 4 KiB. Each connection needs 8 KiB of it.
     #[arg(long, value_name = "BYTES", default_value_t = RelayOptions::default().max_buffered_bytes, help_heading = TUNING)]
     max_buffered: usize,
 

@@ -113,7 +113,7 @@ pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(script) = next_script(&waiting) {
-                    let outcome = run_script(script, &program, venv)
+                    let outcome = run_attack_script(script, &program, venv)
                         .unwrap_or_else(|error| AttackOutcome::Broken(format!("{error:#}")));
                     counts.lock().expect("no worker panics").count_outcome(&outcome);
                 }
@@ -176,7 +176,7 @@ fn require_others_can_enter(folder: &Path) -> Result<()> {
 }
 
 /// Runs one script and prints its outcome, with the end of its output if it is broken.
-fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcome> {
+fn run_attack_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcome> {
     let name = script.file_stem().unwrap_or_default().display();
     let started = Instant::now();
     let folder = tempfile::Builder::new().prefix("attack-").tempdir()?;

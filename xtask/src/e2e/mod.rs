@@ -48,8 +48,7 @@ pub(crate) struct E2eOptions {
     /// Keep the engine's recordings in this folder.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
-    /// Number of scenarios to run at once [default: two per core, because each waits half of its time]. Those that judge CPU times run
-    /// alone.
+    /// Number of scenarios to run at once [default: two per core, because each waits half of its time]. Those that judge CPU times run alone.
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
 }
@@ -83,7 +82,7 @@ pub(crate) fn run_end_to_end(options: &E2eOptions) -> Result<()> {
         return run_on_real_server(options);
     }
     setup::prepare_sglang(&[])?;
-    let mut rows = setup::harness_module("testbed.e2e");
+    let mut rows = setup::harness_module_command("testbed.e2e");
     rows.arg("--xtask").arg(std::env::current_exe()?);
     if !options.plain {
         rows.arg("--tokengap").arg(given_or_built_program(options.tokengap.as_deref())?);

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use probe_user::{Capability, Permissions};
 use serde::Deserialize;
 
-use crate::e2e::setup::{harness_module, prepare_sglang};
+use crate::e2e::setup::{harness_module_command, prepare_sglang};
 use crate::script::{build_tokengap_with_faults, given_or_built_program, replace_document_part};
 
 /// Options of `cargo xtask faults`.
@@ -117,7 +117,7 @@ pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
 
 /// Runs the faults of the relay and its environment, which are a script that prints a finished row in each line.
 fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
-    let mut command = harness_module("testbed.e2e.faults");
+    let mut command = harness_module_command("testbed.e2e.faults");
     command.arg("--faulty").arg(build_tokengap_with_faults()?);
     command.arg("--tokengap").arg(given_or_built_program(options.tokengap.as_deref())?);
     command.arg("--xtask").arg(std::env::current_exe()?);

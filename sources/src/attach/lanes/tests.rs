@@ -65,7 +65,7 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
         lanes.record_send(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut enter);
     }
     for seq in [0, 1, 4] {
-        lanes.record_receive(&message(2, seq, &frame(seq)), &mut enter);
+        lanes.match_receive_with_send_and_emit(&message(2, seq, &frame(seq)), &mut enter);
     }
     assert_eq!(events[..3], [("sent", 0), ("missed", 3), ("sent", 4)]);
     assert_eq!(events[3..].iter().filter(|event| event.0 == "missed").collect::<Vec<_>>(), [&("missed", 2)]);
@@ -104,7 +104,7 @@ fn the_parts_of_a_message_are_one_frame() {
         (0..6).map(of)
     };
     parts(1).for_each(|part| lanes.record_send(&part, &mut Clients::default(), &mut enter));
-    parts(2).for_each(|part| assert!(lanes.record_receive(&part, &mut enter)));
+    parts(2).for_each(|part| assert!(lanes.match_receive_with_send_and_emit(&part, &mut enter)));
     let bytes = PARTS.iter().map(|part| part.len() as u64).sum();
     let sent = [0, 1, 2].map(|seq| ("sent", seq, bytes, events[0].3));
     assert_eq!(events[..3], sent);
@@ -139,7 +139,7 @@ fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[
         lanes.record_send(&part, &mut Clients::default(), &mut enter);
     }
     for (seq, bytes) in (0_u64..).zip(received.iter().cycle()).take(2 * received.len()) {
-        assert!(lanes.record_receive(&message(1, seq, bytes), &mut enter), "part {seq}");
+        assert!(lanes.match_receive_with_send_and_emit(&message(1, seq, bytes), &mut enter), "part {seq}");
     }
     let group = &analysis.ledger().groups()[0];
     assert_eq!(
@@ -237,11 +237,11 @@ fn a_router_forwards_requests_and_output() {
     let receiver = |pid: u32| SocketId { pid, address: 0x9000 };
     // A router that is attached to in the middle of things; its abort may be for a worker, too.
     lanes.record_send(&call(TO_SCHEDULER, 0, ABORT), &mut Clients::default(), &mut enter);
-    lanes.record_receive(&call(receiver(1), 0, ABORT), &mut enter);
+    lanes.match_receive_with_send_and_emit(&call(receiver(1), 0, ABORT), &mut enter);
     lanes.record_send(&call(FROM_WORKER, 0, REQUEST), &mut Clients::default(), &mut enter);
-    lanes.record_receive(&call(receiver(3), 0, REQUEST), &mut enter);
+    lanes.match_receive_with_send_and_emit(&call(receiver(3), 0, REQUEST), &mut enter);
     lanes.record_send(&call(TO_SCHEDULER, 1, REQUEST), &mut Clients::default(), &mut enter);
-    lanes.record_receive(&call(receiver(1), 1, REQUEST), &mut enter);
+    lanes.match_receive_with_send_and_emit(&call(receiver(1), 1, REQUEST), &mut enter);
     lanes.record_send(&call(TO_WORKER, 0, TEXT), &mut Clients::default(), &mut enter);
     lanes.record_send(&call(TO_SCHEDULER, 2, ABORT), &mut Clients::default(), &mut enter);
     lanes.record_send(&call(TO_WORKER, 1, ABORT), &mut Clients::default(), &mut enter);
@@ -292,7 +292,7 @@ fn token_ids_are_in_events_only_if_requested() {
         let bytes = frame(0);
         one.record_send(&message(1, 0, &bytes), &mut clients, &mut note);
         // From a sender that is not watched.
-        other.record_receive(&message(2, 0, &bytes), &mut note);
+        other.match_receive_with_send_and_emit(&message(2, 0, &bytes), &mut note);
         assert_eq!(emitted, [shows_ids; 2]);
         let mut decoders = Decoders::new(engines::FORMATS, LONGEST);
         decoders.keep_ids();
@@ -310,15 +310,15 @@ fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     for seq in 0..2 {
         lanes.record_send(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut |_| {});
     }
-    lanes.record_receive(&message(2, 0, &frame(0)), &mut |_| {});
+    lanes.match_receive_with_send_and_emit(&message(2, 0, &frame(0)), &mut |_| {});
     assert!(lanes.has_traffic(), "a waiting message counts regardless of age");
-    lanes.record_receive(&message(2, 1, &frame(1)), &mut |_| {});
+    lanes.match_receive_with_send_and_emit(&message(2, 1, &frame(1)), &mut |_| {});
     assert!(!lanes.has_traffic());
     let bytes = frame(2);
     let mut now = message(1, 2, &bytes);
     now.call.at = MonoNs::now();
     lanes.record_send(&now, &mut Clients::default(), &mut |_| {});
-    lanes.record_receive(&message(2, 2, &bytes), &mut |_| {});
+    lanes.match_receive_with_send_and_emit(&message(2, 2, &bytes), &mut |_| {});
     assert!(lanes.has_traffic());
 }
 
@@ -375,7 +375,7 @@ impl Engine {
         let bytes = Self::frame(b'0' + socket as u8, seq);
         let call = self.call(pid, 0x9000, number);
         let analysis = &mut self.analysis;
-        self.lanes.record_receive(&of(call, &bytes), &mut |event| analysis.apply(event));
+        self.lanes.match_receive_with_send_and_emit(&of(call, &bytes), &mut |event| analysis.apply(event));
     }
 
     /// Adds and watches the second tokenizer.
@@ -395,7 +395,7 @@ impl Engine {
     fn exit(&mut self, pid: u32) {
         let at = MonoNs(self.now);
         let analysis = &mut self.analysis;
-        self.lanes.paths.record_exit(pid, at, &mut |event| analysis.apply(event));
+        self.lanes.paths.remove_exited_process_and_announce(pid, at, &mut |event| analysis.apply(event));
     }
 
     fn report(&mut self) -> Report {

@@ -50,7 +50,10 @@ fn a_restarted_engine_continues_its_run_and_another_one_gets_its_own() {
     let engine = node.next_new_engine().expect("a further engine");
     let third = node.add_run(Some(&engine));
     assert_eq!(node.name_of(third), "sglang:30000-2");
-    assert_eq!((node.shared_name(third), node.shared_name(first)), (Some("sglang:30000"), None));
+    assert_eq!(
+        (node.name_shared_with_other_engine(third), node.name_shared_with_other_engine(first)),
+        (Some("sglang:30000"), None)
+    );
     assert_eq!(taken_pid(&mut node, third), Some(3));
     assert!(node.discovery.found.is_empty(), "the first is watched");
 
@@ -80,7 +83,7 @@ fn a_run_has_the_numbered_name_by_which_its_engine_was_selected() {
         engine
     };
     let run = watch(&mut node, &selected(2));
-    assert_eq!((node.name_of(run), node.shared_name(run)), ("sglang:30000-2", Some("sglang:30000")));
+    assert_eq!((node.name_of(run), node.name_shared_with_other_engine(run)), ("sglang:30000-2", Some("sglang:30000")));
     end(&mut node, run);
     node.discovery.found = vec![selected(3)];
     assert_eq!((taken_pid(&mut node, run), node.name_of(run)), (Some(3), "sglang:30000-2"));
@@ -109,7 +112,7 @@ fn a_full_ring_is_counted_once_for_all_engines() {
         let mut last = String::new();
         let deadline = Instant::now() + Duration::from_mins(1);
         let entry = node.runs.get_mut(&run).expect("a run");
-        entry.inbox.drain_until(deadline, &mut |observation| last = format!("{observation:?}"));
+        entry.inbox.drain_until_and_count(deadline, &mut |observation| last = format!("{observation:?}"));
         last
     });
     assert_eq!(last_of, [lost(75), lost(0), String::new()]);

@@ -238,7 +238,7 @@ impl Clients {
             RequestForm::Prefill => ChosenRid::of_prefill(fresh_rid(random), 1),
             RequestForm::Groups => {
                 if self.rest_of_group.is_empty() {
-                    self.begin_group(random);
+                    self.choose_rids_of_group(random);
                 }
                 self.rest_of_group.pop_front().unwrap_or_default()
             }
@@ -246,7 +246,7 @@ impl Clients {
     }
 
     /// Chooses the rids of a group of requests: alternately those of a batch, and those of samples of one prompt.
-    fn begin_group(&mut self, random: &mut Random) {
+    fn choose_rids_of_group(&mut self, random: &mut Random) {
         self.groups += 1;
         let group_rid = fresh_rid(random);
         let is_batch = self.groups % 2 == 1;

@@ -50,7 +50,9 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
                     let mut requests = Vec::new();
                     let content = (script.engine.format().read_requests)(&parts, &mut requests);
                     let dispatched = DispatchedMessage { id, at, bytes, requests: &requests };
-                    dispatched.emit(content, &mut |event| join.pass_event_after_earlier_reports(event, &mut apply));
+                    dispatched.emit_requests_or_refusal(content, &mut |event| {
+                        join.pass_event_after_earlier_reports(event, &mut apply)
+                    });
                     continue;
                 }
                 let batch = decoder.decode(&[&message[0]]).expect("the peers' own frames");

@@ -158,7 +158,7 @@ pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
     // With --follow, the engine may start later, so nothing is waited for here.
     if args.follow {
-        let (engines, first) = EngineRuns::follow(options, args.engine_names())?;
+        let (engines, first) = EngineRuns::wait_for_engines(options, args.engine_names())?;
         return watch_engines(args, engines, vec![first], endpoint, &signals);
     }
     match attach_to_running(args, options, &signals)? {
@@ -207,7 +207,7 @@ fn attach_to_running(args: &Args, options: AttachOptions, signals: &Signals) -> 
         return Ok(AttachOutcome::Interrupted { unfinished: "the choice of an engine" });
     };
     let may_join = args.engines_that_may_join();
-    let attach = move || EngineRuns::attach(watcher, chosen, options, may_join);
+    let attach = move || EngineRuns::attach_selected_engines(watcher, chosen, options, may_join);
     let Some((engines, first)) = start_up.run_until_end_requested(attach)? else {
         return Ok(AttachOutcome::Interrupted { unfinished: "the attach to the engine's processes" });
     };

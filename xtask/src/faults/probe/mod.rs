@@ -43,14 +43,14 @@ pub(super) const FAULTS: &[ProbeFault] = &[
     ProbeFault::new(
         "target execs",
         "the sender execs another program with the same process id; attached again",
-        targets::exec_target,
+        targets::exec_target_and_attach_again,
     ),
     ProbeFault::new(
         "target stopped",
         "SIGSTOP for the sender before the attach, SIGCONT after it",
         targets::stop_target,
     ),
-    ProbeFault::new("target frozen", "the same with the cgroup freezer", targets::freeze_target),
+    ProbeFault::new("target frozen", "the same with the cgroup freezer", targets::attach_to_target_frozen_by_cgroup),
     ProbeFault::new(
         "two at once",
         "two probes on the same processes; one detaches under traffic",

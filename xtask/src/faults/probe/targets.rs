@@ -71,7 +71,7 @@ fn try_attach_while_killing(probe: &mut Probe, victim: Peer, kill_after: Duratio
 }
 
 /// Makes a process exec another program, by which it loses its probes. After a second attach, all its messages must be observed.
-pub(super) fn exec_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+pub(super) fn exec_target_and_attach_again(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = PeerPair::start(COUNTED, &setup.endpoint)?;
     let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
     pair.sender.exec_again()?;
@@ -209,7 +209,7 @@ impl Drop for CgroupFreezer {
 }
 
 /// Freezes the sender with a cgroup before the attach, and thaws it after. Skipped where no cgroup can be made.
-pub(super) fn freeze_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+pub(super) fn attach_to_target_frozen_by_cgroup(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     match CgroupFreezer::create() {
         Ok(freezer) => attach_to_frozen(&FreezeMethod::Cgroup(freezer), setup, checks),
         Err(why) => {
