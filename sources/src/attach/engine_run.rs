@@ -259,7 +259,7 @@ impl EngineRun {
         }
     }
 
-    /// Whether the run watches an engine, waits for its first one, or waits after an engine has ended.
+    /// Whether the engine of this run is observed, has ended, or was not found so far.
     pub fn engine_state(&self) -> EngineState {
         let is_watched = self.current_attach().is_some();
         // An engine that has exited is watched until its last events are read, and is counted as exited only then.

@@ -100,12 +100,12 @@ impl ReadElements<'_> {
             }
             // From here on, no frame is found in the bytes. `were_found` says whether any was before.
             Element::Lost { proven: were_found } => {
-                self.record_frames_no_longer_found(*were_found);
+                self.record_frames_not_found_from_here(*were_found);
                 false
             }
             // From here on, frames are found.
             Element::Found => {
-                self.record_frames_found_again();
+                self.record_frames_found_from_here();
                 false
             }
         }
@@ -113,7 +113,7 @@ impl ReadElements<'_> {
 
     /// Notes that the frames of the connection cannot be found from here on. `were_found_before` is false right after the attach: no frame
     /// was found yet, so none has been lost.
-    fn record_frames_no_longer_found(&mut self, were_found_before: bool) {
+    fn record_frames_not_found_from_here(&mut self, were_found_before: bool) {
         self.lost.insert(self.connection);
         if were_found_before {
             *self.holes += 1;
@@ -126,7 +126,7 @@ impl ReadElements<'_> {
 
     /// Notes that the frames of the connection are found from here on. Receives between its processes are observed once this is so for all
     /// their connections.
-    fn record_frames_found_again(&mut self) {
+    fn record_frames_found_from_here(&mut self) {
         self.lost.remove(&self.connection);
         let pair = self.connection.pair;
         if !has_lost_connection(self.lost, pair) {

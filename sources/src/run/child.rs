@@ -166,7 +166,7 @@ mod tests {
 
     fn start(script: &str) -> Arc<Child> {
         let command = ["sh", "-c", script].map(OsString::from);
-        let signals = Forwarding::install().expect("caught");
+        let signals = Forwarding::catch_signals().expect("caught");
         let child = Child::start(&command, Path::new("/tmp"), None).expect("started");
         signals.forward_to(&child).expect("passed on");
         child

@@ -205,7 +205,7 @@ fn write_request_field(pickler: &mut Pickler<'_>, release: SglangRelease, row: &
         "input_text" => pickler.text(row.text),
         "input_ids" => write_ids(pickler, release, row.prompt),
         "sampling_params" => {
-            pickler.instance(SAMPLING_PARAMS, "SamplingParams", |pickler| write_sampling_params(pickler, row.stop))
+            pickler.instance(SAMPLING_PARAMS, "SamplingParams", |pickler| write_sampling_params(pickler, row.stop));
         }
         "stream" => pickler.boolean(true),
         "logprob_start_len" => pickler.int(-1),
@@ -312,13 +312,13 @@ impl Columns<'_> {
             "decode_ids" => {
                 // The detokenizer needs the end of the prompt before the first new ids. Later chunks have no prompt tail.
                 self.write_each(pickler, |pickler, row| {
-                    write_ids(pickler, self.release, &[row.prompt_tail, row.ids].concat())
+                    write_ids(pickler, self.release, &[row.prompt_tail, row.ids].concat());
                 });
             }
             "output_ids" => self.write_each(pickler, |pickler, row| write_ids(pickler, self.release, row.ids)),
             "read_offsets" => self.write_each(pickler, |pickler, _| pickler.int(READ_OFFSET as i64)),
             "skip_special_tokens" | "spaces_between_special_tokens" => {
-                self.write_each(pickler, |pickler, _| pickler.boolean(true))
+                self.write_each(pickler, |pickler, _| pickler.boolean(true));
             }
             "no_stop_trim" => self.write_each(pickler, |pickler, _| pickler.boolean(false)),
             "prompt_tokens" => self.write_each(pickler, |pickler, row| pickler.int(row.prompt_tokens.into())),
@@ -327,14 +327,14 @@ impl Columns<'_> {
                 self.write_each(pickler, |pickler, _| pickler.int(0));
             }
             "queue_time" => {
-                self.write_each(pickler, |pickler, row| pickler.float(row.times.batch_entered - row.times.queued))
+                self.write_each(pickler, |pickler, row| pickler.float(row.times.batch_entered - row.times.queued));
             }
             "forward_entry_time" => self.write_each(pickler, |pickler, row| pickler.float(row.times.batch_entered)),
             "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
                 self.write_each(pickler, |pickler, _| pickler.none());
             }
             "time_stats" => self.write_each(pickler, |pickler, row| {
-                pickler.instance(TIME_STATS, "SchedulerReqTimeStats", |pickler| self.write_times(pickler, row))
+                pickler.instance(TIME_STATS, "SchedulerReqTimeStats", |pickler| self.write_times(pickler, row));
             }),
             "customized_info" => pickler.empty_dict(),
             "load" if self.has_load_report => self.write_load_report(pickler),

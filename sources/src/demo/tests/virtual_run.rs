@@ -51,7 +51,7 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
                     let content = (script.engine.format().read_requests)(&parts, &mut requests);
                     let dispatched = DispatchedMessage { id, at, bytes, requests: &requests };
                     dispatched.emit_requests_or_refusal(content, &mut |event| {
-                        join.pass_event_after_earlier_reports(event, &mut apply)
+                        join.pass_event_after_earlier_reports(event, &mut apply);
                     });
                     continue;
                 }
