@@ -162,7 +162,9 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let mut other_namespaces = Vec::new();
     if work.attaches_programs() {
-        other_namespaces.push(SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?);
+        let namespace_kind_argument = 1;
+        let is_other_kind = SeccompCondition::new(namespace_kind_argument, Dword, Ne, NETWORK)?;
+        other_namespaces.push(SeccompRule::new(vec![is_other_kind])?);
     }
     rules.insert(libc::SYS_setns, other_namespaces);
     // New processes, and executable memory.

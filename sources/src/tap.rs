@@ -23,7 +23,7 @@ use crate::translate::{
     Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator,
     report_missed_and_tell_clients,
 };
-pub use source::lower_priority;
+pub use source::lower_decoding_priority;
 use tapped::{RelayHops, Tapped};
 
 /// A pair of endpoints, with advance knowledge of the hop between them.
@@ -183,13 +183,13 @@ impl Tap {
             return self.count_refused_connection(forward);
         }
         if let Some(served) = &mut self.served[usize::from(pair)] {
-            return served.read_observed(lane, &what, sink);
+            return served.read_observed_of_connection(lane, &what, sink);
         }
         match what {
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
                 let id = FrameId { hop: hop_id(pair, direction), lane, seq };
                 let frame = RelayedFrame { id, read_at, written_at, bytes };
-                self.translate_frame(frame, &payload, sink);
+                self.decode_and_emit_message(frame, &payload, sink);
             }
             Observed::Lost { direction, count, cause } => {
                 self.report_missed_messages(hop_id(pair, direction), count, cause, sink);
@@ -201,7 +201,7 @@ impl Tap {
                 }
             }
             Observed::Rejected(direction) => self.count_rejected_handshake(pair, direction),
-            Observed::Unread(direction, why) => self.warn_unreadable(hop_id(pair, direction), &why),
+            Observed::Unread(direction, why) => self.warn_once_and_keep_unreadable(hop_id(pair, direction), &why),
             Observed::Closed { why, .. } => tracing::info!(pair, lane, "connection closed: {why}"),
             // Refusals were counted above. The other two come from pairs that speak HTTP.
             Observed::Refused | Observed::Passed { .. } | Observed::HeldUp => {}
@@ -244,7 +244,7 @@ impl Tap {
     }
 
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason. Keeps the warning for the report.
-    fn warn_unreadable(&mut self, hop: HopId, why: &Unread) {
+    fn warn_once_and_keep_unreadable(&mut self, hop: HopId, why: &Unread) {
         let tapped = &self.hops.tapped[usize::from(hop.0)];
         let message =
             format!("{} ({}): relaying a connection that cannot be decoded: {why}", tapped.ends, tapped.endpoint);
@@ -255,7 +255,7 @@ impl Tap {
     }
 
     /// Decodes a message and emits it. On a hop that carries requests, it is emitted as requests, on any other as a frame of output.
-    fn translate_frame(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn decode_and_emit_message(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
         let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
         // The storage of `parts`, which borrows from one of the two. A single part needs no allocation.
         let single_part: [&[u8]; 1];
@@ -354,14 +354,19 @@ impl Served {
         Self { clients: Clients { is_observed: true, ..Clients::default() }, connections: HashMap::new() }
     }
 
-    /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end. Deliveries of
+    /// Reads what the relay has observed of a client connection, given by its number: passed bytes, a gap, or the end. Deliveries of
     /// tokens to the client are emitted.
-    fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn read_observed_of_connection(
+        &mut self,
+        connection_number: u32,
+        what: &Observed,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
         if let Observed::Closed { at, first: ended_by, .. } = what {
-            return self.end_connection(lane, *at, *ended_by, sink);
+            return self.end_connection(connection_number, *at, *ended_by, sink);
         }
         let server = &mut self.clients.server;
-        let reader = self.connections.entry(lane).or_default();
+        let reader = self.connections.entry(connection_number).or_default();
         match what {
             Observed::Passed { at, bytes } => {
                 // The relay does not know where the server's writes begin.
@@ -379,8 +384,16 @@ impl Served {
 impl Served {
     /// Ends the last response of a closed connection. If neither side ended the connection, the relay did, and the outcome of the response
     /// is unknown.
-    fn end_connection(&mut self, lane: u32, at: MonoNs, ended_by: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
-        let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), ended_by) else { return };
+    fn end_connection(
+        &mut self,
+        connection_number: u32,
+        at: MonoNs,
+        ended_by: Option<Direction>,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&connection_number), ended_by) else {
+            return;
+        };
         let end = match ended_by {
             Direction::Forward => AnswerEnd::ClientLeft,
             Direction::Backward => AnswerEnd::ServerLeft,

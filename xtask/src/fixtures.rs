@@ -81,27 +81,27 @@ fn record_and_seal_project_logs() -> Result<()> {
     script::run_script("recorded.py", sealed)
 }
 
-/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name in `out`. `extent`
-/// says which cases are recorded: `all`, or `small` and `core` as in [`RECORDINGS`].
-fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
-    let release = name.trim_end_matches("-msgpack");
-    let folder = out.join(name);
+/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name in `out_folder`.
+/// `extent` says which cases are recorded: `all`, or `small` and `core` as in [`RECORDINGS`].
+fn record_messages(release_name: &str, extent: &str, out_folder: &Path) -> Result<()> {
+    let release = release_name.trim_end_matches("-msgpack");
+    let folder = out_folder.join(release_name);
     prepare_sglang(&[release])?;
     eprintln!("recording {}", folder.display());
     let mut record = Command::new(harness_python());
     record.arg(project_root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
     record.env("PYTHONPATH", project_root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(project_root());
     // The name has the suffix of msgpack.
-    if name != release {
+    if release_name != release {
         record.env("SGLANG_USE_PICKLE_IPC", "0");
     }
     run_to_success(&mut record)
 }
 
 /// Records the log lines of a release.
-fn record_logs(release: &str, out: &Path) -> Result<()> {
+fn record_logs(release: &str, out_folder: &Path) -> Result<()> {
     prepare_sglang(&[release])?;
-    let folder = out.join(format!("sglang-{release}"));
+    let folder = out_folder.join(format!("sglang-{release}"));
     eprintln!("recording {}", folder.display());
     // The release appends to a file of request metrics, which must not hold those of an earlier recording.
     if folder.is_dir() {

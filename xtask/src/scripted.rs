@@ -206,7 +206,7 @@ pub(crate) fn run_in_pod(options: &Released) -> Result<()> {
 
 /// `cargo xtask unit`: a real systemd, as PID 1 of its own namespaces, runs the systemd unit next to a real engine. The unit is started
 /// before the engine, reloaded, killed and stopped, and the engine restarts.
-pub(crate) fn run_unit(options: &Released) -> Result<()> {
+pub(crate) fn run_systemd_unit(options: &Released) -> Result<()> {
     let program = dist::given_or_released_program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "namespaces and mounts need root");
     ensure!(Path::new(SYSTEMD).exists(), "cannot find {SYSTEMD}");

@@ -179,7 +179,7 @@ impl WatchedProcess {
                 thread: id,
                 role: self.role,
                 name: &thread.name,
-                part: self.part_of(thread),
+                part: self.part_played_by(thread),
                 interval_ns: sample.interval_ns,
                 on_ns: thread.on_ns,
                 wait_ns: thread.wait_ns,
@@ -192,7 +192,7 @@ impl WatchedProcess {
     }
 
     /// The part that a thread plays in its process: the main thread, an I/O thread of libzmq, or another one.
-    fn part_of(&self, thread: &ThreadUse) -> ThreadPart {
+    fn part_played_by(&self, thread: &ThreadUse) -> ThreadPart {
         // The kernel gives the main thread the id of its process.
         if thread.tid == self.pid {
             return ThreadPart::Main;
@@ -252,7 +252,7 @@ fn poll_uses_between(
     let mut uses = HashMap::new();
     for (thread, counters) in later {
         if let Some(earlier_counters) = earlier.get(thread) {
-            uses.insert(*thread, counters.use_since(earlier_counters));
+            uses.insert(*thread, counters.poll_use_since(earlier_counters));
         }
     }
     uses
@@ -260,7 +260,7 @@ fn poll_uses_between(
 
 impl PollCounters {
     /// Use of the event loop between an earlier reading of its counters and this one.
-    fn use_since(&self, earlier: &Self) -> PollUse {
+    fn poll_use_since(&self, earlier: &Self) -> PollUse {
         let interval_ns = self.at.since(earlier.at);
         PollUse {
             interval_ns,

@@ -157,12 +157,12 @@ impl Inbox {
             emit(&entry.to_observation(payloads));
         }
         let drained = self.passed - passed_before;
-        self.remove_passed();
+        self.remove_passed_observations();
         drained
     }
 
     /// Frees the space of the observations that were passed on: their entries, and their bytes in the common buffer of payloads.
-    fn remove_passed(&mut self) {
+    fn remove_passed_observations(&mut self) {
         self.entries.drain(..self.passed);
         self.passed = 0;
         // Payloads lie in the order of their entries, so the bytes before the first one that is left are no longer needed.

@@ -311,7 +311,8 @@ impl Paths {
         sink: Sink<'_>,
     ) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
-        // A process that was started again receives on the hop of its predecessor, which is no longer watched.
+        // A process that was started again receives on the hop of its predecessor, which is no longer watched. A hop without a known
+        // receiver gets its first one.
         let is_successor =
             hop.receiver_pid().is_none_or(|before| before != receiver_pid && !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
@@ -438,7 +439,7 @@ impl Paths {
 /// Notes the endpoint of the connection between a hop's ends. Keeps the last known one while the connection is not visible.
 fn update_endpoint(hop: &mut LaneHop, roles: &Roles) {
     let Some(receiver_pid) = hop.receiver_pid() else { return };
-    let endpoint = roles.endpoint_between(hop.sender_socket.pid, receiver_pid);
+    let endpoint = roles.only_endpoint_between(hop.sender_socket.pid, receiver_pid);
     if !endpoint.is_empty() && endpoint != hop.endpoint {
         endpoint.clone_into(&mut hop.endpoint);
     }
@@ -471,23 +472,24 @@ fn capabilities_for_earlier_frames(
 /// Since when the stages of a hop's messages are observed at every process that may receive them.
 fn observed_since(hop: &LaneHop, roles: &Roles, observability: &Observability) -> ObservedSince {
     let receiver = hop.receiver.deduced();
-    let possible_receivers = possible_receivers(hop, roles);
+    let possible_receiver_pids = possible_receiver_pids(hop, roles);
     let received = match hop.receiver {
         // The receiver is none of the watched processes.
         PresumedReceiver::NotVisible => None,
         PresumedReceiver::Deduced(_) | PresumedReceiver::Unknown => {
-            observability.receives_observed_since(hop.sender_socket.pid, &possible_receivers)
+            observability.receives_observed_since(hop.sender_socket.pid, &possible_receiver_pids)
         }
     };
     // Only a tokenizer delivers tokens.
     let goes_to_tokenizer =
         hop.content != Content::Requests && receiver.is_some_and(|receiver| receiver.role.is_tokenizer());
-    let delivered = if goes_to_tokenizer { observability.deliveries_observed_since(&possible_receivers) } else { None };
-    ObservedSince { received, are_processed: observability.observes_processing(&possible_receivers), delivered }
+    let delivered =
+        if goes_to_tokenizer { observability.deliveries_observed_since(&possible_receiver_pids) } else { None };
+    ObservedSince { received, are_processed: observability.observes_processing(&possible_receiver_pids), delivered }
 }
 
 /// Processes that may receive the messages of a hop.
-fn possible_receivers(hop: &LaneHop, roles: &Roles) -> BTreeSet<u32> {
+fn possible_receiver_pids(hop: &LaneHop, roles: &Roles) -> BTreeSet<u32> {
     if let Some(receiver) = hop.receiver.deduced() {
         return match receiver.pid {
             Some(pid) => [pid].into(),

@@ -222,9 +222,9 @@ impl QueueSampler {
             let mut send_bytes = None;
             for ends in connections {
                 let depth_at_sender = self.read_queue_depth(ends.sender);
-                add_if_known(&mut send_bytes, depth_at_sender.and_then(|depth| depth.send_bytes));
+                add_bytes_if_known(&mut send_bytes, depth_at_sender.and_then(|depth| depth.send_bytes));
                 let depth_at_receiver = self.read_queue_depth(ends.receiver);
-                add_if_known(&mut receive_bytes, depth_at_receiver.and_then(|depth| depth.receive_bytes));
+                add_bytes_if_known(&mut receive_bytes, depth_at_receiver.and_then(|depth| depth.receive_bytes));
             }
             if receive_bytes.is_some() || send_bytes.is_some() {
                 emit(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });
@@ -248,7 +248,7 @@ impl QueueSampler {
 }
 
 /// Adds a number of bytes to a sum, if the number is known. The sum is `None` until a number was added.
-fn add_if_known(sum: &mut Option<u64>, bytes: Option<u64>) {
+fn add_bytes_if_known(sum: &mut Option<u64>, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         *sum.get_or_insert(0) += bytes;
     }

@@ -193,7 +193,7 @@ impl Roles {
     }
 
     /// Endpoint that connects two processes; empty if there is none, or more than one.
-    pub(super) fn endpoint_between(&self, sender_pid: u32, receiver_pid: u32) -> &str {
+    pub(super) fn only_endpoint_between(&self, sender_pid: u32, receiver_pid: u32) -> &str {
         let mut connections =
             self.connections_from(sender_pid).filter(|connection| connection.receiver_pid == receiver_pid);
         let Some(first) = connections.next() else { return "" };
@@ -323,13 +323,13 @@ impl Roles {
 
 /// Keeps only the receivers that messages of this kind most likely go to; none if no role among them receives such messages.
 fn keep_most_likely_receivers(receivers: &mut Vec<ConnectedReceiver>, kind: Kind) {
-    let best_rank = receivers.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
-    receivers.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
+    let best_rank = receivers.iter().filter_map(|receiver| receiver_preference_rank(kind, receiver.role)).min();
+    receivers.retain(|receiver| best_rank.is_some() && receiver_preference_rank(kind, receiver.role) == best_rank);
 }
 
 /// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such
 /// messages.
-fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
+fn receiver_preference_rank(kind: Kind, role: Role) -> Option<u8> {
     let is_intermediate = match role.function() {
         Function::Source | Function::Control => return None,
         Function::Intermediate => true,
@@ -337,15 +337,15 @@ fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     };
     let has_tokens = !kind.is_control() && kind != Kind::Abort;
     if has_tokens {
-        Some(preference_for_tokens(role, is_intermediate))
+        Some(preference_rank_for_tokens(role, is_intermediate))
     } else {
-        preference_without_tokens(role, is_intermediate)
+        preference_rank_without_tokens(role, is_intermediate)
     }
 }
 
 /// Rank of a role among the possible receivers of tokens. They go through a process in between if there is one, else directly to one that
 /// responds to clients.
-fn preference_for_tokens(role: Role, is_intermediate: bool) -> u8 {
+fn preference_rank_for_tokens(role: Role, is_intermediate: bool) -> u8 {
     if !is_intermediate {
         1
     } else if role.is_main() {
@@ -358,7 +358,7 @@ fn preference_for_tokens(role: Role, is_intermediate: bool) -> u8 {
 
 /// Rank of a role among the possible receivers of messages without tokens. They go to the main process, which forwards them, else to one
 /// that responds to clients, but to no other process in between.
-fn preference_without_tokens(role: Role, is_intermediate: bool) -> Option<u8> {
+fn preference_rank_without_tokens(role: Role, is_intermediate: bool) -> Option<u8> {
     if role.is_main() {
         Some(0)
     } else if is_intermediate {
@@ -401,6 +401,6 @@ mod tests {
         let others = |received: &[u32]| roles.presumed_receiver(2, Kind::Text, &received.iter().copied().collect());
         assert!(matches!(others(&[4]), PresumedReceiver::Deduced(Receiver { pid: Some(5), .. })));
         assert_eq!(others(&[4, 5]), PresumedReceiver::NotVisible, "each receives from its own socket");
-        assert_eq!((roles.endpoint_between(1, 2), roles.endpoint_between(1, 4)), ("ipc:///2", ""));
+        assert_eq!((roles.only_endpoint_between(1, 2), roles.only_endpoint_between(1, 4)), ("ipc:///2", ""));
     }
 }

@@ -143,7 +143,7 @@ fn check_messages(
             probe.poll(MAX_POLL, |observation| check.check_observation(&observation, sender_pids, receiver_pids));
         if is_ending || checked_at.elapsed() >= CHECK_INTERVAL {
             checked_at = Instant::now();
-            check.collect_findings();
+            check.update_broken_findings();
         }
         if let Err(error) = &polled {
             check.seen.broken.push(format!("the probe ended: {error}"));
@@ -201,7 +201,7 @@ struct ReceivingSocket {
 
 impl ReceivingSocket {
     /// Id of the next message. The socket is one lane, because it shows the messages of all its connections in one order.
-    fn next_id(&mut self) -> FrameId {
+    fn take_next_message_id(&mut self) -> FrameId {
         let only_lane = 0;
         let id = FrameId::new(self.hop, only_lane, self.seq);
         self.seq += 1;
@@ -267,7 +267,7 @@ impl MessageCheck {
         let matched = self.matcher.match_receipt(message);
         let receiving_socket = find_or_add_receiving_socket(&mut self.receiving_sockets, message.call.socket);
         // Also numbers a message that is not checked, so that each frame has its place in the order.
-        let id = receiving_socket.next_id();
+        let id = receiving_socket.take_next_message_id();
         let batch = match self.decoders.decode(&mut receiving_socket.carries, &[message.payload]) {
             Ok(batch) => batch,
             // Another process sent it, such as a coordinator of several engines.
@@ -299,7 +299,7 @@ impl MessageCheck {
     }
 
     /// Collects findings of the detectors that check wire arithmetic.
-    fn collect_findings(&mut self) {
+    fn update_broken_findings(&mut self) {
         self.analysis.tick(trace::MonoNs::now());
         let mut broken = Vec::new();
         for finding in self.analysis.findings() {

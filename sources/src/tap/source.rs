@@ -97,7 +97,7 @@ impl LiveSource for Tap {
 }
 
 /// Lowers the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-pub fn lower_priority() {
+pub fn lower_decoding_priority() {
     if let Err(error) = zmq_tap::relay::lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }

@@ -14,7 +14,7 @@ use outputs::report::Report;
 use sources::account;
 use sources::guard::{Cleanup, Guard};
 use sources::run::{Child, Forwarding, PrivateFolder, Run};
-use sources::tap::{Tap, lower_priority};
+use sources::tap::{Tap, lower_decoding_priority};
 use zmq_tap::relay::RelayOptions;
 
 use session::Signals;
@@ -83,7 +83,7 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: the output of {} is in {}", child.name(), log.path.display());
     }
     // This thread decodes, and must not delay the relay.
-    lower_priority();
+    lower_decoding_priority();
     // The signals go to the command, and the run ends with it.
     let watched = app::run_to_report(source, &args.live, endpoint, &Signals::none());
     let code = child.exit_code_after_wait_or_kill(PATIENCE, &app::print_message);

@@ -101,14 +101,14 @@ impl WaiterState {
         };
         // Before the delivery, which may close the request: the truth is complete once no request is open.
         if !earlier.is_empty() {
-            self.count_affected_chunks(earlier, are_dropped, account);
+            self.count_dropped_or_merged_chunks(earlier, are_dropped, account);
         }
         give(self.create_and_count_delivery(tokens, last, account));
     }
 
     /// Counts the chunks before the last one, which were dropped, or merged with the last one, in the ground truth. Counts their request
     /// once: a flag of the request notes that, so that nothing needs to be stored for finished requests.
-    fn count_affected_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
+    fn count_dropped_or_merged_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
         let chunks = earlier.len() as u64;
         account.update_truth(|truth| {
             if are_dropped {
