@@ -183,7 +183,7 @@ impl Tap {
             return self.count_refused_connection(forward);
         }
         if let Some(served) = &mut self.served[usize::from(pair)] {
-            return served.read_observed_of_connection(lane, &what, sink);
+            return served.read_observed(lane, &what, sink);
         }
         match what {
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
@@ -356,12 +356,7 @@ impl Served {
 
     /// Reads what the relay has observed of a client connection, given by its number: passed bytes, a gap, or the end. Deliveries of
     /// tokens to the client are emitted.
-    fn read_observed_of_connection(
-        &mut self,
-        connection_number: u32,
-        what: &Observed,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    fn read_observed(&mut self, connection_number: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         if let Observed::Closed { at, first: ended_by, .. } = what {
             return self.end_connection(connection_number, *at, *ended_by, sink);
         }
