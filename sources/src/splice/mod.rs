@@ -111,7 +111,7 @@ impl Prepared {
         if let Ok(witness) = &self.witness {
             witness.mark_live_requests();
         }
-        let last_cut = match self.disconnect_senders_and_time_last() {
+        let last_cut = match self.disconnect_senders_and_time_last_cut() {
             Ok(last_cut) => last_cut,
             Err(error) => {
                 // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
@@ -126,7 +126,7 @@ impl Prepared {
     }
 
     /// Closes the connections of all senders, which then connect again, to the relay. Returns when the last one was cut.
-    fn disconnect_senders_and_time_last(&self) -> anyhow::Result<Instant> {
+    fn disconnect_senders_and_time_last_cut(&self) -> anyhow::Result<Instant> {
         let mut last_cut = Instant::now();
         for live in &self.live {
             last_cut = disconnect_sender(live.holder, live.connection.connector, MAX_DISCONNECT_TIME)

@@ -187,7 +187,7 @@ fn run_attack_script(script: &Path, program: &Path, venv: &Path) -> Result<Attac
         fs::set_permissions(searched, Permissions::from_mode(0o755))?;
     }
     let output = ScriptOutput { stdout: folder.path().join("stdout"), stderr: folder.path().join("stderr") };
-    let mut command = script_command(script, program, &work);
+    let mut command = isolated_script_command(script, program, &work);
     command.env("ATTACKS_VENV", venv);
     command.stdout(File::create(&output.stdout)?).stderr(File::create(&output.stderr)?);
     let mut child = command.spawn().context("cannot start unshare: install util-linux")?;
@@ -201,12 +201,12 @@ fn run_attack_script(script: &Path, program: &Path, venv: &Path) -> Result<Attac
     Ok(outcome)
 }
 
-/// Command that runs a script against `program` in the folder `work`, in mount and PID namespaces of its own, so that all of its processes
-/// end with it.
-fn script_command(script: &Path, program: &Path, work: &Path) -> Command {
+/// Command that runs a script against `program` in the folder `work_folder`, in mount and PID namespaces of its own, so that all of its
+/// processes end with it.
+fn isolated_script_command(script: &Path, program: &Path, work_folder: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "bash"]);
-    command.arg(script).arg(program).arg(work).current_dir(work).stdin(Stdio::null());
+    command.arg(script).arg(program).arg(work_folder).current_dir(work_folder).stdin(Stdio::null());
     command
 }
 
