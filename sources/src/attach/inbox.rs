@@ -148,7 +148,7 @@ impl Inbox {
         let payloads = &self.payloads;
         let passed_before = self.passed;
         for entry in &self.entries[passed_before..] {
-            // The clock is read only once for so many observations.
+            // The clock is read only once for `CLOCK_INTERVAL` observations, because reading it takes time.
             if self.passed.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
                 break;
             }

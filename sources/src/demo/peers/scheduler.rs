@@ -29,6 +29,8 @@ pub(super) struct Scheduler {
     running: Vec<DemoRequest>,
     /// The wall clock's lead over the monotonic clock in seconds.
     wall_clock_lead: f64,
+    /// When it freezes next; `None` if it never does.
+    next_freeze: Option<Instant>,
 }
 
 impl Scheduler {
@@ -36,16 +38,16 @@ impl Scheduler {
     pub(super) fn new(stage: Stage, inbox: Inbox, outlet: Outlet) -> Self {
         let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let wall_clock_lead = wall_clock - to_seconds(stage.reports.now());
-        Self { stage, inbox, outlet, waiting: VecDeque::new(), running: Vec::new(), wall_clock_lead }
+        Self { stage, inbox, outlet, waiting: VecDeque::new(), running: Vec::new(), wall_clock_lead, next_freeze: None }
     }
 
     /// Serves requests until the simulation ends. Then all requests of clients get their last chunk.
     pub(super) async fn serve_requests(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
         let mut step_end = Instant::now();
-        let mut next_freeze = self.stage.script.freezes.map(|freezes| step_end + freezes.first);
+        self.next_freeze = self.stage.script.freezes.map(|freezes| step_end + freezes.first);
         for step_number in 1.. {
-            let due_freeze = self.take_due_freeze_and_plan_next(&mut next_freeze, step_end);
+            let due_freeze = self.take_due_freeze_and_plan_next(step_end);
             if let Some(length) = due_freeze {
                 sleep(length).await;
             }
@@ -71,13 +73,13 @@ impl Scheduler {
 
     /// Length of the freeze, during which the scheduler does nothing, that the script plans for the end of the last step. `None` if none is
     /// due. Counts it in the ground truth, and plans the next one.
-    fn take_due_freeze_and_plan_next(&self, next_freeze: &mut Option<Instant>, step_end: Instant) -> Option<Duration> {
+    fn take_due_freeze_and_plan_next(&mut self, step_end: Instant) -> Option<Duration> {
         let freezes = self.stage.script.freezes?;
-        let due = (*next_freeze)?;
+        let due = self.next_freeze?;
         if due > step_end {
             return None;
         }
-        *next_freeze = Some(due + freezes.interval);
+        self.next_freeze = Some(due + freezes.interval);
         self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
         Some(freezes.length)
     }
