@@ -20,18 +20,20 @@ const NEEDED: [(CapabilitySet, &str); 2] = [(CapabilitySet::SETUID, "SETUID"), (
 
 /// Whether this process runs as root and can change to any user. The error names the capability that it lacks.
 pub fn can_change_user() -> std::result::Result<bool, &'static str> {
-    is_root_with(&NEEDED)
+    is_root_with_capabilities(&NEEDED)
 }
 
-/// Whether this process runs as root with all the `needed` capabilities. Without root, none is checked and the result is `false`. If root
-/// lacks one of them, the error is its name.
-pub(crate) fn is_root_with(needed: &[(CapabilitySet, &'static str)]) -> std::result::Result<bool, &'static str> {
+/// Whether this process runs as root with all the needed capabilities, each given with its name. Without root, none is checked and the
+/// result is `false`. If root lacks one of them, the error is its name.
+pub(crate) fn is_root_with_capabilities(
+    needed_capabilities: &[(CapabilitySet, &'static str)],
+) -> std::result::Result<bool, &'static str> {
     if !geteuid().is_root() {
         return Ok(false);
     }
     // Capabilities that cannot be read count as lacking.
     let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    for (capability, name) in needed {
+    for (capability, name) in needed_capabilities {
         if !effective.contains(*capability) {
             return Err(name);
         }
@@ -40,7 +42,7 @@ pub(crate) fn is_root_with(needed: &[(CapabilitySet, &'static str)]) -> std::res
 }
 
 /// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.
-pub(crate) fn change_user(account: Account) -> Result<()> {
+pub(crate) fn change_thread_user_and_leave_groups(account: Account) -> Result<()> {
     // Already this user, whose groups stay as they are.
     if geteuid().as_raw() == account.user {
         return Ok(());

@@ -12,12 +12,12 @@ impl Plan {
     /// the next ones are still taken where possible.
     pub fn apply(&self) -> Outcome {
         let mut outcome = Outcome::of_unconfined_process();
-        report_earlier_threads(&mut outcome);
+        record_earlier_threads(&mut outcome);
         // Before the capabilities are dropped, because opening the files of the rules may need them.
         let rules = LandlockRules::from_plan(self);
-        disable_core_dumps(&mut outcome);
-        self.drop_rights(&mut outcome);
-        self.protect_memory(&mut outcome);
+        disable_core_dumps_or_record_failure(&mut outcome);
+        self.drop_rights_and_record(&mut outcome);
+        self.protect_memory_or_record_failure(&mut outcome);
         // Landlock and seccomp require `no_new_privs`, so neither is tried without it.
         if let Err(error) = set_no_new_privs(true) {
             outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
@@ -25,7 +25,7 @@ impl Plan {
         }
         // Landlock would also refuse reading `/proc` entries of other processes, so observers go without it.
         if !self.work.observes_processes() {
-            self.restrict_access(rules, &mut outcome);
+            self.restrict_access_and_record_gaps(rules, &mut outcome);
         }
         match seccomp::install_filters(self.work) {
             Ok(()) => outcome.seccomp = true,
@@ -35,8 +35,8 @@ impl Plan {
     }
 
     /// Drops capabilities, and leaves root where the plan allows it. Records the result, or what failed, in `outcome`.
-    fn drop_rights(&self, outcome: &mut Outcome) {
-        let dropped = match caps::drop_capabilities(self) {
+    fn drop_rights_and_record(&self, outcome: &mut Outcome) {
+        let dropped = match caps::drop_capabilities_and_change_user(self) {
             Ok(dropped) => dropped,
             Err(error) => {
                 outcome.add_missing(&format!("cannot drop capabilities: {error}"));
@@ -56,7 +56,7 @@ impl Plan {
 
     /// Keeps processes of the same user from reading and writing the memory of this one, if it works for a less privileged process. They
     /// could use its rights otherwise.
-    fn protect_memory(&self, outcome: &mut Outcome) {
+    fn protect_memory_or_record_failure(&self, outcome: &mut Outcome) {
         let works_for_others = matches!(self.work, Work::Attach | Work::Open);
         if works_for_others && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
             outcome.add_missing(&format!("cannot protect the memory from processes of the same user: {error}"));
@@ -64,8 +64,8 @@ impl Plan {
     }
 
     /// Restricts the access to files, and to sockets where the kernel can. Records in `outcome` what is not restricted.
-    fn restrict_access(&self, rules: LandlockRules, outcome: &mut Outcome) {
-        let landlock_version = match rules.restrict() {
+    fn restrict_access_and_record_gaps(&self, rules: LandlockRules, outcome: &mut Outcome) {
+        let landlock_version = match rules.restrict_this_process() {
             Ok(version) => version,
             Err(why) => {
                 outcome.add_missing(&format!(
@@ -77,16 +77,16 @@ impl Plan {
         outcome.landlock = true;
         // Of the kinds of work restricted here, only this one uses sockets, which older versions do not restrict.
         if self.work == Work::Network
-            && let Some(gap) = landlock_rules::unrestricted_access(landlock_version)
+            && let Some(gap) = landlock_rules::describe_unrestricted_access(landlock_version)
         {
             outcome.add_missing(gap);
         }
     }
 }
 
-/// Reports other threads of this process, because only the calling thread, and those that it starts later, lose capabilities and file
-/// access.
-fn report_earlier_threads(outcome: &mut Outcome) {
+/// Records other threads of this process in the outcome, because only the calling thread, and those that it starts later, lose capabilities
+/// and file access.
+fn record_earlier_threads(outcome: &mut Outcome) {
     // Without `/proc`, no other thread is assumed.
     let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if thread_count > 1 {
@@ -97,7 +97,7 @@ fn report_earlier_threads(outcome: &mut Outcome) {
 }
 
 /// Keeps a crash from writing the memory of this process to a disk.
-fn disable_core_dumps(outcome: &mut Outcome) {
+fn disable_core_dumps_or_record_failure(outcome: &mut Outcome) {
     if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
         outcome.add_missing(&format!("cannot disable core dumps: {error}"));
     }
@@ -129,12 +129,12 @@ impl Outcome {
     }
 }
 
-/// Drops all capabilities but `keep`. User, files and system calls stay unrestricted. The error says why the capabilities could not be
-/// dropped.
-pub fn keep_capabilities(keep: Capabilities) -> Result<(), String> {
+/// Drops all capabilities but those `kept`. User, files and system calls stay unrestricted. The error says why the capabilities could not
+/// be dropped.
+pub fn drop_all_capabilities_but(kept: Capabilities) -> Result<(), String> {
     // Of this plan, only the capabilities are applied.
-    let plan = Plan { keep, ..Plan::new(Work::Files) };
-    match caps::drop_capabilities(&plan) {
+    let plan = Plan { keep: kept, ..Plan::new(Work::Files) };
+    match caps::drop_capabilities_and_change_user(&plan) {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("confinement: cannot drop capabilities: {error}")),
     }

@@ -12,7 +12,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-use crate::account::{Account, change_user, is_root_with};
+use crate::account::{Account, change_thread_user_and_leave_groups, is_root_with_capabilities};
 use crate::plan::{Capabilities, Plan};
 
 /// Bypasses file permissions. Kept if a named file needs it.
@@ -20,7 +20,7 @@ const BYPASS_PERMISSIONS: Capabilities = CapabilitySet::DAC_OVERRIDE;
 /// Number of capability bits tried, more than the kernel has (Linux 6.x: 41). Unknown ones return an error.
 const CAPABILITY_BITS: u32 = 64;
 
-/// Result of [`drop_capabilities`].
+/// Result of [`drop_capabilities_and_change_user`].
 pub(crate) struct DroppedRights {
     /// The remaining capabilities.
     pub(crate) kept: Capabilities,
@@ -30,7 +30,7 @@ pub(crate) struct DroppedRights {
 
 /// Drops all capabilities, the parts of root's rights, except those that `plan` keeps or its files need. Changes the user if planned.
 /// Returns the capabilities that were kept, and the result of the change. The order of the steps matters, because each needs some rights.
-pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
+pub(crate) fn drop_capabilities_and_change_user(plan: &Plan) -> Result<DroppedRights> {
     let permitted = capabilities(None)?.permitted;
     // Without capabilities there is nothing to drop, and the user cannot be changed.
     if permitted.is_empty() {
@@ -59,8 +59,8 @@ fn clear_ambient_set() -> Result<()> {
 /// keeps the user.
 fn change_user_as_planned(plan: &Plan) -> Option<Result<u32>> {
     match plan.account {
-        Some(account) => Some(change_user(account).map(|()| account.user)),
-        None => plan.unprivileged.then(drop_root),
+        Some(account) => Some(change_thread_user_and_leave_groups(account).map(|()| account.user)),
+        None => plan.unprivileged.then(change_to_unused_user),
     }
 }
 
@@ -98,7 +98,7 @@ fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabili
         return Ok((planned - BYPASS_PERMISSIONS) | needed_to_read);
     }
     // A process that keeps its user may bypass file permissions only if a file of the plan needs that.
-    let keeps_bypass = permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)?;
+    let keeps_bypass = permitted.contains(BYPASS_PERMISSIONS) && !are_files_accessible_without_capabilities(plan)?;
     Ok(if keeps_bypass { planned | BYPASS_PERMISSIONS } else { planned })
 }
 
@@ -110,7 +110,7 @@ fn is_accessible(path: &Path, access: Access) -> bool {
 
 /// Whether all files of the plan can be accessed without capabilities. Switches the capabilities of this thread off for the test, and then
 /// on again.
-fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
+fn are_files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let this_thread = None;
     let own_capabilities = capabilities(this_thread)?;
     set_capabilities(this_thread, CapabilitySets { effective: Capabilities::empty(), ..own_capabilities })?;
@@ -130,7 +130,7 @@ const MAX_ATTEMPTS: u32 = 64;
 
 /// An account that owns no files and has no processes. `None` if the user namespace has none.
 pub fn unused_account() -> Option<Account> {
-    let id = find_unused_user(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())?;
+    let id = find_unused_uid(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())?;
     Some(Account { user: id, group: id })
 }
 
@@ -142,21 +142,21 @@ const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// Whether this process runs as root and can change to an unused user. The error names the capability that it lacks.
 pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
-    is_root_with(&NEEDED)
+    is_root_with_capabilities(&NEEDED)
 }
 
 /// Changes the user and group ids of this thread to unused ones. Returns the new id. Fails with `USERS` if none is found.
-fn drop_root() -> Result<u32> {
+fn change_to_unused_user() -> Result<u32> {
     let no_unused_id = Errno::USERS;
     let account = unused_account().ok_or(no_unused_id)?;
-    change_user(account)?;
+    change_thread_user_and_leave_groups(account)?;
     Ok(account.user)
 }
 
 /// Chooses a user id that no process has, because a process with the same id could trace and change this one. `None` if no attempt finds
 /// one.
-fn find_unused_user(uid_map: &str) -> Option<u32> {
-    let choosable = choosable_users(uid_map)?;
+fn find_unused_uid(uid_map: &str) -> Option<u32> {
+    let choosable = choosable_uids(uid_map)?;
     let user_count = u64::from(choosable.end - choosable.start);
     for _ in 0..MAX_ATTEMPTS {
         // Random, because two processes in different PID namespaces may choose at the same time.
@@ -172,16 +172,16 @@ fn find_unused_user(uid_map: &str) -> Option<u32> {
 
 /// User ids from which one is chosen: those that no distribution assigns, if the user namespace maps them all. Otherwise the last ids of
 /// its largest range. `None` if it maps too few. `uid_map` has lines of `inside outside count`.
-fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
-    let mapped = uid_map.lines().filter_map(parse_mapped_users);
+fn choosable_uids(uid_map: &str) -> Option<Range<u32>> {
+    let mapped = uid_map.lines().filter_map(parse_mapped_uids);
     let largest = mapped.max_by_key(|range| range.end - range.start)?;
     let maps_all_unassigned = largest.start <= UNASSIGNED_USERS.start && UNASSIGNED_USERS.end <= largest.end;
-    if maps_all_unassigned { Some(UNASSIGNED_USERS) } else { last_users_of(&largest) }
+    if maps_all_unassigned { Some(UNASSIGNED_USERS) } else { last_uids_of(&largest) }
 }
 
 /// The last ids of a mapped range, without root and without the reserved ids at its very end, such as that of `nobody`. `None` if no id is
 /// left.
-fn last_users_of(mapped: &Range<u32>) -> Option<Range<u32>> {
+fn last_uids_of(mapped: &Range<u32>) -> Option<Range<u32>> {
     let end = mapped.end.checked_sub(RESERVED_LAST_USERS)?;
     let first_after_root = 1;
     let start = end.saturating_sub(LAST_USERS).max(mapped.start).max(first_after_root);
@@ -189,7 +189,7 @@ fn last_users_of(mapped: &Range<u32>) -> Option<Range<u32>> {
 }
 
 /// The ids inside the user namespace in a line `inside outside count` of `uid_map`. `None` if the line is malformed.
-fn parse_mapped_users(line: &str) -> Option<Range<u32>> {
+fn parse_mapped_uids(line: &str) -> Option<Range<u32>> {
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
     let first = numbers.next()?.ok()?;
     // The id outside is skipped.
@@ -203,15 +203,15 @@ mod tests {
 
     #[test]
     fn the_new_user_is_mapped_and_unused() {
-        assert_eq!(choosable_users("         0          0 4294967295\n"), Some(UNASSIGNED_USERS));
-        assert_eq!(choosable_users("0 100000 65536\n"), Some(61_424..65_520));
-        assert_eq!(choosable_users("0 1000 1\n1 100000 65536\n"), Some(61_425..65_521));
-        assert_eq!(choosable_users("0 1000 1\n"), None);
-        assert_eq!(choosable_users("garbage\n"), None);
+        assert_eq!(choosable_uids("         0          0 4294967295\n"), Some(UNASSIGNED_USERS));
+        assert_eq!(choosable_uids("0 100000 65536\n"), Some(61_424..65_520));
+        assert_eq!(choosable_uids("0 1000 1\n1 100000 65536\n"), Some(61_425..65_521));
+        assert_eq!(choosable_uids("0 1000 1\n"), None);
+        assert_eq!(choosable_uids("garbage\n"), None);
         let own_map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
-        let user = find_unused_user(&own_map).unwrap();
+        let user = find_unused_uid(&own_map).unwrap();
         assert_eq!(getpriority_user(Uid::from_raw(user)), Err(Errno::SRCH));
-        assert_ne!(Some(user), find_unused_user(&own_map), "two processes that start at once get different ones");
+        assert_ne!(Some(user), find_unused_uid(&own_map), "two processes that start at once get different ones");
         assert!(getpriority_user(rustix::process::geteuid()).is_ok(), "a used id is recognised");
     }
 }

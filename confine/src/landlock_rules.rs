@@ -90,7 +90,7 @@ impl LandlockRules {
 
     /// Refuses all access of this process from now on that the rules do not permit. Returns the kernel's version of Landlock, which decides
     /// the kinds of access that are refused. The error says why nothing is refused.
-    pub(crate) fn restrict(self) -> Result<ABI, String> {
+    pub(crate) fn restrict_this_process(self) -> Result<ABI, String> {
         let mut ruleset = create_ruleset(self.scopes).map_err(|error| error_with_causes(&error))?;
         for rule in self.paths {
             // Fails for a pipe or socket named by its descriptor. It is in no file system tree, and Landlock does not restrict it.
@@ -123,10 +123,10 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
 
 /// Access that a process with sockets still has under this version of Landlock, as a message. `None` if there is none. Gaps in file access
 /// are left out, because the filter of system calls closes them.
-pub(crate) fn unrestricted_access(landlock: ABI) -> Option<&'static str> {
-    if landlock < ABI::V4 {
+pub(crate) fn describe_unrestricted_access(landlock_version: ABI) -> Option<&'static str> {
+    if landlock_version < ABI::V4 {
         Some("TCP ports and abstract sockets are not restricted; this needs Linux 6.7 for ports, 6.12 for sockets")
-    } else if landlock < ABI::V6 {
+    } else if landlock_version < ABI::V6 {
         Some("abstract sockets are not restricted; this needs Linux 6.12 or later")
     } else {
         None
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn kinds_of_access_that_a_kernel_cannot_restrict_are_named() {
         // Linux 6.1, 6.8, 6.12.
-        let missing = [ABI::V2, ABI::V4, ABI::V6].map(unrestricted_access);
+        let missing = [ABI::V2, ABI::V4, ABI::V6].map(describe_unrestricted_access);
         assert!(missing[0].is_some_and(|text| text.starts_with("TCP ports and abstract sockets")));
         assert!(missing[1].is_some_and(|text| text.starts_with("abstract sockets")));
         assert_eq!(missing[2], None);

@@ -25,6 +25,6 @@ mod seccomp;
 mod syscalls;
 
 pub use account::{Account, can_change_user};
-pub use apply::{Outcome, keep_capabilities, refuse_programs};
+pub use apply::{Outcome, drop_all_capabilities_but, refuse_programs};
 pub use caps::{can_drop_root, unused_account};
 pub use plan::{Capabilities, Plan, PortAccess, Work};

@@ -82,10 +82,15 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles a filter. `otherwise` is its result for calls that match none of the rules, and `matched` that for calls that match one.
-fn compile_filter(rules: SeccompRules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
+/// Compiles a filter with its results for calls that match none of the rules, and for calls that match one.
+fn compile_filter(
+    rules: SeccompRules,
+    action_without_match: SeccompAction,
+    action_on_match: SeccompAction,
+) -> Result<BpfProgram, String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
-    let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(|error| error.to_string())?;
+    let filter =
+        SeccompFilter::new(rules, action_without_match, action_on_match, arch).map_err(|error| error.to_string())?;
     BpfProgram::try_from(filter).map_err(|error| error.to_string())
 }
 
@@ -107,7 +112,7 @@ const LINK_COMMANDS: [u64; 2] = [
 /// that this process holds. A program loaded later could write to the memory of other processes.
 pub(crate) fn install_final_filter() -> Result<(), String> {
     let permitted_commands = [MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat();
-    let other_command = bpf_other_than(&permitted_commands).map_err(|error| error.to_string())?;
+    let other_command = rule_for_bpf_commands_other_than(&permitted_commands).map_err(|error| error.to_string())?;
     // An empty list of rules matches the call whatever its arguments.
     let refused_calls = SeccompRules::from([(libc::SYS_bpf, vec![other_command]), (libc::SYS_seccomp, Vec::new())]);
     let refused = SeccompAction::Errno(libc::EPERM as u32);
@@ -115,12 +120,12 @@ pub(crate) fn install_final_filter() -> Result<(), String> {
     apply_filter_all_threads(&program).map_err(|error| error.to_string())
 }
 
-/// Rule that the command of `bpf` is none of `permitted`.
-fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
+/// Rule that matches if the command of `bpf` is none of these.
+fn rule_for_bpf_commands_other_than(permitted_commands: &[u64]) -> BuildResult<SeccompRule> {
     let command_argument = 0;
     // All conditions of a rule must hold.
     let differs_from_each =
-        permitted.iter().map(|&command| SeccompCondition::new(command_argument, Dword, Ne, command));
+        permitted_commands.iter().map(|&command| SeccompCondition::new(command_argument, Dword, Ne, command));
     SeccompRule::new(differs_from_each.collect::<BuildResult<_>>()?)
 }
 
@@ -157,7 +162,9 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let mut other_namespaces = Vec::new();
     if work.attaches_programs() {
-        other_namespaces.push(SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?);
+        let namespace_kind_argument = 1;
+        let is_other_kind = SeccompCondition::new(namespace_kind_argument, Dword, Ne, NETWORK)?;
+        other_namespaces.push(SeccompRule::new(vec![is_other_kind])?);
     }
     rules.insert(libc::SYS_setns, other_namespaces);
     // New processes, and executable memory.
@@ -166,8 +173,8 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
         rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64)?]);
     }
     let forbidden_requests = [INPUT_IOCTLS, OWNER_IOCTLS].concat();
-    rules.insert(libc::SYS_ioctl, argument_is_any_of(1, &forbidden_requests)?);
-    rules.insert(libc::SYS_fcntl, argument_is_any_of(1, &OWNER_FCNTLS)?);
+    rules.insert(libc::SYS_ioctl, rules_for_argument_in(1, &forbidden_requests)?);
+    rules.insert(libc::SYS_fcntl, rules_for_argument_in(1, &OWNER_FCNTLS)?);
     Ok(rules)
 }
 
@@ -209,19 +216,19 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         }
         requests.extend(PERF_IOCTLS);
     }
-    rules.insert(libc::SYS_ioctl, argument_is_any_of(1, &requests)?);
+    rules.insert(libc::SYS_ioctl, rules_for_argument_in(1, &requests)?);
     let mut prctl_options = PRCTL_OPTIONS.map(|option| option as u64).to_vec();
     if work == Work::Attach {
         // For `install_final_filter`. Filters can only remove rights.
         rules.insert(libc::SYS_seccomp, vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?]);
         prctl_options.push(libc::PR_SET_NO_NEW_PRIVS as u64);
     }
-    rules.insert(libc::SYS_prctl, argument_is_any_of(0, &prctl_options)?);
+    rules.insert(libc::SYS_prctl, rules_for_argument_in(0, &prctl_options)?);
     // Only its own limits and signals to itself. `clone3` passes its flags by pointer, where a filter cannot read them, so it fails and
     // a libc uses `clone`.
     let own_pid = u64::from(std::process::id());
     // `prlimit64` also takes 0 for the calling process.
-    rules.insert(libc::SYS_prlimit64, argument_is_any_of(0, &[0, own_pid])?);
+    rules.insert(libc::SYS_prlimit64, rules_for_argument_in(0, &[0, own_pid])?);
     rules.insert(libc::SYS_tgkill, vec![argument_equals(0, own_pid)?]);
     if work != Work::Move {
         rules.insert(libc::SYS_kill, vec![argument_equals(0, own_pid)?]);
@@ -232,16 +239,16 @@ fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
         if has_sockets {
             families.extend([libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| family as u64));
         }
-        rules.insert(libc::SYS_socket, argument_is_any_of(0, &families)?);
+        rules.insert(libc::SYS_socket, rules_for_argument_in(0, &families)?);
     }
     Ok(rules)
 }
 
-/// One rule for each of `values`, which matches if argument `index` equals that value. Arguments are counted from 0.
-fn argument_is_any_of(index: u8, values: &[u64]) -> BuildResult<Vec<SeccompRule>> {
+/// One rule for each of `values`, which matches if the argument at this index, counted from 0, equals that value.
+fn rules_for_argument_in(argument_index: u8, values: &[u64]) -> BuildResult<Vec<SeccompRule>> {
     let mut rules = Vec::with_capacity(values.len());
     for value in values {
-        rules.push(argument_equals(index, *value)?);
+        rules.push(argument_equals(argument_index, *value)?);
     }
     Ok(rules)
 }

@@ -10,7 +10,7 @@ use trace::{Analysis, Config};
 
 fuzz_target!(|bytes: &[u8]| {
     let clients = Clients { is_observed: true, ..Clients::default() };
-    let mut interpreter = Interpreter::of_whole_run(&[(1, SCHEDULER), (2, TOKENIZER)], clients);
+    let mut interpreter = Interpreter::observing_from_first_message(&[(1, SCHEDULER), (2, TOKENIZER)], clients);
     interpreter.prepare_comparison();
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     // Each record follows two bytes that hold its length.

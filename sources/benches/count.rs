@@ -48,7 +48,8 @@ fn lap(interpreter: &mut Interpreter, number: u64, counts: &mut Counts) {
 
 /// An interpreter that knows the hop, with all its buffers allocated.
 fn interpreter() -> Interpreter {
-    let mut interpreter = Interpreter::of_whole_run(&[(SENDER, SCHEDULER), (RECEIVER, TOKENIZER)], Clients::default());
+    let mut interpreter =
+        Interpreter::observing_from_first_message(&[(SENDER, SCHEDULER), (RECEIVER, TOKENIZER)], Clients::default());
     lap(&mut interpreter, 0, &mut Counts::default());
     interpreter
 }

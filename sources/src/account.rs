@@ -37,7 +37,7 @@ fn parse_account(status: &[u8]) -> Option<Account> {
 }
 
 /// Requires that `pid` has the same mounts and the same root folder as this process.
-pub fn require_same_files(pid: u32) -> anyhow::Result<()> {
+pub fn require_same_mounts_and_root(pid: u32) -> anyhow::Result<()> {
     let shares_files = shares_mounts_and_root(pid).with_context(|| {
         format!("cannot see the mounts of process {pid}: run tokengap as that process's user, or use tokengap attach")
     })?;
@@ -68,21 +68,21 @@ fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
 
 /// Chooses the user for a relay between these endpoints that root has started. It is the owner of the upstreams' sockets, or, if none
 /// exists yet, the owner of the folders of all socket files. Without socket files, it is a user that owns no files.
-pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
+pub fn choose_relay_account(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let upstream_paths: Vec<&Path> = upstreams.iter().filter_map(socket_path).collect();
     let paths: Vec<&Path> = listens.iter().filter_map(socket_path).chain(upstream_paths.iter().copied()).collect();
     if paths.is_empty() {
         return confine::unused_account().context(NO_UNUSED_USER);
     }
-    let user = only_owner(&upstream_paths, &paths)?;
+    let user = find_single_owner_uid(&upstream_paths, &paths)?;
     // The group of a socket file is not used, because its folder may determine it.
-    Ok(Account { user, group: group_of_user(user)? })
+    Ok(Account { user, group: gid_of_user(user)? })
 }
 
-/// The user that owns the upstreams' sockets or, if none exists yet, the folders of all `paths`. Fails if there are several.
-fn only_owner(upstream_paths: &[&Path], paths: &[&Path]) -> anyhow::Result<u32> {
-    let socket_users = users_of_sockets(upstream_paths)?;
-    let owners = if socket_users.is_empty() { users_of_folders(paths) } else { socket_users };
+/// The user that owns the upstreams' sockets or, if none exists yet, the folders of `all_paths`. Fails if there are several.
+fn find_single_owner_uid(upstream_paths: &[&Path], all_paths: &[&Path]) -> anyhow::Result<u32> {
+    let socket_users = uids_owning_sockets(upstream_paths)?;
+    let owners = if socket_users.is_empty() { non_root_uids_owning_folders_of(all_paths) } else { socket_users };
     let owners: Vec<u32> = owners.into_iter().collect();
     match *owners {
         // All folders are root's, so root is the user of the sockets.
@@ -96,19 +96,19 @@ fn only_owner(upstream_paths: &[&Path], paths: &[&Path]) -> anyhow::Result<u32> 
 
 /// Group of a user in `/etc/passwd`. For a user without an entry, a group that owns no files.
 #[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
-fn group_of_user(user: u32) -> anyhow::Result<u32> {
+fn gid_of_user(uid: u32) -> anyhow::Result<u32> {
     // A container may lack the file. Its text is then empty, and the user has no entry.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    match primary_group(&passwd, user) {
-        Some(group) => Ok(group),
+    match find_primary_gid(&passwd, uid) {
+        Some(gid) => Ok(gid),
         None => Ok(confine::unused_account().context(NO_UNUSED_USER)?.group),
     }
 }
 
 /// Users that own the sockets at these paths. Fails if the folder of one cannot be opened.
-fn users_of_sockets(paths: &[&Path]) -> anyhow::Result<BTreeSet<u32>> {
+fn uids_owning_sockets(socket_paths: &[&Path]) -> anyhow::Result<BTreeSet<u32>> {
     let mut users = BTreeSet::new();
-    for path in paths {
+    for path in socket_paths {
         let owners = socket_owners(path).with_context(|| {
             format!(
                 "the folder of {} cannot be opened: create it first, because tokengap as root takes the user that owns it",
@@ -121,9 +121,9 @@ fn users_of_sockets(paths: &[&Path]) -> anyhow::Result<BTreeSet<u32>> {
 }
 
 /// Users that own the folders of these paths, without root. Passes over folders that cannot be opened.
-fn users_of_folders(paths: &[&Path]) -> BTreeSet<u32> {
+fn non_root_uids_owning_folders_of(socket_paths: &[&Path]) -> BTreeSet<u32> {
     let mut users = BTreeSet::new();
-    for path in paths {
+    for path in socket_paths {
         users.extend(socket_owners(path).map(|owners| owners.folder));
     }
     // A folder of root, such as `/tmp`, says nothing about its users.
@@ -149,17 +149,17 @@ fn socket_owners(path: &Path) -> Option<SocketOwners> {
     Some(SocketOwners { folder: folder.metadata().ok()?.uid(), socket: socket.map(|socket| socket.owner_uid()) })
 }
 
-/// Group of a user according to `passwd`, the text of `/etc/passwd`. `None` for a user without an entry.
-fn primary_group(passwd: &str, user: u32) -> Option<u32> {
-    // Known without an entry, which a container may lack.
-    if user == ROOT {
+/// Group of a user according to the text of `/etc/passwd`. `None` for a user without an entry.
+fn find_primary_gid(passwd_text: &str, uid: u32) -> Option<u32> {
+    // The group of root is known without an entry, which a container may lack.
+    if uid == ROOT {
         return Some(ROOT);
     }
-    for line in passwd.lines() {
+    for line in passwd_text.lines() {
         // NAME:PASSWORD:UID:GID, and more.
         let fields: Vec<&str> = line.split(':').collect();
-        if let [_, _, uid, gid, ..] = fields[..]
-            && uid.parse() == Ok(user)
+        if let [_, _, entry_uid, gid, ..] = fields[..]
+            && entry_uid.parse() == Ok(uid)
         {
             return gid.parse().ok();
         }
@@ -179,25 +179,25 @@ mod tests {
         assert_eq!(parse_account(status.as_bytes()), Some(Account { user: 1000, group: 7 }));
         let of_two_groups = status.replace("1000\t7", "1000\t8").replace("7\t7\t7\t7", "7\t0\t7\t7");
         assert_eq!(parse_account(of_two_groups.as_bytes()), None);
-        require_same_files(own_pid).expect("the same process");
+        require_same_mounts_and_root(own_pid).expect("the same process");
     }
 
     #[test]
     fn the_group_of_a_user_is_found() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nengine:x:1000:100::/:/bin/sh\n";
-        assert_eq!(primary_group(passwd, 1000), Some(100));
-        assert_eq!(primary_group(passwd, 7), None);
-        assert_eq!(primary_group("", 0), Some(0));
+        assert_eq!(find_primary_gid(passwd, 1000), Some(100));
+        assert_eq!(find_primary_gid(passwd, 7), None);
+        assert_eq!(find_primary_gid("", 0), Some(0));
     }
 
     #[test]
     fn endpoints_without_files_need_no_user() {
         let endpoint = |text: &str| text.parse::<Endpoint>().expect("an endpoint");
         let tcp = [endpoint("tcp://127.0.0.1:1"), endpoint("ipc://@name")];
-        let account = account_for_endpoints(&tcp, &tcp).expect("one user");
+        let account = choose_relay_account(&tcp, &tcp).expect("one user");
         assert!(account.user != 0 && account.group != 0, "{account:?}");
         let folder = tempfile::tempdir().expect("a folder");
         let own_folder = [endpoint(&format!("ipc://{}/socket", folder.path().display()))];
-        assert_eq!(account_for_endpoints(&own_folder, &tcp).expect("one user").user, own_account().user);
+        assert_eq!(choose_relay_account(&own_folder, &tcp).expect("one user").user, own_account().user);
     }
 }

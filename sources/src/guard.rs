@@ -51,7 +51,7 @@ impl Guard {
         }
         let mut process = started.context("cannot start the guard")?;
         let pipe = process.stdin.take();
-        if !wait_until_watching(&mut process) {
+        if !wait_for_ready_message(&mut process) {
             // Both fail if the guard has exited by itself.
             let _ = process.kill();
             let _ = process.wait();
@@ -82,7 +82,7 @@ fn guard_command(folders: &[Folder], account: Option<Account>, afterwards: Optio
 }
 
 /// Waits for the message of the guard that it is watching. Returns false if it sends something else, or ends.
-fn wait_until_watching(process: &mut Child) -> bool {
+fn wait_for_ready_message(process: &mut Child) -> bool {
     let mut message = [0; READY.len()];
     let has_answered = process.stdout.take().is_some_and(|mut out| out.read_exact(&mut message).is_ok());
     has_answered && message == READY

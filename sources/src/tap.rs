@@ -20,9 +20,10 @@ use zmq_tap::relay::{
 };
 
 use crate::translate::{
-    Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed,
+    Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator,
+    report_missed_and_tell_clients,
 };
-pub use source::lower_priority;
+pub use source::lower_decoding_priority;
 use tapped::{RelayHops, Tapped};
 
 /// A pair of endpoints, with advance knowledge of the hop between them.
@@ -113,14 +114,14 @@ impl Tap {
             served: Vec::new(),
         };
         for hop in hops {
-            tap.push_hop(hop);
+            tap.add_hop_state(hop);
         }
-        tap.mark_only_zmq_hop();
+        tap.mark_zmq_hop_if_only();
         Ok(tap)
     }
 
     /// If all pairs but one speak HTTP, notes that the other one is the only ZMQ hop. It must end at the process that responds to clients.
-    fn mark_only_zmq_hop(&mut self) {
+    fn mark_zmq_hop_if_only(&mut self) {
         // An entry of `served` is `None` if its pair speaks ZMQ.
         let http_pairs = self.served.iter().flatten().count();
         let has_one_zmq_hop = http_pairs + 1 == self.served.len();
@@ -136,12 +137,12 @@ impl Tap {
     pub fn add_hop(&mut self, hop: TapHop, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let relay = self.relay.as_mut().ok_or(RelayError::Stopped)?;
         relay.add_bound_pair(hop.pair.clone(), sockets, gate)?;
-        self.push_hop(hop);
+        self.add_hop_state(hop);
         Ok(())
     }
 
     /// Adds the state of a hop, at the index that the relay has given it.
-    fn push_hop(&mut self, hop: TapHop) {
+    fn add_hop_state(&mut self, hop: TapHop) {
         let served = hop.pair.listen.is_opaque().then(Served::new);
         // Responses that an HTTP server writes to clients become deliveries.
         if let Some(Served { clients, .. }) = &served {
@@ -188,7 +189,7 @@ impl Tap {
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
                 let id = FrameId { hop: hop_id(pair, direction), lane, seq };
                 let frame = RelayedFrame { id, read_at, written_at, bytes };
-                self.translate_frame(frame, &payload, sink);
+                self.decode_and_emit_message(frame, &payload, sink);
             }
             Observed::Lost { direction, count, cause } => {
                 self.report_missed_messages(hop_id(pair, direction), count, cause, sink);
@@ -196,11 +197,11 @@ impl Tap {
             Observed::Opened(at) => {
                 // A hop without known ends is announced once a message names them.
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
-                    self.hops.announce_hop(forward, at, sink);
+                    self.hops.announce_hop_once(forward, at, sink);
                 }
             }
             Observed::Rejected(direction) => self.count_rejected_handshake(pair, direction),
-            Observed::Unread(direction, why) => self.warn_unreadable(hop_id(pair, direction), &why),
+            Observed::Unread(direction, why) => self.warn_once_and_keep_unreadable(hop_id(pair, direction), &why),
             Observed::Closed { why, .. } => tracing::info!(pair, lane, "connection closed: {why}"),
             // Refusals were counted above. The other two come from pairs that speak HTTP.
             Observed::Refused | Observed::Passed { .. } | Observed::HeldUp => {}
@@ -210,13 +211,13 @@ impl Tap {
     /// Reports messages of a hop that the relay has passed on without a copy.
     fn report_missed_messages(&mut self, hop: HopId, count: u64, cause: MissedCause, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs::now();
-        self.hops.announce_hop(hop, at, sink);
+        self.hops.announce_hop_once(hop, at, sink);
         // The text of responses is compared with output only, so missed requests do not matter to clients.
         let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
         let affected_servers = self.served.iter_mut().flatten().filter(|_| has_output);
         let affected_clients = affected_servers.map(|served| &mut served.clients);
         let missed = Missed { hop: Some(hop), count, cause };
-        report_missed(missed, at, affected_clients, sink);
+        report_missed_and_tell_clients(missed, at, affected_clients, sink);
     }
 
     /// Counts a handshake that the sending side of a direction refused.
@@ -225,7 +226,7 @@ impl Tap {
         tapped.rejected_handshakes += 1;
         // Logged once, since peers connect again and again. The report has the total.
         if tapped.rejected_handshakes == 1
-            && let Some(rejection) = describe_rejection(direction, tapped)
+            && let Some(rejection) = describe_refused_handshakes(direction, tapped)
         {
             tracing::warn!("{rejection}");
         }
@@ -243,7 +244,7 @@ impl Tap {
     }
 
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason. Keeps the warning for the report.
-    fn warn_unreadable(&mut self, hop: HopId, why: &Unread) {
+    fn warn_once_and_keep_unreadable(&mut self, hop: HopId, why: &Unread) {
         let tapped = &self.hops.tapped[usize::from(hop.0)];
         let message =
             format!("{} ({}): relaying a connection that cannot be decoded: {why}", tapped.ends, tapped.endpoint);
@@ -254,7 +255,7 @@ impl Tap {
     }
 
     /// Decodes a message and emits it. On a hop that carries requests, it is emitted as requests, on any other as a frame of output.
-    fn translate_frame(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn decode_and_emit_message(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
         let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
         // The storage of `parts`, which borrows from one of the two. A single part needs no allocation.
         let single_part: [&[u8]; 1];
@@ -297,7 +298,7 @@ impl Tap {
             return false;
         }
         let Ok(parts) = parts else { return false };
-        let (excerpts, count) = read_parts(parts);
+        let (excerpts, count) = excerpts_and_count_of_read_parts(parts);
         let is_found = self.translator.names_new_requests(&excerpts[..count]);
         if is_found {
             self.hops.record_found_requests(hop);
@@ -313,16 +314,16 @@ impl Tap {
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
         let RelayedFrame { id, read_at: at, bytes, .. } = frame;
-        self.hops.announce_hop(id.hop, at, sink);
+        self.hops.announce_hop_once(id.hop, at, sink);
         let mut requests = self.translator.take_request_list();
         let content = match parts {
             Ok(parts) => {
-                let (excerpts, count) = read_parts(parts);
+                let (excerpts, count) = excerpts_and_count_of_read_parts(parts);
                 self.translator.read_requests(&excerpts[..count], &mut requests)
             }
             Err(reason) => Err(Refused { reason: NOT_KEPT, detail: reason.to_owned() }),
         };
-        DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        DispatchedMessage { id, at, bytes, requests: &requests }.emit_requests_or_refusal(content, sink);
         self.translator.recycle_requests(requests);
     }
 
@@ -333,7 +334,7 @@ impl Tap {
 }
 
 /// The parts of a message to the scheduler that are read, and their number.
-fn read_parts<'m>(parts: &[&'m [u8]]) -> ([Excerpt<'m>; REQUEST_PARTS], usize) {
+fn excerpts_and_count_of_read_parts<'m>(parts: &[&'m [u8]]) -> ([Excerpt<'m>; REQUEST_PARTS], usize) {
     let mut excerpts = [Excerpt::whole(&[]); REQUEST_PARTS];
     for (excerpt, part) in excerpts.iter_mut().zip(parts) {
         *excerpt = Excerpt::whole(part);
@@ -353,14 +354,14 @@ impl Served {
         Self { clients: Clients { is_observed: true, ..Clients::default() }, connections: HashMap::new() }
     }
 
-    /// Reads what the relay has observed of the client connection with the number `lane`: passed bytes, a gap, or the end. Deliveries of
+    /// Reads what the relay has observed of a client connection, given by its number: passed bytes, a gap, or the end. Deliveries of
     /// tokens to the client are emitted.
-    fn read_observed(&mut self, lane: u32, observed: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn read_observed(&mut self, connection_number: u32, observed: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         if let Observed::Closed { at, first: ended_by, .. } = observed {
-            return self.end_connection(lane, *at, *ended_by, sink);
+            return self.end_connection(connection_number, *at, *ended_by, sink);
         }
         let server = &mut self.clients.server;
-        let reader = self.connections.entry(lane).or_default();
+        let reader = self.connections.entry(connection_number).or_default();
         match observed {
             Observed::Passed { at, bytes } => {
                 // The relay does not know where the server's writes begin.
@@ -378,8 +379,16 @@ impl Served {
 impl Served {
     /// Ends the last response of a closed connection. If neither side ended the connection, the relay did, and the outcome of the response
     /// is unknown.
-    fn end_connection(&mut self, lane: u32, at: MonoNs, ended_by: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
-        let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&lane), ended_by) else { return };
+    fn end_connection(
+        &mut self,
+        connection_number: u32,
+        at: MonoNs,
+        ended_by: Option<Direction>,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        let (Some(mut reader), Some(ended_by)) = (self.connections.remove(&connection_number), ended_by) else {
+            return;
+        };
         let end = match ended_by {
             Direction::Forward => AnswerEnd::ClientLeft,
             Direction::Backward => AnswerEnd::ServerLeft,
@@ -430,7 +439,7 @@ fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
 }
 
 /// Describes the handshakes that the sending side of `direction` refused. `None` if it refused none.
-fn describe_rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
+fn describe_refused_handshakes(direction: Direction, tapped: &Tapped) -> Option<String> {
     let Pair { listen, upstream } = &tapped.hop.pair;
     let refuser = match direction {
         Direction::Forward => format!("a sender at {listen}"),

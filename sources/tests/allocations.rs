@@ -21,7 +21,8 @@ const MEASURED: u64 = 200;
 
 #[test]
 fn requests_to_the_scheduler_are_read_without_an_allocation_for_each() {
-    let mut interpreter = Interpreter::of_whole_run(&[(1, SCHEDULER), (2, TOKENIZER)], Clients::default());
+    let mut interpreter =
+        Interpreter::observing_from_first_message(&[(1, SCHEDULER), (2, TOKENIZER)], Clients::default());
     let mut requests = 0;
     let mut send = |number: u64| {
         let socket = SocketId { pid: 2, address: 0x1000 };

@@ -259,7 +259,7 @@ pub(crate) fn keep_rights_to_analyse() {
         return;
     }
     let keep = Capabilities::DAC_READ_SEARCH | Capabilities::SETUID | Capabilities::SETGID;
-    if let Err(missing) = confine::keep_capabilities(keep) {
+    if let Err(missing) = confine::drop_all_capabilities_but(keep) {
         tracing::warn!("{missing}");
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::e2e::setup::{harness_module, harness_python, prepare_sglang};
+use crate::e2e::setup::{harness_module_command, harness_python, prepare_sglang};
 use crate::script::{self, project_root, run_to_success};
 
 /// Cases, and the folders recorded with them; msgpack has a folder of its own. `small` leaves out the large cases. `core` covers every
@@ -47,7 +47,7 @@ pub(crate) struct FixtureOptions {
 /// With `--check`, compares a sample instead.
 pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     if args.check {
-        return check_sample();
+        return compare_sample_with_recorded();
     }
     let out = args.out.clone().unwrap_or_else(|| project_root().join(MESSAGES_FOLDER));
     ensure!(
@@ -67,12 +67,12 @@ pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
         }
     }
     let is_for_project = args.out.is_none();
-    if is_for_project { record_project_logs() } else { Ok(()) }
+    if is_for_project { record_and_seal_project_logs() } else { Ok(()) }
 }
 
 /// Records the log lines of the project. Then enters them and its messages in the manifest of recorded files, so that later
 /// changes by other commands are noticed.
-fn record_project_logs() -> Result<()> {
+fn record_and_seal_project_logs() -> Result<()> {
     let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
     for release in LOGS {
         record_logs(release, &project_root().join(LOGS_FOLDER))?;
@@ -81,52 +81,54 @@ fn record_project_logs() -> Result<()> {
     script::run_script("recorded.py", sealed)
 }
 
-/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name in `out`. `extent`
-/// says which cases are recorded: `all`, or `small` and `core` as in [`RECORDINGS`].
-fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
-    let release = name.trim_end_matches("-msgpack");
-    let folder = out.join(name);
+/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name in `out_folder`.
+/// `extent` says which cases are recorded: `all`, or `small` and `core` as in [`RECORDINGS`].
+fn record_messages(release_name: &str, extent: &str, out_folder: &Path) -> Result<()> {
+    let release = release_name.trim_end_matches("-msgpack");
+    let folder = out_folder.join(release_name);
     prepare_sglang(&[release])?;
     eprintln!("recording {}", folder.display());
     let mut record = Command::new(harness_python());
     record.arg(project_root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
     record.env("PYTHONPATH", project_root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(project_root());
     // The name has the suffix of msgpack.
-    if name != release {
+    if release_name != release {
         record.env("SGLANG_USE_PICKLE_IPC", "0");
     }
     run_to_success(&mut record)
 }
 
 /// Records the log lines of a release.
-fn record_logs(release: &str, out: &Path) -> Result<()> {
+fn record_logs(release: &str, out_folder: &Path) -> Result<()> {
     prepare_sglang(&[release])?;
-    let folder = out.join(format!("sglang-{release}"));
+    let folder = out_folder.join(format!("sglang-{release}"));
     eprintln!("recording {}", folder.display());
     // The release appends to a file of request metrics, which must not hold those of an earlier recording.
     if folder.is_dir() {
         fs::remove_dir_all(&folder)?;
     }
-    run_to_success(harness_module("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
+    run_to_success(
+        harness_module_command("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"),
+    )
 }
 
 /// Records one release again, and fails unless it is what the project contains, byte by byte.
-fn check_sample() -> Result<()> {
+fn compare_sample_with_recorded() -> Result<()> {
     let again = tempfile::tempdir()?;
     let messages = again.path().join("messages");
     let logs = again.path().join("logs");
     let msgpack = format!("{SAMPLE}-msgpack");
     for name in [SAMPLE, &msgpack] {
         record_messages(name, ALL_CASES, &messages)?;
-        compare_folders(&messages.join(name), &project_root().join(MESSAGES_FOLDER).join(name))?;
+        require_equal_folders(&messages.join(name), &project_root().join(MESSAGES_FOLDER).join(name))?;
     }
     record_logs(SAMPLE, &logs)?;
     let name = format!("sglang-{SAMPLE}");
-    compare_folders(&logs.join(&name), &project_root().join(LOGS_FOLDER).join(&name))
+    require_equal_folders(&logs.join(&name), &project_root().join(LOGS_FOLDER).join(&name))
 }
 
 /// Fails, and names the files, unless both folders have the same files with the same bytes.
-fn compare_folders(again: &Path, recorded: &Path) -> Result<()> {
+fn require_equal_folders(again: &Path, recorded: &Path) -> Result<()> {
     run_to_success(Command::new("diff").args(["--recursive", "--brief"]).arg(again).arg(recorded))
         .with_context(|| format!("{} is not what SGLang {SAMPLE} writes", recorded.display()))?;
     println!("{}: equal byte by byte", recorded.display());

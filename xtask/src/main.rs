@@ -95,7 +95,7 @@ fn main() -> anyhow::Result<()> {
         Command::Screens(options) => scripted::take_screens(&options),
         Command::Soak(options) => scripted::run_soak(&options),
         Command::Telemetry(options) => scripted::check_telemetry(&options),
-        Command::Unit(options) => scripted::run_unit(&options),
+        Command::Unit(options) => scripted::run_systemd_unit(&options),
         Command::Validate(options) => scripted::validate_exports(&options),
     }
 }

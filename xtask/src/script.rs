@@ -8,10 +8,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// The command `python3 SCRIPT` in the project's folder. If a `requirements.txt` is next to the script, its Python is that of a virtual
 /// environment with these packages. The first call makes that environment, and fails if it cannot.
-pub(crate) fn python_script(script: &str) -> Result<Command> {
+pub(crate) fn python_script_command(script: &str) -> Result<Command> {
     let script = project_root().join("xtask/src").join(script);
     let requirements = script.with_file_name("requirements.txt");
-    let python = if requirements.exists() { virtual_environment(&requirements)? } else { PathBuf::from("python3") };
+    let python = if requirements.exists() {
+        prepare_virtual_environment_python(&requirements)?
+    } else {
+        PathBuf::from("python3")
+    };
     let mut command = Command::new(python);
     // Scripts import the engine harness.
     command.arg(script).env("PYTHONPATH", project_root()).current_dir(project_root());
@@ -23,12 +27,12 @@ pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
     script: &str,
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<()> {
-    run_to_success(python_script(script)?.args(arguments))
+    run_to_success(python_script_command(script)?.args(arguments))
 }
 
 /// Runs a command with the variables that are set for it in a new PID namespace, so that all of its processes end with it. Fails unless the
 /// command succeeds.
-pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
+pub(crate) fn run_in_pid_namespace(command: &Command) -> Result<()> {
     let mut unshare = Command::new("unshare");
     unshare
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
@@ -41,7 +45,7 @@ pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
 
 /// Python of a virtual environment with these packages, which is named after the folder of `requirements`. Makes it if it is missing or
 /// outdated. Fails if that is not possible.
-pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
+pub(crate) fn prepare_virtual_environment_python(requirements: &Path) -> Result<PathBuf> {
     let name = requirements.parent().and_then(Path::file_name).unwrap_or_default();
     let folder = project_root().join(format!(".venv-{}", name.display()));
     let python = folder.join("bin/python");
@@ -56,7 +60,7 @@ pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Calls `install` unless that was done before with the same `requirements`. Afterwards, a copy of them in `folder` shows that it was done.
+/// Calls `install` unless it was called before with the same `requirements`. Afterwards, a copy of them in `folder` shows that it was done.
 pub(crate) fn install_once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
     let copy = folder.join("requirements.txt");
     let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
@@ -77,7 +81,7 @@ pub(crate) fn install_once(requirements: &Path, folder: &Path, install: impl FnO
 }
 
 /// The program to test: the given one, or a release build of this tree. Fails if the file does not exist, or if the build fails.
-pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn given_or_built_program(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(binary) = given {
         return fs::canonicalize(binary).with_context(|| format!("cannot find {}", binary.display()));
     }
@@ -87,7 +91,7 @@ pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
 
 /// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
 /// Returns its new path. Fails if the build fails.
-pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
+pub(crate) fn build_tokengap_with_faults() -> Result<PathBuf> {
     // The test is not run. It makes cargo select the features of a test build for the dependencies, which are compiled already.
     build_program(&["--workspace", "--features", "tokengap/full,tokengap/fault-injection", "--test", "refused"])?;
     let kept_folder = target_folder().join("faults");
@@ -133,7 +137,7 @@ pub(crate) fn project_root() -> &'static Path {
 }
 
 /// Replaces the text between the two marks of `part` in a file of `docs`. Fails if the file lacks one of the marks.
-pub(crate) fn write_document(file: &str, part: &str, text: &str) -> Result<()> {
+pub(crate) fn replace_document_part(file: &str, part: &str, text: &str) -> Result<()> {
     let path = project_root().join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let begin_mark = format!("<!-- {part}: written by the command -->\n");

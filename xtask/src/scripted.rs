@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::dist;
-use crate::e2e::setup::{harness_module, prepare_sglang};
+use crate::e2e::setup::{harness_module_command, prepare_sglang};
 use crate::script::{
-    command_output, in_pid_namespace, program_to_test, project_root, python_script, run_script, run_to_success,
-    write_document,
+    command_output, given_or_built_program, project_root, python_script_command, replace_document_part,
+    run_in_pid_namespace, run_script, run_to_success,
 };
 
 /// SGLang release of the engine to observe, as in `soak.py`.
@@ -26,7 +26,7 @@ pub(crate) struct Tested {
 
 impl Tested {
     fn program(&self) -> Result<PathBuf> {
-        program_to_test(self.binary.as_deref())
+        given_or_built_program(self.binary.as_deref())
     }
 }
 
@@ -49,21 +49,21 @@ pub(crate) struct Docs {
 /// `tokengap/src/documents` checks that their flags exist.
 pub(crate) fn run_documented_commands(options: &Docs) -> Result<()> {
     check_documents()?;
-    let mut check = python_script("docs/check.py")?;
+    let mut check = python_script_command("docs/check.py")?;
     check.arg("run").arg(options.tested.program()?).arg(RELEASE).args(&options.only);
     // Without root, the script leaves out the commands that attach to an engine.
     if !rustix::process::geteuid().is_root() {
         return run_to_success(&mut check);
     }
     prepare_sglang(&[RELEASE])?;
-    in_pid_namespace(&check)
+    run_in_pid_namespace(&check)
 }
 
 /// Checks that run no command: links, comments of blocks, and whether every shown `cargo xtask` command exists.
 fn check_documents() -> Result<()> {
     /// With so few commands, the script no longer finds those of the pages.
     const TOO_FEW_COMMANDS: usize = 10;
-    let shown = command_output(python_script("docs/check.py")?.arg("list"))?;
+    let shown = command_output(python_script_command("docs/check.py")?.arg("list"))?;
     ensure!(shown.lines().count() > TOO_FEW_COMMANDS, "the pages show too few commands: {shown}");
     for line in shown.lines() {
         let (_, command) = line.split_once("cargo xtask ").context("not a `cargo xtask` command")?;
@@ -101,7 +101,7 @@ pub(crate) struct Screens {
 
 /// `cargo xtask screens`: captures demo screens in tmux for docs/screens.md and other pages.
 pub(crate) fn take_screens(options: &Screens) -> Result<()> {
-    let mut take = python_script("screens/take.py")?;
+    let mut take = python_script_command("screens/take.py")?;
     run_to_success(take.arg(options.tested.program()?).args(options.only_picture.then_some("picture")))
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn validate_exports(options: &Validate) -> Result<()> {
         options.parquet || command_output(Command::new("node").arg("--version")).is_ok(),
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
     );
-    let mut check = python_script("validate/check.py")?;
+    let mut check = python_script_command("validate/check.py")?;
     let folder = tempfile::tempdir()?;
     check.arg(options.tested.program()?).arg(folder.path());
     for (flag, file) in [("--recording", &options.recording), ("--picture", &options.picture)] {
@@ -159,12 +159,12 @@ fn parse_duration(text: &str) -> Result<Duration> {
 pub(crate) fn run_soak(options: &Soak) -> Result<()> {
     prepare_sglang(&[RELEASE])?;
     let table = tempfile::NamedTempFile::new()?;
-    let mut soak = harness_module("testbed.e2e.soak");
+    let mut soak = harness_module_command("testbed.e2e.soak");
     soak.args(["--seconds", &options.time.as_secs_f64().to_string(), "--tokengap"]);
-    soak.arg(program_to_test(options.tokengap.as_deref())?);
+    soak.arg(given_or_built_program(options.tokengap.as_deref())?);
     run_to_success(soak.arg("--table").arg(table.path())).context("resource use grew, or counts do not match")?;
     if options.write {
-        write_document("internals/RELIABILITY.md", "Soak", &std::fs::read_to_string(table.path())?)?;
+        replace_document_part("internals/RELIABILITY.md", "Soak", &std::fs::read_to_string(table.path())?)?;
     }
     Ok(())
 }
@@ -196,18 +196,18 @@ pub(crate) struct Released {
 /// `cargo xtask pod`: runs the release binary alone in a root folder, and in containers next to a running engine at every privilege
 /// level of a pod. Prints the table of docs/install.md.
 pub(crate) fn run_in_pod(options: &Released) -> Result<()> {
-    let program = dist::released_program(options.program.as_deref())?;
+    let program = dist::given_or_released_program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
     prepare_sglang(&[RELEASE])?;
     // The pod: engine and containers share a PID namespace in which nothing else runs. All of them exit with it.
-    let mut check = python_script("pod/check.py")?;
-    in_pid_namespace(check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]))
+    let mut check = python_script_command("pod/check.py")?;
+    run_in_pid_namespace(check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]))
 }
 
 /// `cargo xtask unit`: a real systemd, as PID 1 of its own namespaces, runs the systemd unit next to a real engine. The unit is started
 /// before the engine, reloaded, killed and stopped, and the engine restarts.
-pub(crate) fn run_unit(options: &Released) -> Result<()> {
-    let program = dist::released_program(options.program.as_deref())?;
+pub(crate) fn run_systemd_unit(options: &Released) -> Result<()> {
+    let program = dist::given_or_released_program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "namespaces and mounts need root");
     ensure!(Path::new(SYSTEMD).exists(), "cannot find {SYSTEMD}");
     prepare_sglang(&[RELEASE])?;
@@ -249,12 +249,12 @@ pub(crate) fn boot_kernels(options: &Kernels) -> Result<()> {
     prepare_sglang(&[LOSSY_RELEASE])?;
     // `-` makes the script leave out the kernels for ARM64.
     let arm64 = match options.arm64.as_deref() {
-        Some(file) => dist::released_program(Some(file))?,
+        Some(file) => dist::given_or_released_program(Some(file))?,
         None => PathBuf::from("-"),
     };
     let table = tempfile::NamedTempFile::new()?;
-    let mut check = python_script("kernels/check.py")?;
-    check.arg(dist::released_program(options.program.as_deref())?).arg(arm64);
+    let mut check = python_script_command("kernels/check.py")?;
+    check.arg(dist::given_or_released_program(options.program.as_deref())?).arg(arm64);
     check.args([LOSSY_RELEASE, "--only", &options.only, "--table"]).arg(table.path());
     check.args(options.only_tests.then_some("--only-tests"));
     for test in &options.tests {
@@ -262,7 +262,7 @@ pub(crate) fn boot_kernels(options: &Kernels) -> Result<()> {
     }
     run_to_success(check.arg("--results").arg(&options.results))?;
     if options.write {
-        write_document("reference/coverage.md", "Kernels", &std::fs::read_to_string(table.path())?)?;
+        replace_document_part("reference/coverage.md", "Kernels", &std::fs::read_to_string(table.path())?)?;
     }
     Ok(())
 }
@@ -280,7 +280,7 @@ pub(crate) struct Schemas {
 /// `cargo xtask schemas`: updates the tables of message layouts from released wheels.
 pub(crate) fn update_schemas(options: &Schemas) -> Result<()> {
     for (script, table) in [("schemas.py", "sglang/wire/schemas.txt"), ("layouts.py", "vllm/layouts.txt")] {
-        let mut update = python_script(script)?;
+        let mut update = python_script_command(script)?;
         update.arg(project_root().join("engines/src").join(table));
         run_to_success(update.args(options.all.then_some("--all")).args(options.check.then_some("--check")))?;
     }

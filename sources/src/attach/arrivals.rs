@@ -15,9 +15,9 @@ pub(super) struct UnknownSpans {
 }
 
 impl UnknownSpans {
-    /// The trace span of a request's caller, which the kernel side has read from the header `traceparent` into its record of the request.
-    /// `None` if the request names none. A span that cannot be read is also `None`, and is counted for the report.
-    pub(super) fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
+    /// The trace span of a request's caller, which the kernel side has read from the header `traceparent` into its record of the request,
+    /// the `payload`. `None` if the request names none. A span that cannot be read is also `None`, and is counted for the report.
+    pub(super) fn parse_caller_and_count_unknown(&mut self, payload: &[u8]) -> Option<TraceParent> {
         // The record begins with the times of the request, and the span follows.
         let after_times = payload.get(size_of::<RequestTimes>()..)?;
         let caller = CallerSpan::parse(after_times)?;
@@ -37,7 +37,7 @@ impl UnknownSpans {
     }
 
     /// Lines for the report about headers that were not read.
-    pub(super) fn degraded(&self) -> Vec<String> {
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.malformed > 0 {
             lines.push(format!("egress: {} malformed traceparent headers were ignored", self.malformed));
@@ -54,8 +54,8 @@ impl UnknownSpans {
 
 /// The times in the kernel side's record of a request. `None` if the record does not tell when the request arrived or was read. When its
 /// connection was opened may be unknown.
-pub(super) fn parse_arrival(payload: &[u8]) -> Option<ArrivalTimes> {
-    let times = RequestTimes::parse(payload)?;
+pub(super) fn parse_arrival_times(request_record: &[u8]) -> Option<ArrivalTimes> {
+    let times = RequestTimes::parse(request_record)?;
     let arrived = known_time(times.arrived_ns)?;
     let read = known_time(times.read_ns)?;
     let mut connection = None;

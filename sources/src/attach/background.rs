@@ -58,7 +58,7 @@ impl<'a> StartUp<'a> {
 
     /// Runs this work on a thread of its own and waits for its result. `None` if a signal or the end of `--duration` came first: the
     /// thread then goes on, because the work may never return.
-    pub fn wait_for_result_of<T: Send + 'static>(
+    pub fn run_until_end_requested<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<Option<T>> {
@@ -127,20 +127,20 @@ mod tests {
         let signals = Signals::none();
         let start_up = StartUp { signals: &signals, deadline: Some(Instant::now() + Duration::from_millis(50)) };
         let begun = Instant::now();
-        let result = start_up.wait_for_result_of(|| {
+        let result = start_up.run_until_end_requested(|| {
             thread::sleep(Duration::from_mins(10));
             Ok(())
         });
         assert!(matches!(result, Ok(None)), "{result:?}");
         assert!(begun.elapsed() < Duration::from_mins(1));
-        assert_eq!(start_up.wait_for_result_of(|| Ok(7)).unwrap(), Some(7));
+        assert_eq!(start_up.run_until_end_requested(|| Ok(7)).unwrap(), Some(7));
     }
 
     #[test]
     fn a_crash_of_the_work_is_an_error() {
         let signals = Signals::none();
         let start_up = StartUp::new(&signals, None);
-        let result = start_up.wait_for_result_of(|| -> anyhow::Result<()> { panic!("on purpose") });
+        let result = start_up.run_until_end_requested(|| -> anyhow::Result<()> { panic!("on purpose") });
         assert!(result.unwrap_err().to_string().contains("crashed"));
     }
 }

@@ -81,15 +81,15 @@ impl CpuWatch {
         if are_all_due {
             scope = SampledThreads::All;
             self.last_full_sample_at = Some(now);
-            poll_uses = self.take_poll_uses(probe);
+            poll_uses = self.poll_uses_since_last_call(probe);
         }
         let receivers = SampledReceivers { lanes, are_frames_late: is_any_frame_late(lanes) };
         // Samples each process, and removes those that have exited.
-        self.processes.retain_mut(|process| process.sample_threads(scope, &poll_uses, receivers, sink));
+        self.processes.retain_mut(|process| process.sample_threads_if_running(scope, &poll_uses, receivers, sink));
     }
 
     /// How each thread has used its event loop since the last call, by the kernel side's counters of `epoll_wait`.
-    fn take_poll_uses(&mut self, probe: &Probe) -> HashMap<ThreadId, PollUse> {
+    fn poll_uses_since_last_call(&mut self, probe: &Probe) -> HashMap<ThreadId, PollUse> {
         let counters = read_poll_counters(probe);
         let poll_uses = poll_uses_between(&self.poll_counters, &counters);
         self.poll_counters = counters;
@@ -139,7 +139,7 @@ enum SampledThreads {
 impl WatchedProcess {
     /// Samples the threads of this process that the scope includes, and emits their CPU times. `poll_uses` says how threads have used their
     /// event loops, and `receivers` why those that receive frames did not run. Returns whether the process is still running.
-    fn sample_threads(
+    fn sample_threads_if_running(
         &mut self,
         scope: SampledThreads,
         poll_uses: &HashMap<ThreadId, PollUse>,
@@ -149,7 +149,7 @@ impl WatchedProcess {
         // A process that cannot be sampled has exited.
         let Ok(on_path) = self.path_threads.sample() else { return false };
         let none_skipped = HashSet::new();
-        self.emit_threads(&on_path, &none_skipped, poll_uses, Some(receivers), sink);
+        self.emit_cpu_samples(&on_path, &none_skipped, poll_uses, Some(receivers), sink);
         if scope == SampledThreads::OnPath {
             return true;
         }
@@ -158,13 +158,13 @@ impl WatchedProcess {
         let sampled = on_path.threads.iter().map(|thread| thread.tid).collect();
         // Only threads on the path receive frames.
         let no_receivers = None;
-        self.emit_threads(&others, &sampled, poll_uses, no_receivers, sink);
+        self.emit_cpu_samples(&others, &sampled, poll_uses, no_receivers, sink);
         true
     }
 
     /// Emits an event per thread of the sample but those in `skipped_tids`. `poll_uses` says how threads have used their event loops. With
     /// `receivers`, the event of a receiver that did not run says why.
-    fn emit_threads(
+    fn emit_cpu_samples(
         &self,
         sample: &ProcessSample,
         skipped_tids: &HashSet<u32>,
@@ -179,7 +179,7 @@ impl WatchedProcess {
                 thread: id,
                 role: self.role,
                 name: &thread.name,
-                part: self.part_of(thread),
+                part: self.part_played_by(thread),
                 interval_ns: sample.interval_ns,
                 on_ns: thread.on_ns,
                 wait_ns: thread.wait_ns,
@@ -192,7 +192,7 @@ impl WatchedProcess {
     }
 
     /// The part that a thread plays in its process: the main thread, an I/O thread of libzmq, or another one.
-    fn part_of(&self, thread: &ThreadUse) -> ThreadPart {
+    fn part_played_by(&self, thread: &ThreadUse) -> ThreadPart {
         // The kernel gives the main thread the id of its process.
         if thread.tid == self.pid {
             return ThreadPart::Main;
@@ -252,7 +252,7 @@ fn poll_uses_between(
     let mut uses = HashMap::new();
     for (thread, counters) in later {
         if let Some(earlier_counters) = earlier.get(thread) {
-            uses.insert(*thread, counters.use_since(earlier_counters));
+            uses.insert(*thread, counters.poll_use_since(earlier_counters));
         }
     }
     uses
@@ -260,7 +260,7 @@ fn poll_uses_between(
 
 impl PollCounters {
     /// Use of the event loop between an earlier reading of its counters and this one.
-    fn use_since(&self, earlier: &Self) -> PollUse {
+    fn poll_use_since(&self, earlier: &Self) -> PollUse {
         let interval_ns = self.at.since(earlier.at);
         PollUse {
             interval_ns,

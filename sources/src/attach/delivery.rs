@@ -76,25 +76,25 @@ impl Delivery<'_> {
     /// Passes an observation from the shared ring on to the runs that receive the observations of its process. Each run watches one engine.
     /// A frontend of two engines has two receivers.
     pub(super) fn deliver_observation(&mut self, observation: &Observation<'_>) {
-        if let Some(at) = time_of(observation) {
+        if let Some(at) = time_of_observation(observation) {
             self.counts.last_at = Some(at);
         }
         // The only run receives everything, also of processes that it does not know yet.
         if let Some(only_run) = self.only_run() {
-            return self.deliver_to(only_run, observation);
+            return self.emit_or_copy_to_inbox(only_run, observation);
         }
         // Lost observations may be of any process, so several runs share them.
         if let Observation::Lost { cause, count } = observation {
-            return self.deliver_losses(*cause, *count);
+            return self.share_losses_among_runs(*cause, *count);
         }
         // Only losses have no process.
         let Some(pid) = pid_of_observation(observation) else { return };
-        // Copies the reference, because `deliver_to` borrows `self`.
+        // Copies the reference, because `emit_or_copy_to_inbox` borrows `self`.
         let all_receivers = self.receivers;
         // No run has asked for the observations of any other process.
         let Some(receivers) = all_receivers.get(&pid) else { return };
         for run in &receivers.runs {
-            self.deliver_to(*run, observation);
+            self.emit_or_copy_to_inbox(*run, observation);
         }
     }
 
@@ -106,7 +106,7 @@ impl Delivery<'_> {
 
     /// Emits an observation if its receiver is the run that reads the ring now. Otherwise copies it into the inbox of its receiver, which
     /// reads it later.
-    fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
+    fn emit_or_copy_to_inbox(&mut self, receiver: RunId, observation: &Observation<'_>) {
         let Some(entry) = self.runs.get_mut(&receiver) else { return };
         let is_loss = matches!(observation, Observation::Lost { .. });
         // Losses are divided by this count, so they do not count themselves.
@@ -124,7 +124,7 @@ impl Delivery<'_> {
 
     /// Divides `count` lost observations among the runs in proportion to their recent traffic, because the kernel side knows only the
     /// total. A run whose share is 0 gets a loss of 0, because it may have lost some nevertheless.
-    fn deliver_losses(&mut self, cause: Loss, count: u64) {
+    fn share_losses_among_runs(&mut self, cause: Loss, count: u64) {
         let mut observing_runs = Vec::new();
         let mut weights = Vec::new();
         for (run, entry) in &*self.runs {
@@ -136,7 +136,7 @@ impl Delivery<'_> {
             }
         }
         for (run, share) in observing_runs.into_iter().zip(divide_by_weight(count, &weights)) {
-            self.deliver_to(run, &Observation::Lost { cause, count: share });
+            self.emit_or_copy_to_inbox(run, &Observation::Lost { cause, count: share });
         }
     }
 }
@@ -171,7 +171,7 @@ fn pid_of_observation(observation: &Observation<'_>) -> Option<u32> {
 }
 
 /// Time of the observed call, by the kernel's monotonic clock; `None` for exits and losses.
-pub(super) fn time_of(observation: &Observation<'_>) -> Option<MonoNs> {
+pub(super) fn time_of_observation(observation: &Observation<'_>) -> Option<MonoNs> {
     match observation {
         Observation::Sent(message) | Observation::Received(message) => Some(message.call.at),
         Observation::Unsent(call) | Observation::Processed(call) | Observation::Returned(call) => Some(call.at),

@@ -16,7 +16,7 @@ use probe_user::library::LibraryReader;
 use super::engine_search::EngineSearch;
 use super::found_engine::{FoundEngine, Ports, find_ports};
 use super::inbox::RunId;
-use super::trial::with_remedy;
+use super::trial::describe_with_remedy;
 
 /// Interval between searches for new workers and exits.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -80,6 +80,7 @@ impl DiscoveryThread {
             already_read: attached_processes.map(|process| process.id).collect(),
             ports: Arc::clone(&ports),
             began: Arc::clone(&search_began),
+            last_obstacle: String::new(),
         };
         thread::Builder::new().name("lookout".into()).spawn(move || search.search_until_stopped(&sender, &stopped))?;
         Ok(Self {
@@ -113,8 +114,8 @@ impl DiscoveryThread {
         &self.obstacle
     }
 
-    /// Updates the processes, their connections and the engines found. Never blocks.
-    pub(super) fn update_topology(&mut self) {
+    /// Receives what the thread has found since the last call: processes, connections, new engines and failed searches. Never blocks.
+    pub(super) fn receive_updates(&mut self) {
         let mut latest_topology = None;
         while let Ok(update) = self.updates.try_recv() {
             match update {
@@ -132,12 +133,12 @@ impl DiscoveryThread {
             }
         }
         if let Some(topology) = latest_topology {
-            self.replace_topology(topology);
+            self.replace_topology_and_forget_ended_engines(topology);
         }
     }
 
     /// Replaces the known processes by those of `topology`, and logs which have ended. Forgets found engines without a running process.
-    fn replace_topology(&mut self, topology: Topology) {
+    fn replace_topology_and_forget_ended_engines(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
         self.update_reached_limits(&topology);
@@ -166,8 +167,8 @@ impl DiscoveryThread {
     }
 
     /// Lines for the report: reached limits and failures of the search for new workers.
-    pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded: Vec<String> = self.limits.iter().map(with_remedy).collect();
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
+        let mut degraded: Vec<String> = self.limits.iter().map(describe_with_remedy).collect();
         let search_began = *self.search_began.lock().unwrap_or_else(PoisonError::into_inner);
         // A search usually takes a fraction of a second.
         if let Some(began) = search_began
@@ -225,6 +226,8 @@ struct Search {
     ports: Arc<Mutex<KnownPorts>>,
     /// Start of the current search; `None` between searches.
     began: Arc<Mutex<Option<Instant>>>,
+    /// Why the last search without an engine found none; empty before the first such search.
+    last_obstacle: String,
 }
 
 impl Search {
@@ -232,12 +235,11 @@ impl Search {
     fn search_until_stopped(mut self, sender: &Sender<Update>, stopped: &Receiver<()>) {
         // Without a watcher nothing is known yet, so the first search starts at once.
         let mut wait = if self.watcher.is_some() { POLL_INTERVAL } else { Duration::ZERO };
-        let mut last_obstacle = String::new();
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             wait = POLL_INTERVAL;
             // Lets the other thread notice a search that hangs, as in a file system that does not answer.
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            let updates = self.search_for_updates(&mut last_obstacle);
+            let updates = self.search_for_updates();
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
             for update in updates {
                 // Fails once the receiver was dropped, which ends the thread.
@@ -248,17 +250,17 @@ impl Search {
         }
     }
 
-    /// Searches once for processes, connections and engines, and returns the changes. `last_obstacle` is the reason why the last search
-    /// found no engine.
-    fn search_for_updates(&mut self, last_obstacle: &mut String) -> Vec<Update> {
+    /// Searches once for processes, connections and engines, and returns the changes. The reason why there is no engine is a change only
+    /// if it differs from the last one.
+    fn search_for_updates(&mut self) -> Vec<Update> {
         let mut updates = Vec::new();
-        updates.extend(self.search_processes_once());
+        updates.extend(self.search_processes_and_publish_ports());
         match self.find_new_engines() {
             Ok(engines) => updates.extend(engines.into_iter().map(|engine| Update::Found(Box::new(engine)))),
             // Most searches fail for the same reason as the last one, and it is logged once.
-            Err(why) if why == *last_obstacle => {}
+            Err(why) if why == self.last_obstacle => {}
             Err(why) => {
-                last_obstacle.clone_from(&why);
+                self.last_obstacle.clone_from(&why);
                 updates.push(Update::NotFound(why));
             }
         }
@@ -266,7 +268,7 @@ impl Search {
     }
 
     /// Looks for new processes and connections. Returns whether there are any.
-    fn poll_watcher(&mut self) -> Result<bool, DiscoverError> {
+    fn poll_watcher_for_changes(&mut self) -> Result<bool, DiscoverError> {
         if let Some(watcher) = &mut self.watcher {
             return watcher.poll();
         }
@@ -277,15 +279,15 @@ impl Search {
 
     /// Searches once for new processes and connections, and returns what has changed; `None` if nothing has. Also looks up the ports that
     /// runs have asked for.
-    fn search_processes_once(&mut self) -> Option<Update> {
-        match self.poll_watcher() {
+    fn search_processes_and_publish_ports(&mut self) -> Option<Update> {
+        match self.poll_watcher_for_changes() {
             Ok(false) => {
                 // Ports are looked up at each search, because a process opens them once its model is loaded.
-                self.publish_ports(self.wanted_pids());
+                self.look_up_and_publish_ports(self.wanted_pids());
                 None
             }
             Ok(true) => {
-                self.read_new_processes();
+                self.read_libraries_and_ports_of_new_processes();
                 self.watcher.as_ref().map(|watcher| Update::Changed(watcher.topology().clone()))
             }
             Err(error) => {
@@ -321,7 +323,7 @@ impl Search {
     }
 
     /// Reads the libraries of processes that are new since the last search, and looks up the ports of those that answer clients.
-    fn read_new_processes(&mut self) {
+    fn read_libraries_and_ports_of_new_processes(&mut self) {
         let Some(topology) = self.watcher.as_ref().map(Watcher::topology) else { return };
         let mut running: BTreeSet<ProcessId> = topology.processes().map(|process| process.id).collect();
         running.extend(&topology.frontends);
@@ -343,7 +345,7 @@ impl Search {
         self.forget_ports_of_exited();
         let mut pids_to_look_up = server_pids;
         pids_to_look_up.extend(self.wanted_pids());
-        self.publish_ports(pids_to_look_up);
+        self.look_up_and_publish_ports(pids_to_look_up);
     }
 
     /// Forgets the ports of processes that do not run any more.
@@ -359,7 +361,7 @@ impl Search {
     }
 
     /// Reads the listening ports of these processes into the list that the run loop looks at.
-    fn publish_ports(&self, pids: BTreeSet<u32>) {
+    fn look_up_and_publish_ports(&self, pids: BTreeSet<u32>) {
         let mut sockets = ListeningSockets::default();
         for pid in pids {
             let found = find_ports(&mut sockets, pid);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::event::UnknownArrival;
 
-use super::arrivals::{UnknownSpans, parse_arrival};
+use super::arrivals::{UnknownSpans, parse_arrival_times};
 use super::frontends::FrontendWatch;
 use super::inbox::RunId;
 use super::lanes::Sink;
@@ -119,8 +119,8 @@ fn find_or_add_connection<'c>(
 /// nothing if the record has no times.
 #[inline]
 fn pass_arrival_to_reader(record: &Record<'_>, reader: &mut ResponseReader, unknown_spans: &mut UnknownSpans) {
-    if let Some(times) = parse_arrival(record.payload) {
-        reader.record_arrival(times, unknown_spans.parse_caller(record.payload));
+    if let Some(times) = parse_arrival_times(record.payload) {
+        reader.record_arrival(times, unknown_spans.parse_caller_and_count_unknown(record.payload));
     }
 }
 
@@ -247,7 +247,7 @@ impl Egress {
 
     /// Also follows the log of a worker. Waits until the log is open, unless the ring is read already: opening may block.
     pub(super) fn follow_log(&mut self, log: &Path, is_ring_read: bool) -> std::io::Result<()> {
-        if is_ring_read { self.logs.follow_later(log) } else { self.logs.follow_log(log) }
+        if is_ring_read { self.logs.follow_log_without_waiting(log) } else { self.logs.follow_log_and_wait(log) }
     }
 
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
@@ -302,7 +302,7 @@ impl Egress {
         }
         // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
         if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
-            logs.read_now(|ids| record_logged_ids(&ids, server, requests));
+            logs.read_ids_written_so_far(|ids| record_logged_ids(&ids, server, requests));
         }
         let at = MonoNs(record.head.at_ns);
         let mut is_closed = false;
@@ -403,7 +403,7 @@ impl Egress {
     /// Lines for the report about traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.clients.server.degraded_lines();
-        degraded.extend(self.frontends.degraded(&self.clients.server.frontends));
+        degraded.extend(self.frontends.degraded_lines(&self.clients.server.frontends));
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
@@ -412,7 +412,7 @@ impl Egress {
         if needs_tokenizer && let Some(why) = &self.no_tokenizer {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
-        degraded.extend(self.unknown_spans.degraded());
+        degraded.extend(self.unknown_spans.degraded_lines());
         if self.writes_beyond_limit > 0 {
             degraded.push(format!("egress: {} writes on connections beyond the limit", self.writes_beyond_limit));
         }

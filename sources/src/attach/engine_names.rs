@@ -31,7 +31,7 @@ impl EngineNames {
         }
         let mut running: Vec<(String, Engine)> = Vec::new();
         for engine in engines {
-            let name = named.unique_name_of(&engine, &EngineTraits::read(&engine));
+            let name = named.assign_unique_name(&engine, &EngineTraits::read(&engine));
             running.push((name, engine));
         }
         let running_names: BTreeSet<&str> = running.iter().map(|(name, _)| name.as_str()).collect();
@@ -74,25 +74,26 @@ enum NameReuse {
 impl NamedEngines {
     /// Gives an engine its unique name.
     pub(super) fn set_unique_name(&mut self, found: &mut FoundEngine) {
-        found.traits.unique_name = self.unique_name_of(&found.engine, &found.traits);
+        found.traits.unique_name = self.assign_unique_name(&found.engine, &found.traits);
     }
 
-    /// Name of an engine, which it has again after a restart.
-    fn unique_name_of(&mut self, engine: &Engine, traits: &EngineTraits) -> String {
-        let candidates = self.engines.iter_mut().filter_map(|known| Some((known.reuse_by(engine, traits)?, known)));
+    /// Chooses the unique name of an engine and remembers it, so that the engine has the same name after a restart.
+    fn assign_unique_name(&mut self, engine: &Engine, traits: &EngineTraits) -> String {
+        let candidates =
+            self.engines.iter_mut().filter_map(|known| Some((known.name_reuse_for(engine, traits)?, known)));
         if let Some((_, known)) = candidates.min_by_key(|(reuse, _)| *reuse) {
             let unique_name = known.unique_name.clone();
             *known = NamedEngine::new(unique_name.clone(), engine, traits);
             return unique_name;
         }
         let is_used = |name: &str| self.engines.iter().any(|known| are_same_name(&known.unique_name, name));
-        let unique_name = number_name(&traits.name, is_used);
+        let unique_name = first_unused_name(&traits.name, is_used);
         self.engines.push(NamedEngine::new(unique_name.clone(), engine, traits));
         unique_name
     }
 
     /// Notes which engines have exited. Those named by a pid are forgotten, because no later engine has their name.
-    pub(super) fn note_exits(&mut self, topology: &Topology) {
+    pub(super) fn note_exits_and_forget_names(&mut self, topology: &Topology) {
         for known in &mut self.engines {
             known.has_exited = !topology.processes().any(|process| Some(process.id) == known.main_process);
         }
@@ -111,22 +112,23 @@ impl NamedEngine {
         }
     }
 
-    /// Why a found engine has the name of this one. `None` if it has another name.
-    fn reuse_by(&self, engine: &Engine, traits: &EngineTraits) -> Option<NameReuse> {
-        if self.traits.name != traits.name {
+    /// Why a found engine with these traits gets the unique name of this one. `None` if it gets another name.
+    fn name_reuse_for(&self, found: &Engine, found_traits: &EngineTraits) -> Option<NameReuse> {
+        if self.traits.name != found_traits.name {
             return None;
         }
-        if engine.processes.iter().any(|process| self.processes.contains(&process.id)) {
+        if found.processes.iter().any(|process| self.processes.contains(&process.id)) {
             return Some(NameReuse::SharedProcess);
         }
+        // While this engine runs, its name is not free.
         if !self.has_exited {
             return None;
         }
-        if self.traits.has_same_address(traits) {
+        if self.traits.has_same_address(found_traits) {
             return Some(NameReuse::RestartAtAddress);
         }
         // A new container has another network namespace.
-        if self.traits.has_same_model(traits) {
+        if self.traits.has_same_model(found_traits) {
             return Some(NameReuse::RestartOfModel);
         }
         Some(NameReuse::FreeName)
@@ -134,7 +136,7 @@ impl NamedEngine {
 }
 
 /// The first unused name: the name itself, or with a number from 2 on.
-pub(super) fn number_name(name: &str, is_used: impl Fn(&str) -> bool) -> String {
+pub(super) fn first_unused_name(name: &str, is_used: impl Fn(&str) -> bool) -> String {
     let mut numbered = name.to_owned();
     let mut number = 2;
     while is_used(&numbered) {
@@ -181,7 +183,7 @@ mod tests {
 
     /// Name of an engine with this port, network namespace and process.
     fn name_of(named: &mut NamedEngines, name: &str, model: Option<&str>, network_namespace: u64, pid: u32) -> String {
-        named.unique_name_of(&titled(pid, Vec::new()), &EngineTraits::for_test(name, model, network_namespace))
+        named.assign_unique_name(&titled(pid, Vec::new()), &EngineTraits::for_test(name, model, network_namespace))
     }
 
     fn running(pids: &[u32]) -> Topology {
@@ -197,15 +199,15 @@ mod tests {
         assert_eq!(name_of(&mut named, "sglang:30000", Some("qwen"), 2, 2), second, "found again");
 
         // Both have exited. The second one starts first.
-        named.note_exits(&running(&[3]));
+        named.note_exits_and_forget_names(&running(&[3]));
         assert_eq!(name_of(&mut named, "sglang:30000", Some("qwen"), 2, 12), second);
-        named.note_exits(&running(&[3, 12]));
+        named.note_exits_and_forget_names(&running(&[3, 12]));
         assert_eq!(name_of(&mut named, "sglang:30000", Some("qwen"), 9, 11), first, "a new container of its model");
-        named.note_exits(&running(&[3, 11, 12]));
+        named.note_exits_and_forget_names(&running(&[3, 11, 12]));
         assert_eq!(name_of(&mut named, "sglang:30000", Some("qwen"), 4, 4), "sglang:30000-3");
 
         // Another model takes the name that is free.
-        named.note_exits(&running(&[3, 12, 4]));
+        named.note_exits_and_forget_names(&running(&[3, 12, 4]));
         assert_eq!(name_of(&mut named, "sglang:30000", Some("llama"), 5, 5), first);
     }
 

@@ -101,9 +101,9 @@ impl EngineState {
 }
 
 impl EngineRuns {
-    /// Attaches to the `selected` engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these names that
-    /// start later get a run from [`Self::next_run`]. Fails if no engine can be attached.
-    pub fn attach(
+    /// Attaches to the `selected` engines, and returns a run for each up to the limit. If there is an `engine_search`, engines of these
+    /// names that start later get a run from [`Self::create_run_for_new_engine`]. Fails if no engine can be attached.
+    pub fn attach_selected_engines(
         watcher: Watcher,
         selected: SelectedEngines,
         options: AttachOptions,
@@ -117,7 +117,7 @@ impl EngineRuns {
             named.set_unique_name(&mut engine);
             found.push(engine);
         }
-        let search = engine_search.map(|names| EngineSearch::for_others(names, &options, &found, named));
+        let search = engine_search.map(|names| EngineSearch::for_further_engines(names, &options, &found, named));
         let run_count = found.len().min(usize::from(options.max_engines.0));
         let beyond_limit = found.split_off(run_count);
         // The node is what all runs share. It keeps the engines that get no run, to report them.
@@ -126,21 +126,21 @@ impl EngineRuns {
         // All runs exist before the first attach, which depends on whether there are several.
         let run_ids: Vec<RunId> = found.iter().map(|found| node.lock().add_run(Some(&found.traits))).collect();
         let runs = Self { node, options, is_following: false, limit_note: None };
-        let engine_runs = runs.attach_each(run_ids, found)?;
+        let engine_runs = runs.create_and_attach_runs(run_ids, found)?;
         Ok((runs, engine_runs))
     }
 
     /// Creates a run for each of these ids and engines, which are in the same order, and attaches it. A run whose engine cannot be attached
     /// tries again later. Fails if no engine can be attached.
-    fn attach_each(&self, run_ids: Vec<RunId>, engines: Vec<FoundEngine>) -> anyhow::Result<Vec<EngineRun>> {
+    fn create_and_attach_runs(&self, run_ids: Vec<RunId>, engines: Vec<FoundEngine>) -> anyhow::Result<Vec<EngineRun>> {
         let is_only_engine = engines.len() == 1;
         // No run reads the probe's ring buffer until all are attached.
-        let is_ring_read = false;
+        let is_ring_read_by_others = false;
         let mut engine_runs = Vec::new();
         let mut last_error = None;
         for (run_id, engine) in run_ids.into_iter().zip(engines) {
-            let mut engine_run = self.create_run(run_id);
-            if let Err(error) = engine_run.attach_to(engine, is_ring_read) {
+            let mut engine_run = self.create_waiting_run(run_id);
+            if let Err(error) = engine_run.attach_to(engine, is_ring_read_by_others) {
                 if is_only_engine {
                     return Err(error);
                 }
@@ -150,7 +150,7 @@ impl EngineRuns {
             // Copies what the ring buffer holds into the inboxes of the runs, so that it does not fill meanwhile.
             self.node.lock().keep_observations();
         }
-        let is_none_attached = engine_runs.iter().all(|run| run.watched().is_none());
+        let is_none_attached = engine_runs.iter().all(|run| run.current_attach().is_none());
         match last_error {
             Some(error) if is_none_attached => Err(error),
             _ => Ok(engine_runs),
@@ -158,27 +158,27 @@ impl EngineRuns {
     }
 
     /// Waits for an engine with one of these names, and for the next one after it exits. Returns the run that waits.
-    pub fn follow(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
-        open_files::raise_limit(open_files::DISCOVERY);
+    pub fn wait_for_engines(options: AttachOptions, names: EngineNames) -> anyhow::Result<(Self, EngineRun)> {
+        open_files::raise_open_file_limit(open_files::DISCOVERY);
         let none_found = [];
-        let search = EngineSearch::for_others(names, &options, &none_found, NamedEngines::default());
+        let search = EngineSearch::for_further_engines(names, &options, &none_found, NamedEngines::default());
         let no_watcher = None;
         let node = start_node(no_watcher, &none_found, Some(search), &options)?;
         // Loaded before there is an engine, to attach to it quickly. An error comes again when the engine is there, and is reported then.
         let _ = node.lock().load_probe();
         let run = node.lock().add_run(None);
         let runs = Self { node, options, is_following: true, limit_note: None };
-        let first = runs.create_run(run);
+        let first = runs.create_waiting_run(run);
         Ok((runs, first))
     }
 
     /// States which engines are not watched because of the limit of engines. `None` if there are none.
-    pub fn limit_note(&self) -> Option<String> {
-        self.node.lock().limit_note()
+    pub fn describe_unwatched_engines(&self) -> Option<String> {
+        self.node.lock().describe_unwatched_engines()
     }
 
     /// A run that waits for its engine.
-    fn create_run(&self, run: RunId) -> EngineRun {
+    fn create_waiting_run(&self, run: RunId) -> EngineRun {
         let now = Instant::now();
         EngineRun {
             node: self.node.clone(),
@@ -204,10 +204,10 @@ impl EngineRuns {
 
     /// Creates a run for the next found engine that no run waits for. `None` without one, and at the limit of engines. At the limit, logs
     /// which engines are not watched.
-    pub fn next_run(&mut self) -> Option<EngineRun> {
+    pub fn create_run_for_new_engine(&mut self) -> Option<EngineRun> {
         let mut node = self.node.lock();
         if node.is_full() {
-            let note = node.limit_note();
+            let note = node.describe_unwatched_engines();
             // Called at every turn, so the same engines are logged once.
             if note != self.limit_note
                 && let Some(note) = &note
@@ -221,7 +221,7 @@ impl EngineRuns {
         let run = node.add_run(Some(&engine));
         tracing::info!("a further engine has started: {}", node.name_of(run));
         drop(node);
-        Some(self.create_run(run))
+        Some(self.create_waiting_run(run))
     }
 }
 
@@ -242,8 +242,8 @@ impl EngineRun {
     }
 
     /// States which engines are not watched because of the limit of engines. `None` if there are none.
-    pub fn limit_note(&self) -> Option<String> {
-        self.node.lock().limit_note()
+    pub fn describe_unwatched_engines(&self) -> Option<String> {
+        self.node.lock().describe_unwatched_engines()
     }
 
     /// Side of a pair of servers: `prefill` or `decode`; `None` for an engine that is in no pair.
@@ -252,16 +252,17 @@ impl EngineRun {
     }
 
     /// The attach to the engine, while there is one.
-    pub fn watched(&self) -> Option<&Attach> {
+    pub fn current_attach(&self) -> Option<&Attach> {
         match &self.state {
             RunState::Watching(attach) => Some(attach),
             RunState::Waiting { .. } => None,
         }
     }
 
-    /// Whether the engine is observed.
+    /// Whether the engine of this run is observed, has ended, or was not found so far.
     pub fn engine_state(&self) -> EngineState {
-        let is_watched = self.watched().is_some();
+        let is_watched = self.current_attach().is_some();
+        // An engine that has exited is watched until its last events are read, and is counted as exited only then.
         let has_ended = if is_watched { self.exited_at.is_some() } else { self.exit_count > 0 };
         if has_ended {
             EngineState::Ended
@@ -273,7 +274,7 @@ impl EngineRun {
     }
 
     /// Why no engine is observed; `None` while one is.
-    pub fn obstacle(&self) -> Option<String> {
+    pub fn reason_no_engine_is_watched(&self) -> Option<String> {
         let RunState::Waiting { .. } = self.state else { return None };
         if let Some(refusal) = &self.attach_error {
             return Some(refusal.clone());
@@ -294,8 +295,8 @@ impl EngineRun {
         }
         let Some(found) = self.take_found_engine() else { return };
         // The other runs read it meanwhile.
-        let is_ring_read = true;
-        if let Err(error) = self.attach_to(found, is_ring_read) {
+        let is_ring_read_by_others = true;
+        if let Err(error) = self.attach_to(found, is_ring_read_by_others) {
             // The run keeps the error for the report.
             tracing::debug!("the attach failed: {error:#}");
         }
@@ -305,19 +306,19 @@ impl EngineRun {
     /// itself.
     fn take_found_engine(&self) -> Option<FoundEngine> {
         let mut node = self.node.lock();
-        node.discovery.update_topology();
-        node.take_engine(self.run)
+        node.discovery.receive_updates();
+        node.take_next_engine_of_run(self.run)
     }
 
-    /// Watches this engine. Does nothing if the run watches one already. `is_ring_read` says whether other runs read the ring meanwhile.
-    /// After an error, the engine goes back to the node, and the run tries again after [`RETRY_DELAY`].
-    fn attach_to(&mut self, found: FoundEngine, is_ring_read: bool) -> anyhow::Result<()> {
+    /// Watches this engine. Does nothing if the run watches one already. `is_ring_read_by_others` says whether other runs read the ring
+    /// meanwhile. After an error, the engine goes back to the node, and the run tries again after [`RETRY_DELAY`].
+    fn attach_to(&mut self, found: FoundEngine, is_ring_read_by_others: bool) -> anyhow::Result<()> {
         let RunState::Waiting { since, .. } = self.state else { return Ok(()) };
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
         // `prefill` or `decode` for a server of such a pair.
         self.side = found.engine.settings.disaggregation.as_ref().map(|setting| setting.value.word);
-        match self.start_attach(&found, is_ring_read) {
+        match self.attach_and_require_frames(&found, is_ring_read_by_others) {
             Ok(attach) => {
                 self.time_without_engine += since.elapsed();
                 self.begin_watching(attach);
@@ -333,9 +334,9 @@ impl EngineRun {
     }
 
     /// Attaches to the engine. An attach that observes no frame is an error: its probes are removed until the next attempt.
-    fn start_attach(&self, found: &FoundEngine, is_ring_read: bool) -> anyhow::Result<Attach> {
-        let attach = Attach::start_run(&self.node, self.run, found, &self.options, is_ring_read)?;
-        if let Some(refusal) = attach.refusal() {
+    fn attach_and_require_frames(&self, found: &FoundEngine, is_ring_read_by_others: bool) -> anyhow::Result<Attach> {
+        let attach = Attach::start_run(&self.node, self.run, found, &self.options, is_ring_read_by_others)?;
+        if let Some(refusal) = attach.reason_to_refuse_attach() {
             attach.release_run();
             return Err(anyhow::Error::msg(refusal));
         }
@@ -359,13 +360,13 @@ impl EngineRun {
         }
         self.attach_error = None;
         self.change_at_exit_check = None;
-        tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
+        tracing::info!("attached to {} processes of {}", attach.probed_process_count(), self.name());
         self.node.lock().set_waiting(self.run, false);
         self.state = RunState::Watching(Box::new(attach));
     }
 
     /// Notes the exit of the engine. From then on, an engine of its name continues this run. Does nothing while no process has changed.
-    fn note_exit(&mut self) {
+    fn note_exit_if_engine_ended(&mut self) {
         // Number of changes of processes that discovery has found so far. An exit is one, so there is none to find before the next change.
         let change_count = self.node.lock().discovery.changes();
         if self.change_at_exit_check == Some(change_count) {
@@ -373,7 +374,7 @@ impl EngineRun {
         }
         if let RunState::Watching(attach) = &self.state
             && self.exited_at.is_none()
-            && attach.has_ended()
+            && attach.have_watched_processes_exited()
         {
             self.exited_at = Some(Instant::now());
             self.node.lock().set_waiting(self.run, true);
@@ -383,12 +384,12 @@ impl EngineRun {
 
     /// Leaves an engine that has exited, or processes that turned out to be no engine. Then attaches to an engine that continues the run,
     /// if one was found.
-    fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn leave_ended_engine_and_attach_next(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         if let Some(exited_at) = self.exited_at {
-            if self.leaves_exited_engine() {
-                self.end_engine(exited_at, sink);
+            if self.should_leave_exited_engine() {
+                self.leave_exited_engine_and_emit_exit(exited_at, sink);
             }
-        } else if self.watches_no_engine() {
+        } else if self.is_watching_no_engine() {
             tracing::warn!("a connected engine was found; the watched processes have no connection and are left");
             self.leave_engine(Instant::now());
         }
@@ -397,20 +398,20 @@ impl EngineRun {
 
     /// Whether the run leaves its engine, which has exited. The only engine is not left before it has started again, unless the run follows
     /// engines: the report shows it as it was last.
-    fn leaves_exited_engine(&self) -> bool {
+    fn should_leave_exited_engine(&self) -> bool {
         let mut node = self.node.lock();
-        self.is_following || node.has_several_runs() || node.has_engine_for(self.run)
+        self.is_following || node.has_several_runs() || node.has_next_engine_for(self.run)
     }
 
     /// Whether the watched processes turned out to be no engine. Only the single run that follows engines attaches to such processes.
-    fn watches_no_engine(&self) -> bool {
+    fn is_watching_no_engine(&self) -> bool {
         let is_only_run = !self.node.lock().has_several_runs();
-        self.is_following && is_only_run && self.watched().is_some_and(Attach::is_superseded)
+        self.is_following && is_only_run && self.current_attach().is_some_and(Attach::is_probably_no_engine)
     }
 
     /// Ends the watch of an engine that has exited. Emits the exit as an event of no hop, because the frames queued on all of its hops were
     /// never received. Their count of 0 means that it is not known.
-    fn end_engine(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn leave_exited_engine_and_emit_exit(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
         self.exit_count += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.exit_count, self.name());
         self.leave_engine(exited_at);
@@ -420,10 +421,10 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the observation of an engine that has been absent `since`, and waits for the next one. Keeps its report lines, and the ids of
-    /// its hops. Does nothing if no engine is watched.
-    fn leave_engine(&mut self, since: Instant) {
-        let waiting = RunState::Waiting { since, retry_at: Instant::now() };
+    /// Ends the observation of an engine that has been absent since then, and waits for the next one. Keeps its report lines, and the ids
+    /// of its hops. Does nothing if no engine is watched.
+    fn leave_engine(&mut self, absent_since: Instant) {
+        let waiting = RunState::Waiting { since: absent_since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {
             return;
         };
@@ -463,9 +464,9 @@ impl EngineRun {
 
     /// Line for the report if an engine that was found before has the same name; `None` if none has. The run then has a longer name.
     fn describe_shared_name(&self) -> Option<String> {
-        let pid = self.watched()?.main_pid().unwrap_or_default();
+        let pid = self.current_attach()?.main_pid().unwrap_or_default();
         let node = self.node.lock();
-        let shared = node.shared_name(self.run)?;
+        let shared = node.name_shared_with_other_engine(self.run)?;
         Some(format!("engine: main pid {pid}; {shared} is another engine with the same port or model"))
     }
 }
@@ -476,7 +477,7 @@ impl About for EngineRun {
     }
 
     fn is_attached(&self) -> bool {
-        self.watched().is_some()
+        self.current_attach().is_some()
     }
 
     /// The engine as reports and metrics name it, which every run has.
@@ -491,15 +492,15 @@ impl About for EngineRun {
     }
 
     fn observed_until(&self) -> MonoNs {
-        self.watched().map_or_else(MonoNs::now, About::observed_until)
+        self.current_attach().map_or_else(MonoNs::now, About::observed_until)
     }
 
     fn wire_json(&self) -> Option<Value> {
-        self.watched().map_or_else(|| self.last_wire_json.clone(), About::wire_json)
+        self.current_attach().map_or_else(|| self.last_wire_json.clone(), About::wire_json)
     }
 
     fn stack_sampling_cost(&self) -> Option<SamplingCost> {
-        self.watched()?.stack_sampling_cost()
+        self.current_attach()?.stack_sampling_cost()
     }
 
     /// CPU time and memory of tokengap, in the first run only.
@@ -508,12 +509,12 @@ impl About for EngineRun {
         if self.run != FIRST_RUN {
             return OwnUsage::default();
         }
-        super::usage_with_reader(self.options.python.as_ref())
+        super::own_usage_with_stack_reader(self.options.python.as_ref())
     }
 
     /// Lines for the report: limits of the observation of this engine and of its predecessors, and why none is watched.
     fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.watched().map(About::degraded).unwrap_or_default();
+        let mut degraded = self.current_attach().map(About::degraded).unwrap_or_default();
         for line in &self.past_degraded {
             if !degraded.contains(line) {
                 degraded.push(line.clone());
@@ -523,9 +524,9 @@ impl About for EngineRun {
         degraded.extend(self.describe_shared_name());
         // All runs share the limit, so only the first one reports it.
         if self.run == FIRST_RUN {
-            degraded.extend(self.limit_note());
+            degraded.extend(self.describe_unwatched_engines());
         }
-        degraded.extend(self.obstacle().map(|why| format!("engine: no engine is watched: {why}")));
+        degraded.extend(self.reason_no_engine_is_watched().map(|why| format!("engine: no engine is watched: {why}")));
         degraded
     }
 }
@@ -533,7 +534,7 @@ impl About for EngineRun {
 impl LiveSource for EngineRun {
     /// Why nothing could be observed, if the probe failed or the attach was refused.
     fn failure(&self) -> Option<String> {
-        match self.watched() {
+        match self.current_attach() {
             Some(attach) => attach.failure(),
             None => self.attach_error.clone(),
         }
@@ -550,12 +551,12 @@ impl LiveSource for EngineRun {
         if flow == Flow::Ended || self.is_stopping {
             return flow;
         }
-        self.note_exit();
+        self.note_exit_if_engine_ended();
         // An engine that has exited is left once its last events are read. That may never be so, if other engines fill the ring buffer
         // faster than it is read.
         let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
-        if is_overdue || self.watched().is_none_or(|attach| attach.has_read_all) {
-            self.change_engine(sink);
+        if is_overdue || self.current_attach().is_none_or(|attach| attach.has_read_all) {
+            self.leave_ended_engine_and_attach_next(sink);
         }
         flow
     }

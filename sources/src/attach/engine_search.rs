@@ -54,7 +54,7 @@ fn process_ids(engine: &Engine) -> Vec<ProcessId> {
 
 /// Whether an engine with the processes `ids` has started completely: two searches have found the same processes, with a connection for
 /// output. `seen_before` are its processes at the last search. An engine that was first seen too long ago counts as complete, too.
-fn is_complete(
+fn has_started_completely(
     engine: &Engine,
     ids: &[ProcessId],
     seen_before: Option<&SeenProcesses>,
@@ -74,7 +74,7 @@ impl EngineSearch {
     }
 
     /// A search for further engines with these names, which ignores those that were `found`. The `named` engines keep their names.
-    pub(super) fn for_others(
+    pub(super) fn for_further_engines(
         names: EngineNames,
         options: &AttachOptions,
         found: &[FoundEngine],
@@ -116,10 +116,10 @@ impl EngineSearch {
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         // An engine that has exited is found again when it has started again.
         self.found_processes.retain(|id, _| topology.processes().any(|process| process.id == *id));
-        self.named.note_exits(topology);
+        self.named.note_exits_and_forget_names(topology);
         let settling_before = std::mem::take(&mut self.settling);
         let mut complete = Vec::new();
-        for engine in self.pick_engines(topology)? {
+        for engine in self.pick_confirmed_or_lone_engines(topology)? {
             if self.is_known(engine) {
                 continue;
             }
@@ -127,7 +127,7 @@ impl EngineSearch {
             // Of an engine that has changed since the last search, some processes are the same.
             let seen_before = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
             let first_seen_at = seen_before.map_or_else(Instant::now, |seen| seen.first_seen_at);
-            if is_complete(engine, &ids, seen_before, first_seen_at) {
+            if has_started_completely(engine, &ids, seen_before, first_seen_at) {
                 self.mark_as_found(engine);
                 complete.push(engine.clone());
             } else {
@@ -145,7 +145,7 @@ impl EngineSearch {
 
     /// The engines that are confirmed by more than their processes' titles, which any process can have. Without one, the unconfirmed engine
     /// that has been the only one for a while.
-    fn pick_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
+    fn pick_confirmed_or_lone_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
         let no_named_processes = [];
         let picked = topology.pick_engines(&no_named_processes)?;
         // The topology picks an unconfirmed engine only if there is no other.
@@ -153,7 +153,7 @@ impl EngineSearch {
             self.lone_candidate = None;
             return Ok(picked);
         };
-        let alone_since = self.note_lone_candidate(process_ids(unconfirmed));
+        let alone_since = self.lone_candidate_since(process_ids(unconfirmed));
         // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
         let has_zmq_sockets = unconfirmed.processes.iter().any(|process| !process.io_threads.is_empty());
         if has_zmq_sockets && alone_since.elapsed() >= LONE_CANDIDATE_WAIT {
@@ -162,8 +162,8 @@ impl EngineSearch {
         Err(PickError::Unconfirmed(topology.candidate_pids()))
     }
 
-    /// Notes that these processes are the only candidate. Returns since when they have been, which a change of the processes resets.
-    fn note_lone_candidate(&mut self, ids: Vec<ProcessId>) -> Instant {
+    /// Time since which these processes have been the only candidate, which is remembered. A change of the processes resets it.
+    fn lone_candidate_since(&mut self, ids: Vec<ProcessId>) -> Instant {
         let first_seen_at = match self.lone_candidate.take() {
             Some(candidate) if candidate.ids == ids => candidate.first_seen_at,
             _ => Instant::now(),

@@ -37,11 +37,11 @@ pub struct EngineTraits {
 impl EngineTraits {
     /// Reads the command lines of an engine and the ports on which it listens. Blocks.
     pub fn read(engine: &Engine) -> Self {
-        Self::with_ports(engine, &find_serving_ports(engine))
+        Self::from_engine_and_ports(engine, &find_serving_ports(engine))
     }
 
     /// Name, port, model and network namespace of an engine. `ports` are those on which its processes listen, by pid.
-    fn with_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
+    fn from_engine_and_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
         let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
         // Truncated, because the engine's command line chooses the name, and it becomes a label and a part of file names.
         let model = discover::model_name(engine).map(|model| model.chars().take(MAX_MODEL_CHARS).collect::<String>());
@@ -69,12 +69,13 @@ impl EngineTraits {
         if self.name != other.name || self.network_namespace != other.network_namespace {
             return false;
         }
-        // In an unknown namespace, the same port may be that of an engine with another model.
+        // The name contains the port, if the engine has one. In an unknown namespace, the same port may be that of an engine with another
+        // model.
         self.network_namespace.is_some() || self.model == other.model
     }
 
     /// Whether the two cannot be the same engine: they serve different ports, or have different models.
-    pub(super) fn is_other_engine_than(&self, other: &Self) -> bool {
+    pub(super) fn is_certainly_other_engine_than(&self, other: &Self) -> bool {
         let has_other_port = self.port.is_some() && other.port.is_some() && self.port != other.port;
         let has_other_model = self.model.is_some() && other.model.is_some() && self.model != other.model;
         has_other_port || has_other_model
@@ -103,7 +104,7 @@ impl FoundEngine {
         let ports = find_serving_ports(&engine);
         let needs_tokenizer = may_read_tokenizer && response_id_reader_of(&engine).is_some();
         let tokenizer = needs_tokenizer.then(|| discover::read_tokenizer(&engine));
-        Self { traits: EngineTraits::with_ports(&engine, &ports), engine, ports, tokenizer }
+        Self { traits: EngineTraits::from_engine_and_ports(&engine, &ports), engine, ports, tokenizer }
     }
 }
 

@@ -14,16 +14,16 @@ const MAX_FRONTENDS: usize = 16;
 /// Side of a disaggregated pair whose clients receive the output of another worker.
 const PREFILL: &str = "prefill";
 
-/// Observes the writes of a frontend, of which `observed_count` are observed already. `side` is that of the engine in a pair of servers. An
-/// error says why they are not observed.
+/// Observes the writes of a frontend for a run. `observed_count` is the number of frontends observed before it, and `engine_side` is
+/// `prefill` or `decode` for an engine of such a pair. An error says why the writes are not observed.
 fn observe_frontend(
     run: RunId,
     frontend: ProcessId,
-    side: Option<&str>,
+    engine_side: Option<&str>,
     observed_count: usize,
     node: &mut Node,
 ) -> Result<(), String> {
-    if side == Some(PREFILL) {
+    if engine_side == Some(PREFILL) {
         return Err("the responses of a prefill server continue in another worker".to_owned());
     }
     if observed_count >= MAX_FRONTENDS {
@@ -78,7 +78,7 @@ impl FrontendWatch {
     }
 
     /// Lines for the report about responses whose wait in a frontend is not known, with the reasons.
-    pub(super) fn degraded(&self, frontends: &Frontends) -> Vec<String> {
+    pub(super) fn degraded_lines(&self, frontends: &Frontends) -> Vec<String> {
         let mut degraded = frontends.degraded_lines();
         if !frontends.observed && frontends.streams > 0 {
             let why = self

@@ -48,8 +48,8 @@ enum CopiedObservation {
 }
 
 impl CopiedObservation {
-    /// A copy of `observation`, whose bytes were copied to this range of the inbox's payloads.
-    fn of(observation: &Observation<'_>, payload: Range<usize>) -> Self {
+    /// A copy of `observation`, whose bytes were copied to the range `payload` of the inbox's payloads.
+    fn copy_of(observation: &Observation<'_>, payload: Range<usize>) -> Self {
         match *observation {
             Observation::Sent(Message { call, bytes, more, .. }) => {
                 Self::Sent(CopiedMessage { call, bytes, more, payload })
@@ -102,21 +102,21 @@ impl Inbox {
                 return;
             }
             // The records dropped since the last one are counted first, where they would have been.
-            self.push_dropped_count();
+            self.push_loss_of_dropped();
         }
         // Losses in a row become one entry, because they are kept beyond the limit.
-        if self.add_to_last_loss(observation) {
+        if self.try_add_to_last_loss(observation) {
             return;
         }
         let begin = self.payloads.len();
         self.payloads.extend_from_slice(payload_of(observation));
         let payload = begin..self.payloads.len();
-        self.entries.push(CopiedObservation::of(observation, payload));
+        self.entries.push(CopiedObservation::copy_of(observation, payload));
     }
 
     /// Adds a loss to the last entry, if that is a loss of the same cause. Returns whether it did.
     #[inline]
-    fn add_to_last_loss(&mut self, observation: &Observation<'_>) -> bool {
+    fn try_add_to_last_loss(&mut self, observation: &Observation<'_>) -> bool {
         if let Observation::Lost { cause, count } = observation
             && let Some(CopiedObservation::Lost { cause: last_cause, count: last_count }) = self.entries.last_mut()
             && cause == last_cause
@@ -128,7 +128,7 @@ impl Inbox {
     }
 
     /// Adds an entry for the observations that did not fit, before later ones.
-    fn push_dropped_count(&mut self) {
+    fn push_loss_of_dropped(&mut self) {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
             // For the run, a full inbox is the same as a full ring.
@@ -143,12 +143,12 @@ impl Inbox {
 
     /// Passes the observations to `emit`, with a loss for those that did not fit. At the `deadline`, the rest stays in the inbox. Returns
     /// the number of observations passed.
-    pub(super) fn drain_until(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
-        self.push_dropped_count();
+    pub(super) fn drain_until_and_count(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
+        self.push_loss_of_dropped();
         let payloads = &self.payloads;
         let passed_before = self.passed;
         for entry in &self.entries[passed_before..] {
-            // The clock is read only once for so many observations.
+            // The clock is read only once for `CLOCK_INTERVAL` observations, because reading it takes time.
             if self.passed.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
                 break;
             }
@@ -157,12 +157,12 @@ impl Inbox {
             emit(&entry.to_observation(payloads));
         }
         let drained = self.passed - passed_before;
-        self.remove_passed();
+        self.remove_passed_observations();
         drained
     }
 
     /// Frees the space of the observations that were passed on: their entries, and their bytes in the common buffer of payloads.
-    fn remove_passed(&mut self) {
+    fn remove_passed_observations(&mut self) {
         self.entries.drain(..self.passed);
         self.passed = 0;
         // Payloads lie in the order of their entries, so the bytes before the first one that is left are no longer needed.
@@ -225,7 +225,7 @@ mod tests {
     fn drain_all(inbox: &mut Inbox) -> Vec<String> {
         let mut passed = Vec::new();
         let deadline = Instant::now() + Duration::from_mins(1);
-        let count = inbox.drain_until(deadline, &mut |observation| passed.push(format!("{observation:?}")));
+        let count = inbox.drain_until_and_count(deadline, &mut |observation| passed.push(format!("{observation:?}")));
         assert!(count == passed.len() && inbox.is_empty());
         passed
     }
@@ -261,7 +261,7 @@ mod tests {
         (300..305).for_each(|seq| drop(push_sent(&mut inbox, seq)));
         expected.push(format!("{:?}", Observation::Lost { cause: Loss::RingFull, count: 5 }));
         let mut passed = Vec::new();
-        let count = inbox.drain_until(Instant::now() + Duration::from_millis(20), &mut |observation| {
+        let count = inbox.drain_until_and_count(Instant::now() + Duration::from_millis(20), &mut |observation| {
             if passed.is_empty() {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -291,7 +291,7 @@ mod tests {
         }
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let deadline = Instant::now() + Duration::from_mins(1);
-            inbox.drain_until(deadline, &mut |_| std::panic::resume_unwind(Box::new("a defect")));
+            inbox.drain_until_and_count(deadline, &mut |_| std::panic::resume_unwind(Box::new("a defect")));
         }));
         assert!(failed.is_err());
         assert_eq!(drain_all(&mut inbox), [format!("{:?}", Observation::Exited { pid: 2 })]);

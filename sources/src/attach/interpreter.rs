@@ -27,19 +27,19 @@ impl Interpreter {
         Self { lanes, egress, reads, overflowed: 0 }
     }
 
-    /// An interpreter for a run that is observed from its first message on. `processes` are the engine's pids with their roles. `clients`
-    /// get its responses.
-    pub fn of_whole_run(processes: &[(u32, Role)], clients: Clients) -> Self {
+    /// An interpreter for a run that is observed from its first message on. `roles_by_pid` are the processes of the engine. `clients` get
+    /// its responses.
+    pub fn observing_from_first_message(roles_by_pid: &[(u32, Role)], clients: Clients) -> Self {
         let is_processing_reported = true;
         let mut observability = Observability::new(is_processing_reported, clients.is_observed);
         // Before all messages, so all of them count as observed.
         let begin = MonoNs(0);
-        for (pid, _) in processes {
+        for (pid, _) in roles_by_pid {
             observability.mark_watched(*pid, begin);
             observability.mark_served(*pid, begin);
         }
         let no_known_connections = [];
-        let lanes = Lanes::new(Roles::with_roles(processes, &no_known_connections), observability);
+        let lanes = Lanes::new(Roles::from_roles_and_connections(roles_by_pid, &no_known_connections), observability);
         Self::new(lanes, Egress::new(clients), SocketReads::default())
     }
 
@@ -57,19 +57,19 @@ impl Interpreter {
             // libzmq has refused the message.
             Observation::Unsent(call) => lanes.record_refused_send(call),
             // The method that passes messages to a server inside the process has returned.
-            Observation::Returned(call) => lanes.record_return(call, sink),
+            Observation::Returned(call) => lanes.emit_wait_of_returned_send(call, sink),
             Observation::Received(message) => {
                 // Whether its send was observed makes no difference here.
-                lanes.record_receive(message, sink);
+                lanes.match_receive_with_send_and_emit(message, sink);
             }
             // The receiver asks for its next message.
-            Observation::Processed(call) => lanes.record_processed(call, sink),
+            Observation::Processed(call) => lanes.emit_processed_at_next_receive(call, sink),
             // Bytes that a process without libzmq has read from a ZMQ connection.
             Observation::Egress { pid, record } if record.kind == Kind::Zmtp => {
-                reads.record_read(*pid, record, lanes, sink);
+                reads.emit_frames_of_read(*pid, record, lanes, sink);
             }
             Observation::Egress { pid, record } => egress.read_record(*pid, record, sink),
-            Observation::Lost { cause, count } => self.record_loss(*cause, *count, sink),
+            Observation::Lost { cause, count } => self.report_loss_beyond_gaps(*cause, *count, sink),
             Observation::Exited { pid } => {
                 tracing::info!("process {pid} has ended");
                 reads.remove_process(*pid);
@@ -80,7 +80,7 @@ impl Interpreter {
 
     /// Reports lost observations of this cause, except those that gaps in the numbering of messages have already revealed. `count` is an
     /// estimate of this engine's share if several engines share the ring buffer.
-    fn record_loss(&mut self, cause: Loss, count: u64, sink: Sink<'_>) {
+    fn report_loss_beyond_gaps(&mut self, cause: Loss, count: u64, sink: Sink<'_>) {
         // Keeps responses from being compared with the text of missed frames.
         self.egress.clients.record_missed_frames();
         if count > 0 {
@@ -90,7 +90,7 @@ impl Interpreter {
         // Gaps were reported as losses of this cause only.
         if matches!(cause, Loss::RingFull) {
             self.overflowed += count;
-            unreported = self.lanes.take_unreported(count);
+            unreported = self.lanes.take_unreported_by_gaps(count);
         }
         // A share of 0 of several engines' losses means that some may be this engine's.
         if unreported > 0 || count == 0 {
@@ -135,7 +135,7 @@ mod tests {
         #[test]
         fn any_order_of_observations_leaves_balanced_sums(steps in proptest::collection::vec(step(), 0..40)) {
             let clients = Clients { is_observed: true, ..Clients::default() };
-            let mut interpreter = Interpreter::of_whole_run(&[(1, SCHEDULER), (2, TOKENIZER)], clients);
+            let mut interpreter = Interpreter::observing_from_first_message(&[(1, SCHEDULER), (2, TOKENIZER)], clients);
             interpreter.prepare_comparison();
             let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
             for (n, Step { kind, pid, seq, flipped_bit }) in steps.into_iter().enumerate() {

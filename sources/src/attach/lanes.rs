@@ -11,13 +11,13 @@ use trace::event::{DispatchKind, Event, Missed, MissedCause, PairMessage, Receiv
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::known_rooms::KnownRooms;
-use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt};
+use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt_from_captured};
 use super::observability::Observability;
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 pub(super) use crate::translate::Sink;
 use crate::translate::{
-    Clients, DispatchedMessage, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed,
+    Clients, DispatchedMessage, ObservedBy, ObservedMessage, REQUEST_PARTS, Translator, report_missed_and_tell_clients,
 };
 
 /// Time after a message during which there is traffic.
@@ -79,7 +79,7 @@ impl<'m> SentMessage<'m> {
     /// Decodes the message and emits it as a frame. `sent` is the call that sent it, and `lane` the number of the sending socket. The
     /// tokens in it may be delivered to `clients`. Returns the id of the frame; `None` if it was not decoded, or is not reported.
     #[inline]
-    fn emit_frame(
+    fn decode_and_emit_frame(
         self,
         sent: &Call,
         lane: usize,
@@ -114,18 +114,18 @@ struct RequestMessage<'m> {
 }
 
 impl<'m> RequestMessage<'m> {
-    /// The message that is complete with this part; `None` if more parts follow.
+    /// The message whose last part this is; `None` if more parts follow. Keeps the part in `multiparts` until then.
     #[inline]
-    fn complete_with(part: &Message<'m>, frame: FrameRef, multiparts: &'m mut Multiparts) -> Option<Self> {
+    fn completed_by_part(part: &Message<'m>, frame: FrameRef, multiparts: &'m mut Multiparts) -> Option<Self> {
         let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
         match multiparts.record_sent_part(part, frame, MessageUse::Requests) {
             MessagePart::Whole(number) => {
-                parts[0] = excerpt(part.bytes, part.payload);
+                parts[0] = excerpt_from_captured(part.bytes, part.payload);
                 Some(Self { number, bytes: part.bytes, parts, part_count: 1 })
             }
             MessagePart::Incomplete => None,
             MessagePart::Last(whole) => {
-                let part_count = whole.copy_excerpts(&mut parts);
+                let part_count = whole.copy_excerpts_and_count(&mut parts);
                 Some(Self { number: whole.number, bytes: whole.bytes, parts, part_count })
             }
         }
@@ -150,7 +150,7 @@ impl Lanes {
     }
 
     /// Lines for the report about messages that were not observed completely.
-    pub(super) fn degraded(&self) -> Vec<String> {
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
         let Paths { sent_to_unwatched, messages_beyond_limit, .. } = self.paths;
         let mut degraded = Vec::new();
         if sent_to_unwatched > 0 {
@@ -185,7 +185,7 @@ impl Lanes {
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => {
                 if may_be_pair_message(&self.paths, &self.rooms, lane, socket.pid)
-                    && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
+                    && let Some(pair_message) = read_pair_message_of_rooms(&self.translator, whole, &self.rooms)
                 {
                     // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
                     return sink(&Event::new(whole.begun_at, What::PairMessage(pair_message)));
@@ -193,9 +193,10 @@ impl Lanes {
                 SentMessage::of_several_parts(whole)
             }
         };
-        let frame_id = sent.emit_frame(&message.call, lane, &mut self.translator, &mut self.paths, clients, sink);
+        let frame_id =
+            sent.decode_and_emit_frame(&message.call, lane, &mut self.translator, &mut self.paths, clients, sink);
         if let Some(id) = frame_id {
-            // `record_return` measures from here how long the send took.
+            // `emit_wait_of_returned_send` measures from here how long the send took.
             self.last_sent_by_pid.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
         }
     }
@@ -211,14 +212,14 @@ impl Lanes {
         if let Some(carries_requests) = self.paths.carries_requests(frame.lane as usize) {
             return carries_requests;
         }
-        self.translator.names_new_requests(&[excerpt(message.bytes, message.payload)])
+        self.translator.names_new_requests(&[excerpt_from_captured(message.bytes, message.payload)])
     }
 
     /// Processes a message to the scheduler, or a part of one. Of its requests, only the ids and rooms are read. A room is the number that
     /// a request has on both servers of a pair, one for prefill and one for decode.
     fn record_request_send(&mut self, message: &Message<'_>, frame: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
-        let complete = RequestMessage::complete_with(message, frame, &mut self.multiparts);
+        let complete = RequestMessage::completed_by_part(message, frame, &mut self.multiparts);
         let Some(RequestMessage { number, bytes, parts, part_count }) = complete else { return };
         let mut requests = self.translator.take_request_list();
         let content = self.translator.read_requests(&parts[..part_count], &mut requests);
@@ -234,14 +235,14 @@ impl Lanes {
         let hop = self.paths.record_request_send(frame.lane as usize, socket, names_requests, at, sink);
         if let Some(hop) = hop {
             let id = FrameId::new(hop, self.paths.ids.generation, number);
-            DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+            DispatchedMessage { id, at, bytes, requests: &requests }.emit_requests_or_refusal(content, sink);
         }
         self.translator.recycle_requests(requests);
     }
 
     /// Processes the return of the method that passes messages to a server inside the process. Emits how long the last message waited in
     /// that method.
-    pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
+    pub(super) fn emit_wait_of_returned_send(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(last) = self.last_sent_by_pid.get(&call.socket.pid) else { return };
         // Another message may have been sent before the method returned.
         if last.socket == call.socket && last.seq == call.seq {
@@ -253,7 +254,7 @@ impl Lanes {
     /// Removes an exited process.
     pub(super) fn record_exit(&mut self, pid: u32, sink: Sink<'_>) {
         self.last_sent_by_pid.remove(&pid);
-        self.paths.record_exit(pid, MonoNs::now(), sink);
+        self.paths.remove_exited_process_and_announce(pid, MonoNs::now(), sink);
     }
 
     /// Returns whether messages were sent within the last second or are waiting.
@@ -277,7 +278,7 @@ impl Lanes {
     }
 
     /// Processes a message that left a socket. Returns whether its send was observed.
-    pub(super) fn record_receive(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
+    pub(super) fn match_receive_with_send_and_emit(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call { at, socket, tid, wakeup, .. } = message.call;
         let receiver = Some(ThreadId { pid: socket.pid, tid });
         // Finds the observed send of the same message, by its content and order.
@@ -288,27 +289,27 @@ impl Lanes {
                 if why == Unmatched::Unsent && !self.paths.roles.role_of(socket.pid).is_scheduler() {
                     self.frames_without_send += 1;
                 }
-                self.decode_unsent_frame(message, sink);
+                self.emit_frame_without_observed_send(message, sink);
                 return false;
             }
         };
         // The content of each frame was read when it was sent, so no client misses any.
         let no_clients = None;
         self.report_gap_of_lane(found.frame.lane, found.lost_before, at, no_clients, sink);
-        let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
+        let Some(hop) = self.paths.confirm_receiver_of_lane(found.frame.lane as usize, socket.pid, at, sink) else {
             // The send was observed, but its socket carries no messages of the engine.
             return true;
         };
         self.receiving_threads.extend(receiver);
         // Only the first part of a message counts as its receive.
-        let Some(seq) = self.multiparts.number_of_message(found.frame) else { return true };
+        let Some(seq) = self.multiparts.message_number_of_part(found.frame) else { return true };
         let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
         sink(&Event::new(at, What::Received(Received { id, wakeup, by: receiver, frame: None })));
         true
     }
 
     /// Reports for each hop into `socket` that its frames cannot be found in the bytes that the process reads.
-    pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn report_unframed_hops_into(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
         // A lane is one sending socket.
         for lane in self.matcher.lanes_to(socket) {
             if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
@@ -319,32 +320,39 @@ impl Lanes {
         }
     }
 
-    /// Reports `count` messages that are missing from the numbering of a lane as missed. Must run before later messages are processed, so
-    /// that the gap is not taken for a loss.
-    fn report_gap_of_lane(&mut self, lane: u32, count: u64, at: MonoNs, clients: Option<&mut Clients>, sink: Sink<'_>) {
-        if count > 0
+    /// Reports messages that are missing from the numbering of a lane as not observed. Must run before later messages are processed, so
+    /// that the engine is not said to have lost them.
+    fn report_gap_of_lane(
+        &mut self,
+        lane: u32,
+        missing_messages: u64,
+        at: MonoNs,
+        clients: Option<&mut Clients>,
+        sink: Sink<'_>,
+    ) {
+        if missing_messages > 0
             && let Some(hop) = self.paths.hop_of_lane(lane as usize)
         {
-            self.reported_by_gaps += count;
-            let missed = Missed { hop: Some(hop.id), count, cause: MissedCause::QueueFull };
-            report_missed(missed, at, clients.into_iter(), sink);
+            self.reported_by_gaps += missing_messages;
+            let missed = Missed { hop: Some(hop.id), count: missing_messages, cause: MissedCause::QueueFull };
+            report_missed_and_tell_clients(missed, at, clients.into_iter(), sink);
         }
     }
 
-    /// Returns how many of `counted` missed records are not reported yet. The kernel side has just counted them. Gaps in the numbering of
-    /// messages may have revealed some earlier, which were reported then.
-    pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
-        let already_reported = counted.min(self.reported_by_gaps);
+    /// Returns how many of the missed records that the kernel side has just counted are not reported yet. Gaps in the numbering of
+    /// messages may have revealed some earlier, which were reported then, and are taken off here.
+    pub(super) fn take_unreported_by_gaps(&mut self, missed_records: u64) -> u64 {
+        let already_reported = missed_records.min(self.reported_by_gaps);
         self.reported_by_gaps -= already_reported;
-        counted - already_reported
+        missed_records - already_reported
     }
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed. Emits that, if the hop of the
     /// previous message is known.
-    pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
+    pub(super) fn emit_processed_at_next_receive(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(frame) = self.matcher.processed_frame(call) else { return };
         if let Some(hop) = self.paths.hop_of_lane(frame.lane as usize)
-            && let Some(seq) = self.multiparts.number_of_message(frame)
+            && let Some(seq) = self.multiparts.message_number_of_part(frame)
         {
             let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
             sink(&Event::new(call.at, What::Processed(id)));
@@ -358,7 +366,7 @@ impl Lanes {
 
     /// Decodes and emits a received frame whose send was not observed. Does nothing if a process that sends frames is watched, because its
     /// frames are decoded where they are sent.
-    fn decode_unsent_frame(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+    fn emit_frame_without_observed_send(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         if self.paths.roles.has_watched_sender() {
             return;
         }
@@ -383,11 +391,11 @@ fn may_be_pair_message(paths: &Paths, rooms: &KnownRooms, lane: usize, sender_pi
     !rooms.is_empty() && paths.hop_of_lane(lane).is_none() && paths.roles.role_of(sender_pid).is_scheduler()
 }
 
-/// Reads a pair message. `None` if it is none, or names none of `rooms`, the numbers that this engine's requests share with the other
-/// server.
-fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
+/// Reads a message between the schedulers of a prefill and a decode server. `None` if it is none, or names none of the known rooms, the
+/// numbers that this engine's requests share with the other server.
+fn read_pair_message_of_rooms(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
     let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
-    let part_count = message.copy_excerpts(&mut parts);
+    let part_count = message.copy_excerpts_and_count(&mut parts);
     let found = translator.read_pair_message(&parts[..part_count], message.part_count)?;
     rooms.contains(found.room).then_some(found)
 }

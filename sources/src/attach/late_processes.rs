@@ -54,7 +54,7 @@ impl LateProcesses {
 
     /// Observes the writes of a process to clients, if it serves any on these ports. `ports` is `None` while they are not known. A process
     /// that answers clients but serves none yet is checked again later. An error says why its writes cannot be observed.
-    pub(super) fn observe_serving(
+    pub(super) fn observe_writes_if_serving(
         &mut self,
         process: &Process,
         ports: Option<Ports>,
@@ -85,7 +85,7 @@ impl LateProcesses {
 
     /// Checks tokenizers again that served no clients before, at most once per [`RETRY_INTERVAL`]. Forgets those that have served none for
     /// [`SERVES_WITHIN`].
-    pub(super) fn observe_unserved_again(
+    pub(super) fn retry_unserved_tokenizers(
         &mut self,
         run: RunId,
         discovery: &DiscoveryThread,
@@ -121,10 +121,15 @@ impl LateProcesses {
 
     /// Counts the receives and deliveries of new processes as observed from now on, and reports the hops for which this changes something.
     /// Call this once all observations from before they were watched have been read: otherwise frames of that time would be judged, too.
-    pub(super) fn activate_processes(&mut self, lanes: &mut Lanes, reads: &mut SocketReads, sink: Sink<'_>) {
+    pub(super) fn count_new_processes_as_observed(
+        &mut self,
+        lanes: &mut Lanes,
+        reads: &mut SocketReads,
+        sink: Sink<'_>,
+    ) {
         let paths = &mut lanes.paths;
         let now = MonoNs::now();
-        let have_reads_changed = reads.apply_changes(&mut paths.observability, now);
+        let have_reads_changed = reads.apply_connection_changes(&mut paths.observability, now);
         let have_connections_changed = self.is_rewired;
         self.is_rewired = false;
         let has_new_processes = !self.watched.is_empty() || !self.served.is_empty();
@@ -138,11 +143,11 @@ impl LateProcesses {
         for pid in self.take_served() {
             paths.observability.mark_served(pid, now);
         }
-        paths.update_receivers(now, sink);
+        paths.update_and_announce_receivers(now, sink);
     }
 
     /// Line for the report that names processes which were not watched from the start; `None` without any.
-    pub(super) fn degraded(&self) -> Option<String> {
+    pub(super) fn describe_late_processes(&self) -> Option<String> {
         if self.watched_late.is_empty() {
             return None;
         }

@@ -62,14 +62,14 @@ fn thread_ended_error() -> io::Error {
 impl LogThread {
     /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read. Fails if it cannot be
     /// opened.
-    pub(super) fn follow_log(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn follow_log_and_wait(&mut self, path: &Path) -> io::Result<()> {
         let (answer, answered) = channel();
         self.send(LogCommand::Follow(path.to_owned(), answer))?;
         answered.recv().unwrap_or_else(|_| Err(thread_ended_error()))
     }
 
     /// Follows a log from its current end, without waiting until it is open.
-    pub(super) fn follow_later(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn follow_log_without_waiting(&mut self, path: &Path) -> io::Result<()> {
         // Nobody waits for the answer.
         let (answer, _) = channel();
         self.send(LogCommand::Follow(path.to_owned(), answer))
@@ -87,25 +87,25 @@ impl LogThread {
         if self.channels.is_none() {
             let (commands, received) = channel();
             let (sender, messages) = sync_channel(QUEUE_LENGTH);
-            thread::Builder::new().name("logs".into()).spawn(move || read_logs(&received, &sender))?;
+            thread::Builder::new().name("logs".into()).spawn(move || run_log_thread(&received, &sender))?;
             self.channels = Some(LogChannels { commands, messages, late_since: None });
         }
         let channels = self.channels.as_ref().ok_or_else(thread_ended_error)?;
         channels.commands.send(command).map_err(|_| thread_ended_error())
     }
 
-    /// Passes the ids of new lines to `each`. Waits for the thread only briefly, and not at all while it is late. Without a followed log,
-    /// there are none.
-    pub(super) fn read_new_ids(&mut self, each: impl FnMut(LoggedIds)) {
+    /// Passes the ids of new lines to `handle_ids`. Waits for the thread only briefly, and not at all while it is late. Without a followed
+    /// log, there are none.
+    pub(super) fn read_new_ids(&mut self, handle_ids: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
-            channels.read_new_ids(each);
+            channels.read_new_ids(handle_ids);
         }
     }
 
-    /// Passes the ids of all lines that were written before this call to `each`, including lines that the last poll did not wait for.
-    pub(super) fn read_now(&mut self, each: impl FnMut(LoggedIds)) {
+    /// Passes the ids of all lines that were written before this call to `handle_ids`, including lines that the last poll did not wait for.
+    pub(super) fn read_ids_written_so_far(&mut self, handle_ids: impl FnMut(LoggedIds)) {
         if let Some(channels) = &mut self.channels {
-            channels.read_now(each);
+            channels.read_ids_written_so_far(handle_ids);
         }
     }
 
@@ -117,45 +117,45 @@ impl LogThread {
 }
 
 impl LogChannels {
-    /// Makes the thread read the logs and passes the ids that it finds to `each`. Does not wait again for a thread that did not answer in
-    /// time. Its messages are passed when they arrive.
-    fn read_new_ids(&mut self, mut each: impl FnMut(LoggedIds)) {
+    /// Makes the thread read the logs and passes the ids that it finds to `handle_ids`. Does not wait again for a thread that did not
+    /// answer in time. Its messages are passed when they arrive.
+    fn read_new_ids(&mut self, mut handle_ids: impl FnMut(LoggedIds)) {
         if self.late_since.is_some() {
             let without_wait = Instant::now();
-            self.receive_until(without_wait, &mut each);
+            self.receive_ids_until(without_wait, &mut handle_ids);
         } else {
-            self.read_logs(&mut each);
+            self.request_and_receive_ids(&mut handle_ids);
         }
     }
 
     /// Passes the ids of all lines written so far. Also waits for a thread that is late, because it may only lack a CPU. Such a thread then
     /// reads the logs again, since it may have read them before the latest lines.
-    fn read_now(&mut self, mut each: impl FnMut(LoggedIds)) {
+    fn read_ids_written_so_far(&mut self, mut handle_ids: impl FnMut(LoggedIds)) {
         if let Some(late_since) = self.late_since {
             // The thread is probably blocked, so another wait would not help.
             if late_since.elapsed() >= MAX_LATENESS {
                 return;
             }
-            self.receive_until(Instant::now() + PATIENCE, &mut each);
+            self.receive_ids_until(Instant::now() + PATIENCE, &mut handle_ids);
         }
         if self.late_since.is_none() {
-            self.read_logs(&mut each);
+            self.request_and_receive_ids(&mut handle_ids);
         }
     }
 
     /// Makes the thread read the logs, and waits briefly for the result. Call this only if the thread has answered the last command.
-    fn read_logs(&mut self, each: &mut dyn FnMut(LoggedIds)) {
+    fn request_and_receive_ids(&mut self, handle_ids: &mut dyn FnMut(LoggedIds)) {
         if self.commands.send(LogCommand::Read).is_ok() {
-            self.receive_until(Instant::now() + PATIENCE, each);
+            self.receive_ids_until(Instant::now() + PATIENCE, handle_ids);
         }
     }
 
-    /// Passes the ids that the thread has found to `each`, and waits for the rest up to the deadline. Marks the thread as late if it is not
-    /// done by then.
-    fn receive_until(&mut self, deadline: Instant, each: &mut dyn FnMut(LoggedIds)) {
+    /// Passes the ids that the thread has found to `handle_ids`, and waits for the rest up to the deadline. Marks the thread as late if it
+    /// is not done by then.
+    fn receive_ids_until(&mut self, deadline: Instant, handle_ids: &mut dyn FnMut(LoggedIds)) {
         loop {
             match self.messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(LogMessage::Ids(ids)) => each(ids),
+                Ok(LogMessage::Ids(ids)) => handle_ids(ids),
                 Ok(LogMessage::Done) => {
                     self.late_since = None;
                     return;
@@ -171,7 +171,7 @@ impl LogChannels {
 }
 
 /// The log thread: executes commands until the other end of the channel is dropped.
-fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
+fn run_log_thread(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
     let mut logs = WorkerLogs::default();
     for command in commands {
         match command {
@@ -245,13 +245,13 @@ mod tests {
             sender.send(LogMessage::Done).unwrap();
         }
         let mut rids = Vec::new();
-        channels.read_now(|ids| rids.push(ids.rid));
+        channels.read_ids_written_so_far(|ids| rids.push(ids.rid));
         assert_eq!((rids, received.try_iter().count()), (vec!["first".to_owned(), "second".to_owned()], 2));
 
         channels.late_since = Instant::now().checked_sub(MAX_LATENESS);
         let begun = Instant::now();
         for _ in 0..100 {
-            channels.read_now(|_| panic!("nothing was read"));
+            channels.read_ids_written_so_far(|_| panic!("nothing was read"));
         }
         assert!(begun.elapsed() < PATIENCE * 50, "a file that does not answer is not waited for");
         assert_eq!(received.try_iter().count(), 0);
@@ -261,9 +261,9 @@ mod tests {
     fn lines_are_read_before_the_poll_returns() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut logs = LogThread::default();
-        logs.follow_log(file.path()).unwrap();
+        logs.follow_log_and_wait(file.path()).unwrap();
         std::fs::write(file.path(), "no ids here\n").unwrap();
         logs.read_new_ids(|_| panic!("no ids"));
-        assert!(logs.follow_log(Path::new("/no/such/log")).is_err());
+        assert!(logs.follow_log_and_wait(Path::new("/no/such/log")).is_err());
     }
 }

@@ -148,7 +148,7 @@ impl Attach {
     }
 
     /// Returns whether all watched processes have exited, or all processes if none is watched.
-    fn has_ended(&self) -> bool {
+    fn have_watched_processes_exited(&self) -> bool {
         let node = self.node.lock();
         let topology = node.discovery.topology();
         for process in &self.engine.processes {
@@ -163,7 +163,7 @@ impl Attach {
 
     /// Returns whether the watched processes are probably no engine, but only have titles like one. Neither a connection between them nor a
     /// message confirms it, and another engine is confirmed.
-    fn is_superseded(&self) -> bool {
+    fn is_probably_no_engine(&self) -> bool {
         let node = self.node.lock();
         let topology = node.discovery.topology();
         // Discovery confirms an engine by a connection between its processes.
@@ -180,7 +180,7 @@ impl Attach {
     }
 
     /// Processes with probes attached, and the means by which their frames are observed; `None` if they are not observed.
-    pub fn probed_processes(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
+    pub fn probed_processes_with_means(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
         let missing_parts = self.missing_parts();
         let probed = self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid));
         probed.map(move |process| (process, self.means_of_observation(process, &missing_parts)))
@@ -203,16 +203,17 @@ impl Attach {
 
     /// Why the frames of no process are observed. `None` if a process's frames are observed, or while processes may still load a probed
     /// library.
-    pub fn refusal(&self) -> Option<String> {
+    pub fn reason_to_refuse_attach(&self) -> Option<String> {
+        // The user has named no process, so processes of the engine may still load a probed library.
         if self.probed.is_empty() && self.options.named.is_empty() {
             return None;
         }
-        self.reason_unobserved()
+        self.reason_no_frames_are_observed()
     }
 
     /// Why the frames of no process are observed at this moment; `None` if a process's frames are observed.
-    fn reason_unobserved(&self) -> Option<String> {
-        if self.probed_processes().any(|(_, means)| means.is_some()) {
+    fn reason_no_frames_are_observed(&self) -> Option<String> {
+        if self.probed_processes_with_means().any(|(_, means)| means.is_some()) {
             return None;
         }
         let missing_parts = self.missing_parts();
@@ -222,7 +223,7 @@ impl Attach {
         let why = if let Some(missing) = missing_parts.iter().find(|missing| missing.feature == Feature::Messages) {
             format!("{missing}; {}", missing.remedy())
         } else if let Some(hidden) = blind_spots.find(|blind_spot| self.may_hide_libzmq(blind_spot)) {
-            trial::with_remedy(hidden)
+            trial::describe_with_remedy(hidden)
         } else {
             "none of its processes has loaded libzmq; check the pids, or wait for the engine with --follow".to_owned()
         };
@@ -251,24 +252,24 @@ impl Attach {
     }
 
     /// Number of processes with probes attached.
-    pub fn watched(&self) -> usize {
+    pub fn probed_process_count(&self) -> usize {
         self.probed.len()
     }
 
     /// Applies what discovery has found since the last call: processes, connections, ports of late servers, and frontends.
-    fn poll_topology(&mut self) {
-        // A handle of its own, because `apply_topology` borrows this value while the node is locked.
+    fn apply_discovered_changes(&mut self) {
+        // A handle of its own, because `follow_topology_change` borrows this value while the node is locked.
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;
-        node.discovery.update_topology();
+        node.discovery.receive_updates();
         // A search of /proc takes longer than a turn, so it has a thread of its own, and only its changes are applied here.
         if node.discovery.changes() != self.followed_changes {
             self.followed_changes = node.discovery.changes();
-            self.apply_topology(node);
+            self.follow_topology_change(node);
         }
         if let Some((probe, discovery)) = node.probe_and_discovery() {
-            self.late_processes.observe_unserved_again(
+            self.late_processes.retry_unserved_tokenizers(
                 self.run,
                 discovery,
                 &mut self.interpreter.egress,
@@ -281,19 +282,19 @@ impl Attach {
 
     /// Follows a change of processes and connections: watches new processes of this engine, and the queues of new connections. A process
     /// joins this engine once it is connected to one of its processes, possibly long after its start.
-    fn apply_topology(&mut self, node: &mut Node) {
+    fn follow_topology_change(&mut self, node: &mut Node) {
         // Without it, all processes of this engine have exited.
         let Some(engine) = self.current_state_of_engine(node) else { return };
         self.queues.watch_connections_of(&engine);
-        let joined = self.add_new_processes(&engine, node);
-        self.interpreter.lanes.paths.roles.replace_connections(&engine);
+        let joined = self.add_joined_and_update_known_processes(&engine, node);
+        self.interpreter.lanes.paths.roles.replace_connections_and_ranks(&engine);
         let targets = self.choose_targets_after_change(&engine, &joined);
         let Some((probe, _)) = node.probe_and_discovery() else { return };
         // Before the probes are added: connections are to be observed from their first byte after the attach.
         self.observe_socket_reads(&engine, &targets, probe);
         self.add_missing_probes(targets, &engine, node);
         for process in &joined {
-            let refused = watch_threads(process, &mut self.cpu, node, self.run);
+            let refused = watch_threads_and_describe_refusal(process, &mut self.cpu, node, self.run);
             self.degraded.extend(refused);
         }
         self.late_processes.record_rewiring();
@@ -335,24 +336,24 @@ impl Attach {
                 && let Some(process) = engine.process_with_pid(target.pid)
                 && self.knows_process(process)
             {
-                self.add_probe(target, process, node);
+                self.add_probe_and_observe_writes(target, process, node);
             }
         }
     }
 
     /// Adds the processes that have joined the engine, and returns them. Also updates known processes in which a server was started.
-    fn add_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
-        let joined = self.find_joined_processes(engine, node);
+    fn add_joined_and_update_known_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
+        let joined = self.find_joined_and_note_shared_processes(engine, node);
         let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
         let with_new_server: Vec<Process> = with_new_server.cloned().collect();
         for process in joined.iter().chain(&with_new_server) {
-            self.replace_process(process, node);
+            self.add_or_replace_process(process, node);
         }
         joined
     }
 
     /// The processes of `engine` that this run does not know and that speak ZMQ. Those that another run watches are only noted.
-    fn find_joined_processes(&mut self, engine: &Engine, node: &Node) -> Vec<Process> {
+    fn find_joined_and_note_shared_processes(&mut self, engine: &Engine, node: &Node) -> Vec<Process> {
         // Only the current connections count.
         self.pids_of_others.clear();
         let mut joined = Vec::new();
@@ -360,7 +361,7 @@ impl Attach {
             if self.knows_process(process) || !speaks_zmq(process) {
                 continue;
             }
-            match node.other_run_of_process(self.run, process.id) {
+            match node.name_of_other_run_watching(self.run, process.id) {
                 Some(other) => {
                     self.pids_of_others.insert(process.id.pid, other.to_owned());
                 }
@@ -371,14 +372,14 @@ impl Attach {
     }
 
     /// Adds a process to the engine, in place of an earlier one with its pid.
-    fn replace_process(&mut self, process: &Process, node: &mut Node) {
+    fn add_or_replace_process(&mut self, process: &Process, node: &mut Node) {
         let pid = process.id.pid;
         self.engine.processes.retain(|known| known.id.pid != pid);
         self.engine.processes.push(process.clone());
         // The pid may have been reused.
         self.probed.remove(&pid);
         self.interpreter.lanes.paths.roles.add_process(process);
-        node.add_receiver(self.run, process.id);
+        node.add_receiver_of_process(self.run, process.id);
     }
 
     fn knows_process(&self, process: &Process) -> bool {
@@ -393,14 +394,19 @@ impl Attach {
 
     /// Observes the messages of a process that started later, or was not on the path of tokens before, and its writes to clients. A refusal
     /// is added to the report.
-    fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
+    fn add_probe_and_observe_writes(&mut self, target: Target, process: &Process, node: &mut Node) {
         let Some((probe, discovery)) = node.probe_and_discovery() else { return };
         // Noted even if the probe is refused below, so that it is not tried again at each change.
         self.probed.insert(target.pid);
         let ports = discovery.ports(process.id.pid);
         if self.options.egress
-            && let Err(why) =
-                self.late_processes.observe_serving(process, ports, &mut self.interpreter.egress, probe, &self.engine)
+            && let Err(why) = self.late_processes.observe_writes_if_serving(
+                process,
+                ports,
+                &mut self.interpreter.egress,
+                probe,
+                &self.engine,
+            )
         {
             self.degraded.push(format!("egress: {why}"));
         }
@@ -414,7 +420,7 @@ impl Attach {
     }
 
     /// Emits samples of threads, socket queues and Python stacks that are due.
-    fn emit_samples(&mut self, sink: Sink<'_>) {
+    fn emit_due_samples(&mut self, sink: Sink<'_>) {
         let mut node = self.node.lock();
         if let Some(probe) = node.probe() {
             self.cpu.sample_when_due(probe, &self.interpreter.lanes, sink);
@@ -437,7 +443,7 @@ impl Attach {
 
     /// Reads the ring buffer and emits this engine's observations as events. Returns the numbers of observations read. An error says why
     /// the probe has stopped.
-    fn read_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
+    fn read_and_interpret_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
         let interpreter = &mut self.interpreter;
         let mut node = self.node.lock();
         let observed = node
@@ -463,8 +469,12 @@ impl Attach {
 
     /// Emits which stages of messages are observed on each hop (its capabilities), if that has changed. Call this once everything observed
     /// before the change is emitted.
-    fn report_capabilities(&mut self, sink: Sink<'_>) {
-        self.late_processes.activate_processes(&mut self.interpreter.lanes, &mut self.interpreter.reads, sink);
+    fn report_changed_capabilities(&mut self, sink: Sink<'_>) {
+        self.late_processes.count_new_processes_as_observed(
+            &mut self.interpreter.lanes,
+            &mut self.interpreter.reads,
+            sink,
+        );
         self.interpreter.lanes.paths.set_deliveries_visible(
             self.interpreter.egress.shows_deliveries(),
             MonoNs::now(),
@@ -473,7 +483,7 @@ impl Attach {
     }
 
     /// Decides from the observations read in this poll whether the source has ended or is idle. Adds a line to the report if it ends early.
-    fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
+    fn decide_flow_after_read(&mut self, observed: Result<ReadCounts, String>) -> Flow {
         let counts = match observed {
             Ok(counts) => counts,
             Err(error) => {
@@ -498,7 +508,7 @@ impl Attach {
 
 impl LiveSource for Attach {
     fn failure(&self) -> Option<String> {
-        self.reason_unobserved()
+        self.reason_no_frames_are_observed()
     }
 
     fn keep_ids(&mut self) {
@@ -510,19 +520,19 @@ impl LiveSource for Attach {
         self.interpreter.lanes.translator.report_engine(sink);
         // Samples are newer than the observations in the ring.
         if !self.has_unread {
-            self.emit_samples(sink);
+            self.emit_due_samples(sink);
         }
         if self.stopped_at.is_none() {
-            self.poll_topology();
+            self.apply_discovered_changes();
         }
         self.prepare_interpretation();
-        let observed = self.read_observations(sink);
+        let observed = self.read_and_interpret_observations(sink);
         // After an error, nothing was read.
         self.record_read_progress(observed.as_ref().copied().unwrap_or_default());
         if !self.has_unread {
-            self.report_capabilities(sink);
+            self.report_changed_capabilities(sink);
         }
-        self.decide_flow(observed)
+        self.decide_flow_after_read(observed)
     }
 
     fn stop(&mut self) {
@@ -538,7 +548,12 @@ fn is_messages_part_missing(pid: u32, missing_parts: &[Degraded]) -> bool {
 
 /// Samples the CPU time of a process's threads from now on, and their Python stacks if that is enabled. Returns a line for the report if
 /// CPU time cannot be sampled.
-fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: RunId) -> Option<String> {
+fn watch_threads_and_describe_refusal(
+    process: &Process,
+    cpu: &mut CpuWatch,
+    node: &mut Node,
+    run: RunId,
+) -> Option<String> {
     if let Some(python) = &mut node.python {
         python.add_process(run, process);
     }
@@ -546,7 +561,7 @@ fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: Ru
 }
 
 /// CPU time and memory of tokengap, with those of the process that reads stacks.
-fn usage_with_reader(python: Option<&PythonOptions>) -> OwnUsage {
+fn own_usage_with_stack_reader(python: Option<&PythonOptions>) -> OwnUsage {
     let reader_cpu_ns = python.map_or(0, PythonOptions::cpu_ns);
     let reader_rss_bytes = python.and_then(PythonOptions::rss_bytes).unwrap_or(0);
     OwnUsage {

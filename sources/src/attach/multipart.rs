@@ -26,15 +26,15 @@ pub(super) enum MessageUse {
 
 impl MessageUse {
     /// Whether to keep the content of the next part of a message, for a decoder that reads it. `open` has the parts of the message so far,
-    /// and `part_bytes` is the length of the next one.
-    fn keeps_part(self, open: &Multipart, part_bytes: u64) -> bool {
+    /// and `next_part_bytes` is the length of the next one.
+    fn keeps_next_part(self, open: &Multipart, next_part_bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
             // A message between schedulers has several short parts. Later parts of the output are long arrays, which no decoder reads.
             Self::Output => {
                 // Once a part was not kept, the parts after it are not either.
                 let are_all_kept = open.kept.len() as u64 == open.parts;
-                are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(part_bytes)
+                are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(next_part_bytes)
             }
         }
     }
@@ -79,11 +79,14 @@ impl Multipart {
     /// The kept parts, as far as they were captured.
     pub(super) fn excerpts(&self) -> impl Iterator<Item = Excerpt<'_>> {
         let starts = std::iter::once(0).chain(self.kept.iter().map(|part| part.end));
-        self.kept.iter().zip(starts).map(|(part, start)| excerpt(part.length, &self.captured[start..part.end]))
+        self.kept
+            .iter()
+            .zip(starts)
+            .map(|(part, start)| excerpt_from_captured(part.length, &self.captured[start..part.end]))
     }
 
     /// Fills `parts` with the first kept parts, as far as they were captured, and returns their number.
-    pub(super) fn copy_excerpts<'m>(&'m self, parts: &mut [Excerpt<'m>]) -> usize {
+    pub(super) fn copy_excerpts_and_count<'m>(&'m self, parts: &mut [Excerpt<'m>]) -> usize {
         let mut count = 0;
         for (slot, part) in parts.iter_mut().zip(self.excerpts()) {
             *slot = part;
@@ -104,21 +107,21 @@ impl Multipart {
 
     /// Begins a message with its first part, in the memory of the last message of its socket.
     #[inline]
-    fn begin_with(&mut self, first: &Message<'_>, name: FrameRef, number: u64) {
-        self.number = number;
-        self.name = name;
+    fn begin_message(&mut self, first_part: &Message<'_>, part_ref: FrameRef, message_number: u64) {
+        self.number = message_number;
+        self.name = part_ref;
         self.parts = 1;
-        self.begun_at = first.call.at;
-        self.bytes = first.bytes;
+        self.begun_at = first_part.call.at;
+        self.bytes = first_part.bytes;
         self.kept.clear();
         self.captured.clear();
-        self.keep_part(first);
+        self.keep_part(first_part);
     }
 
     /// Counts a further part, and keeps its content if that is read.
     #[inline]
     fn add_part(&mut self, part: &Message<'_>, usage: MessageUse) {
-        if usage.keeps_part(self, part.bytes) {
+        if usage.keeps_next_part(self, part.bytes) {
             self.keep_part(part);
         }
         self.parts += 1;
@@ -139,14 +142,14 @@ impl Multipart {
     }
 }
 
-/// A part of `length` bytes, of which only `captured` was copied. If that is not the whole part, its first half is the part's
+/// A part of `part_bytes` bytes, of which only `captured` was copied. If that is not the whole part, its first half is the part's
 /// beginning, and its second half the part's end.
-pub(super) fn excerpt(length: u64, captured: &[u8]) -> Excerpt<'_> {
-    if captured.len() as u64 == length {
+pub(super) fn excerpt_from_captured(part_bytes: u64, captured: &[u8]) -> Excerpt<'_> {
+    if captured.len() as u64 == part_bytes {
         return Excerpt::whole(captured);
     }
     let (head, tail) = captured.split_at(captured.len() / 2);
-    Excerpt { length, head, tail }
+    Excerpt { length: part_bytes, head, tail }
 }
 
 /// Where a part belongs.
@@ -188,46 +191,47 @@ struct PartRange {
 }
 
 impl LaterParts {
-    /// Remembers the later parts of a message, numbered `first` to `last` on the lane. `routed_message` is the number of the message if a
-    /// router takes its first part as the address, so that this part is never received. Beyond the limit, the oldest message is forgotten.
-    fn add_parts(&mut self, first: u64, last: u64, routed_message: Option<u64>) {
+    /// Remembers the later parts of a message, numbered `first_seq` to `last_seq` on the lane. `routed_message` is the number of the
+    /// message if a router takes its first part as the address, so that this part is never received. Beyond the limit, the oldest message
+    /// is forgotten.
+    fn remember_later_parts(&mut self, first_seq: u64, last_seq: u64, routed_message: Option<u64>) {
         let later_parts_before = self.ranges.back().map_or(self.forgotten_parts, |range| range.later_parts_so_far);
         if self.ranges.len() == IN_FLIGHT
             && let Some(oldest) = self.ranges.pop_front()
         {
             self.forgotten_parts = oldest.later_parts_so_far;
         }
-        let later_parts_so_far = later_parts_before + last - first + 1;
-        self.ranges.push_back(PartRange { first, last, routed_message, later_parts_so_far });
+        let later_parts_so_far = later_parts_before + last_seq - first_seq + 1;
+        self.ranges.push_back(PartRange { first: first_seq, last: last_seq, routed_message, later_parts_so_far });
     }
 
-    /// Number of the message that begins with the part `seq`, which is `seq` less the later parts of all messages before it. For example,
-    /// if the parts 0 to 2 are message 0, part 3 begins message 1. `None` for a later part. If a router takes the first part as the
-    /// address, the second counts as the first.
-    fn number_of_part(&self, seq: u64) -> Option<u64> {
-        let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
+    /// Number of the message that begins with the part `part_seq`, which is `part_seq` less the later parts of all messages before it. For
+    /// example, if the parts 0 to 2 are message 0, part 3 begins message 1. `None` for a later part. If a router takes the first part as
+    /// the address, the second counts as the first.
+    fn number_of_message_beginning_at(&self, part_seq: u64) -> Option<u64> {
+        let ranges_before = self.ranges.partition_point(|range| range.first <= part_seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
             // No remembered message has later parts before this one.
-            return Some(seq - self.forgotten_parts);
+            return Some(part_seq - self.forgotten_parts);
         };
         let range = &self.ranges[last_before];
         // Beyond the last part of that message, another one begins.
-        let is_first_part = seq > range.last;
+        let is_first_part = part_seq > range.last;
         if is_first_part {
-            return Some(seq - range.later_parts_so_far);
+            return Some(part_seq - range.later_parts_so_far);
         }
-        if seq == range.first { range.routed_message } else { None }
+        if part_seq == range.first { range.routed_message } else { None }
     }
 }
 
 /// Adds a part to the `open` message that it continues. After the last part, the message's parts after the first are remembered in
 /// `later_parts`, by lane, so that the numbering of messages leaves them out.
 #[inline]
-fn add_further_part<'m>(
+fn add_part_to_open_message<'m>(
     open: &'m mut Multipart,
     later_parts: &mut HashMap<u32, LaterParts>,
     part: &Message<'_>,
-    name: FrameRef,
+    part_ref: FrameRef,
     usage: MessageUse,
 ) -> MessagePart<'m> {
     open.add_part(part, usage);
@@ -237,33 +241,33 @@ fn add_further_part<'m>(
     // Leaves 0, which marks the message as complete.
     open.part_count = std::mem::take(&mut open.parts);
     let routed_message = open.begins_with_address(usage).then_some(open.number);
-    let later_of_lane = later_parts.entry(name.lane).or_default();
-    later_of_lane.add_parts(open.name.seq + 1, name.seq, routed_message);
+    let later_of_lane = later_parts.entry(part_ref.lane).or_default();
+    later_of_lane.remember_later_parts(open.name.seq + 1, part_ref.seq, routed_message);
     MessagePart::Last(open)
 }
 
 impl Multiparts {
     /// Records a sent part of a message, which may be its only one. Keeps its content if it is among the first parts. Returns where the
-    /// part belongs. `name` has the lane (the sending socket) and the number of the part on it.
+    /// part belongs. `part_ref` has the lane (the sending socket) and the number of the part on it.
     pub(super) fn record_sent_part(
         &mut self,
         message: &Message<'_>,
-        name: FrameRef,
+        part_ref: FrameRef,
         usage: MessageUse,
     ) -> MessagePart<'_> {
         let socket = message.call.socket;
-        let number = self.number_of_message(name).unwrap_or(name.seq);
+        let number = self.message_number_of_part(part_ref).unwrap_or(part_ref.seq);
         // Two look-ups, because a borrow that is returned from one branch would last for all.
-        if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
+        if self.open.get(&socket).is_some_and(|open| open.is_continued_by(part_ref)) {
             let Some(open) = self.open.get_mut(&socket) else { return MessagePart::Whole(number) };
-            return add_further_part(open, &mut self.later, message, name, usage);
+            return add_part_to_open_message(open, &mut self.later, message, part_ref, usage);
         }
         if !message.more {
             return MessagePart::Whole(number);
         }
         let open = self.open.entry(socket).or_insert_with(|| Multipart {
             number,
-            name,
+            name: part_ref,
             begun_at: message.call.at,
             parts: 0,
             part_count: 0,
@@ -271,15 +275,15 @@ impl Multiparts {
             kept: Vec::new(),
             captured: Vec::new(),
         });
-        open.begin_with(message, name, number);
+        open.begin_message(message, part_ref, number);
         MessagePart::Incomplete
     }
 
     /// Number of a part's message among those of its sending socket (its lane), where a multipart message counts as one. `None` if the part
     /// is not the first one received of its message.
-    pub(super) fn number_of_message(&self, part: FrameRef) -> Option<u64> {
+    pub(super) fn message_number_of_part(&self, part: FrameRef) -> Option<u64> {
         match self.later.get(&part.lane) {
-            Some(later) => later.number_of_part(part.seq),
+            Some(later) => later.number_of_message_beginning_at(part.seq),
             // All messages of the lane have one part.
             None => Some(part.seq),
         }

@@ -62,7 +62,7 @@ impl PythonWatch {
         match *self {}
     }
 
-    pub(super) fn degraded(&self, _: RunId) -> Vec<String> {
+    pub(super) fn degraded_lines(&self, _: RunId) -> Vec<String> {
         match *self {}
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use probe_user::discover::{Engine, ProcessId};
 use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 
-use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of};
+use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of_observation};
 use super::discovery_thread::DiscoveryThread;
-use super::engine_names::{are_same_name, number_name};
+use super::engine_names::{are_same_name, first_unused_name};
 use super::engine_search::EngineLimit;
 use super::found_engine::{EngineTraits, FoundEngine};
 use super::inbox::{Inbox, RunId};
@@ -101,7 +101,7 @@ impl Node {
         // Runs are never removed, so their number is the next index.
         let run = self.runs.len();
         let inbox = Inbox::with_limit(self.probe_options.ring_bytes as usize);
-        let name = engine.map_or_else(String::new, |engine| self.unused_name(engine));
+        let name = engine.map_or_else(String::new, |engine| self.unused_run_name_for(engine));
         self.runs.insert(
             run,
             RunEntry { name, engine: engine.cloned(), is_waiting: true, inbox, traffic: RecentTraffic::default() },
@@ -111,13 +111,13 @@ impl Node {
 
     /// Name for a run of the engine. Adds a number if another run has the same name, which happens with several network namespaces, or with
     /// several engines of one model.
-    fn unused_name(&self, engine: &EngineTraits) -> String {
+    fn unused_run_name_for(&self, engine: &EngineTraits) -> String {
         let is_used = |name: &str| self.runs.values().any(|entry| are_same_name(&entry.name, name));
         // The name by which the user has selected it, if it was.
         if !is_used(&engine.unique_name) {
             return engine.unique_name.clone();
         }
-        number_name(&engine.name, is_used)
+        first_unused_name(&engine.name, is_used)
     }
 
     /// Whether more than one engine has a run.
@@ -131,7 +131,7 @@ impl Node {
     }
 
     /// States which engines are not watched because of the limit of engines. `None` if there are none.
-    pub(super) fn limit_note(&self) -> Option<String> {
+    pub(super) fn describe_unwatched_engines(&self) -> Option<String> {
         const SHOWN: usize = 8;
         if !self.is_full() {
             return None;
@@ -155,7 +155,7 @@ impl Node {
 
     /// Name that the engine of this run shares with an engine found before, which is in another network namespace or a worker without a
     /// port. The run then has a longer name than its engine. `None` if both have the same name.
-    pub(super) fn shared_name(&self, run: RunId) -> Option<&str> {
+    pub(super) fn name_shared_with_other_engine(&self, run: RunId) -> Option<&str> {
         let entry = self.runs.get(&run)?;
         let name = entry.engine.as_ref()?.name.as_str();
         (entry.name != name).then_some(name)
@@ -170,8 +170,8 @@ impl Node {
 
     /// Takes the engine that a waiting run continues with from those that discovery has found. `None` if there is none. A run is the
     /// observation of one engine, which goes on when the engine is started again.
-    pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
-        self.drop_watched_engines();
+    pub(super) fn take_next_engine_of_run(&mut self, run: RunId) -> Option<FoundEngine> {
+        self.drop_found_engines_that_runs_watch();
         let index = self.discovery.found.iter().position(|found| self.is_next_engine_of(run, found))?;
         let found = self.discovery.found.remove(index);
         // Of several runs, each keeps its unique name.
@@ -186,7 +186,7 @@ impl Node {
 
     /// Whether a waiting run continues with this engine. One that shares a process with a watched engine must wait until that run ends.
     fn is_next_engine_of(&self, run: RunId, found: &FoundEngine) -> bool {
-        self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
+        self.find_shared_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
     }
 
     /// Puts an engine that could not be attached to back among the found ones.
@@ -195,8 +195,8 @@ impl Node {
     }
 
     /// Whether the run, whose engine has ended, continues with a found one.
-    pub(super) fn has_engine_for(&mut self, run: RunId) -> bool {
-        self.drop_watched_engines();
+    pub(super) fn has_next_engine_for(&mut self, run: RunId) -> bool {
+        self.drop_found_engines_that_runs_watch();
         let Some(ended) = self.runs.get(&run).and_then(|entry| entry.engine.as_ref()) else {
             return false;
         };
@@ -211,7 +211,8 @@ impl Node {
             return self.waiting_run_of_same_engine(engine);
         }
         let (run, entry) = self.runs.first_key_value()?;
-        let may_continue = entry.engine.as_ref().is_none_or(|last_engine| !last_engine.is_other_engine_than(engine));
+        let may_continue =
+            entry.engine.as_ref().is_none_or(|last_engine| !last_engine.is_certainly_other_engine_than(engine));
         (entry.is_waiting && may_continue).then_some(*run)
     }
 
@@ -237,7 +238,7 @@ impl Node {
 
     /// The next found engine that no run waits for; `None` if there is none. Forgets found engines that a run watches.
     pub(super) fn next_new_engine(&mut self) -> Option<EngineTraits> {
-        self.drop_watched_engines();
+        self.drop_found_engines_that_runs_watch();
         self.engines_without_run().next().cloned()
     }
 
@@ -248,29 +249,29 @@ impl Node {
 
     /// Found engines of which no run watches a process.
     fn unwatched_engines(&self) -> impl Iterator<Item = &EngineTraits> {
-        let unwatched = self.discovery.found.iter().filter(|found| self.run_sharing_process(found).is_none());
+        let unwatched = self.discovery.found.iter().filter(|found| self.find_shared_process(found).is_none());
         unwatched.map(|found| &found.traits)
     }
 
     /// Drops found engines that a run watches. One that only shares a process with the engine of a run is kept until that run ends.
-    fn drop_watched_engines(&mut self) {
+    fn drop_found_engines_that_runs_watch(&mut self) {
         // Moved out meanwhile, because the test borrows the whole node.
         let mut found_engines = std::mem::take(&mut self.discovery.found);
-        found_engines.retain(|found| !self.is_engine_of_a_run(found));
+        found_engines.retain(|found| !self.is_watched_by_a_run(found));
         self.discovery.found = found_engines;
     }
 
     /// Whether a run watches this engine: it watches one of its processes, and the engine is not certainly another one. An engine whose
     /// main process is watched is never another one.
-    fn is_engine_of_a_run(&self, found: &FoundEngine) -> bool {
-        let Some(sharing) = self.run_sharing_process(found) else { return false };
+    fn is_watched_by_a_run(&self, found: &FoundEngine) -> bool {
+        let Some(sharing) = self.find_shared_process(found) else { return false };
         let main_process = found.engine.main_process();
         let is_main_watched = main_process.is_some_and(|main| self.runs_watching(main.id).next().is_some());
         is_main_watched || !self.is_of_another_engine(sharing.run, &found.traits)
     }
 
     /// The first process of a found engine that a run watches, with that run. `None` if no run watches any.
-    fn run_sharing_process(&self, found: &FoundEngine) -> Option<SharedProcess> {
+    fn find_shared_process(&self, found: &FoundEngine) -> Option<SharedProcess> {
         found.engine.processes.iter().find_map(|process| {
             let run = self.runs_watching(process.id).next()?;
             Some(SharedProcess { pid: process.id.pid, run })
@@ -286,13 +287,13 @@ impl Node {
     /// Whether the engine of a run is certainly not this one.
     fn is_of_another_engine(&self, run: RunId, engine: &EngineTraits) -> bool {
         let own = self.runs.get(&run).and_then(|entry| entry.engine.as_ref());
-        own.is_some_and(|own| own.is_other_engine_than(engine))
+        own.is_some_and(|own| own.is_certainly_other_engine_than(engine))
     }
 
     /// Names of found engines that are not watched because one of their processes, whose pid is given, belongs to the engine of this run.
-    pub(super) fn engines_sharing_process(&self, run: RunId) -> impl Iterator<Item = (&str, u32)> {
+    pub(super) fn names_and_shared_pids_of_unwatched_engines(&self, run: RunId) -> impl Iterator<Item = (&str, u32)> {
         self.discovery.found.iter().filter_map(move |found| {
-            let sharing = self.run_sharing_process(found)?;
+            let sharing = self.find_shared_process(found)?;
             // Otherwise it is the engine of the run itself.
             let is_other_engine = self.is_of_another_engine(run, &found.traits);
             if sharing.run == run && is_other_engine { Some((found.traits.name.as_str(), sharing.pid)) } else { None }
@@ -300,7 +301,7 @@ impl Node {
     }
 
     /// Passes the observations of this process to the run, too.
-    pub(super) fn add_receiver(&mut self, run: RunId, process: ProcessId) {
+    pub(super) fn add_receiver_of_process(&mut self, run: RunId, process: ProcessId) {
         let receivers = self.receivers.entry(process.pid).or_insert_with(|| Receivers { process, runs: Vec::new() });
         // A pid may be reused. The runs of the earlier process do not receive from this one.
         if receivers.process != process {
@@ -315,7 +316,7 @@ impl Node {
     /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
         // A process that another run receives from is observed already.
-        let mut is_observed = self.other_run_of_process(run, frontend).is_some();
+        let mut is_observed = self.name_of_other_run_watching(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed {
             is_observed = probe.observe_writes(frontend.pid)?;
@@ -323,12 +324,12 @@ impl Node {
         if !is_observed {
             return Ok(false);
         }
-        self.add_receiver(run, frontend);
+        self.add_receiver_of_process(run, frontend);
         Ok(true)
     }
 
     /// Name of another run that watches this process; `None` if no other run does.
-    pub(super) fn other_run_of_process(&self, run: RunId, process: ProcessId) -> Option<&str> {
+    pub(super) fn name_of_other_run_watching(&self, run: RunId, process: ProcessId) -> Option<&str> {
         let receivers = self.receivers.get(&process.pid).filter(|known| known.process == process)?;
         let other = receivers.runs.iter().find(|receiver| **receiver != run)?;
         Some(self.name_of(*other))
@@ -362,7 +363,7 @@ impl Node {
         self.begin_loss_window_if_due();
         let counts = self.drain_inbox(run, deadline, emit);
         // Observations in the ring are newer than those in the inbox, so they must wait.
-        if counts.has_unread { Ok(counts) } else { self.read_ring(run, limit, counts, emit) }
+        if counts.has_unread { Ok(counts) } else { self.read_ring_and_add_counts(run, limit, counts, emit) }
     }
 
     /// Begins the next window in which the traffic of the runs is counted, once the last one is over.
@@ -377,21 +378,21 @@ impl Node {
     fn drain_inbox(&mut self, run: RunId, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> ReadCounts {
         let Some(entry) = self.runs.get_mut(&run) else { return ReadCounts::default() };
         let mut last_at = None;
-        let own = entry.inbox.drain_until(deadline, &mut |observation| {
+        let own = entry.inbox.drain_until_and_count(deadline, &mut |observation| {
             // Exits and losses have no time.
-            last_at = time_of(observation).or(last_at);
+            last_at = time_of_observation(observation).or(last_at);
             emit(observation);
         });
         ReadCounts { own, last_at, has_unread: !entry.inbox.is_empty(), ..ReadCounts::default() }
     }
 
-    /// Reads the probe's ring buffer for `limit`, and adds the numbers of observations to `counts`. Each observation goes to the runs that
-    /// watch its process: for this `run` to `emit`, for any other to its inbox. An error says why the probe has stopped, and each later
-    /// call returns it again.
-    fn read_ring(
+    /// Reads the probe's ring buffer for `time_limit`, and adds the numbers of observations to `counts`. Each observation goes to the runs
+    /// that watch its process: for this `run` to `emit`, for any other to its inbox. An error says why the probe has stopped, and each
+    /// later call returns it again.
+    fn read_ring_and_add_counts(
         &mut self,
         run: RunId,
-        limit: Duration,
+        time_limit: Duration,
         mut counts: ReadCounts,
         emit: &mut dyn FnMut(&Observation<'_>),
     ) -> Result<ReadCounts, String> {
@@ -401,7 +402,7 @@ impl Node {
         }
         let Some(probe) = probe else { return Ok(counts) };
         let mut delivery = Delivery { run, runs, receivers, counts: &mut counts, emit };
-        match probe.poll_without_waiting(limit, |observation| delivery.deliver_observation(&observation)) {
+        match probe.poll_without_waiting(time_limit, |observation| delivery.deliver_observation(&observation)) {
             Ok(_) => {
                 counts.has_unread = probe.has_unread();
                 Ok(counts)
@@ -422,8 +423,8 @@ impl Node {
 
     /// Ends the observation of a run's engine: of the processes that no other run watches. Drops the run's observations that were not read.
     pub(super) fn release_run(&mut self, run: RunId) {
-        self.drop_unread_of(run);
-        let without_receiver = self.remove_receiver(run);
+        self.drop_unread_observations_of(run);
+        let without_receiver = self.remove_run_and_find_pids_without_receiver(run);
         if let Some(probe) = &mut self.probe {
             probe.release_targets(&without_receiver);
         }
@@ -435,7 +436,7 @@ impl Node {
     }
 
     /// Drops the observations of a run that were not read. Those of other runs are copied into their inboxes, for a limited time.
-    fn drop_unread_of(&mut self, run: RunId) {
+    fn drop_unread_observations_of(&mut self, run: RunId) {
         let deadline = Instant::now() + MAX_COPY_TIME;
         // An error ends the loop. The node keeps it for the other runs.
         while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {
@@ -446,7 +447,7 @@ impl Node {
     }
 
     /// Stops passing observations to a run. Returns the pids of the processes from which no run receives any more.
-    fn remove_receiver(&mut self, run: RunId) -> BTreeSet<u32> {
+    fn remove_run_and_find_pids_without_receiver(&mut self, run: RunId) -> BTreeSet<u32> {
         let mut without_receiver = BTreeSet::new();
         self.receivers.retain(|pid, receivers| {
             receivers.runs.retain(|receiver| *receiver != run);
@@ -460,9 +461,9 @@ impl Node {
     }
 
     /// Registers a run as the receiver of an engine's observations.
-    pub(super) fn receive_from(&mut self, run: RunId, engine: &Engine) {
+    pub(super) fn add_receiver_for_engine(&mut self, run: RunId, engine: &Engine) {
         for process in &engine.processes {
-            self.add_receiver(run, process.id);
+            self.add_receiver_of_process(run, process.id);
         }
     }
 }

@@ -143,7 +143,7 @@ impl Paths {
 
     /// Notes a message of the engine's output that was sent on a lane, which is one sending socket. Returns the lane's hop, which the first
     /// message creates. `None` beyond the limit of hops, and while it is not known what the lane carries.
-    fn record_send(
+    fn record_output_send(
         &mut self,
         lane: usize,
         socket: SocketId,
@@ -155,8 +155,8 @@ impl Paths {
             let is_first_with_output = hop.content.is_control() && !kind.is_control();
             if is_first_with_output {
                 // It says more about both ends than the control messages before it.
-                self.set_content(lane, socket.pid, kind);
-                self.announce_lane(lane, at, sink);
+                self.apply_output_kind(lane, socket.pid, kind);
+                self.announce_lane_if_changed(lane, at, sink);
             }
         } else {
             let content = Content::Output(kind);
@@ -166,7 +166,7 @@ impl Paths {
                 return None;
             }
             self.create_hop(lane, socket, content, at)?;
-            self.announce_lane(lane, at, sink);
+            self.announce_lane_if_changed(lane, at, sink);
         }
         let hop = self.hop_of_lane(lane)?;
         let hop_id = hop.id;
@@ -179,10 +179,10 @@ impl Paths {
     }
 
     /// Notes that a lane carries output of this kind, which shows the role of its sender. Deduces the receiver again.
-    fn set_content(&mut self, lane: usize, sender_pid: u32, kind: Kind) {
+    fn apply_output_kind(&mut self, lane: usize, sender_pid: u32, kind: Kind) {
         if let Some(hop) = &mut self.hops[lane] {
             hop.content = Content::Output(kind);
-            hop.sender_role = self.roles.sender_role(sender_pid, kind);
+            hop.sender_role = self.roles.known_or_deduced_sender_role(sender_pid, kind);
             self.update_presumed_receiver(lane);
         }
     }
@@ -204,13 +204,19 @@ impl Paths {
             return None;
         }
         let id = self.create_hop(lane, socket, Content::Requests, at)?;
-        self.announce_lane(lane, at, sink);
+        self.announce_lane_if_changed(lane, at, sink);
         Some(id)
     }
 
     /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None`
     /// beyond the limit of hops.
-    fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
+    fn number_frame_of_unwatched_sender(
+        &mut self,
+        socket: SocketId,
+        kind: Kind,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<FrameId> {
         // Tells the frames apart from those before a restart of the engine, whose numbers also begin at 0.
         let generation = self.ids.generation;
         if let Some(hop) = self.hops_of_unwatched_senders.get_mut(&socket) {
@@ -218,16 +224,22 @@ impl Paths {
             hop.frames += 1;
             return Some(FrameId::new(hop.id, generation, number));
         }
-        let id = self.create_unwatched_hop(socket, kind, at, sink)?;
+        let id = self.create_hop_of_unwatched_sender(socket, kind, at, sink)?;
         let first_frame = 0;
         Some(FrameId::new(id, generation, first_frame))
     }
 
     /// Adds the hop of a socket that receives from an unwatched sender, with its first frame, and reports it. The kind of the message shows
     /// the roles of both ends. Returns its id; `None` beyond the limit of hops.
-    fn create_unwatched_hop(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<HopId> {
+    fn create_hop_of_unwatched_sender(
+        &mut self,
+        socket: SocketId,
+        kind: Kind,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<HopId> {
         let sender_role = self.roles.unwatched_sender_role(kind);
-        let receiver_role = self.roles.receiver_role(socket.pid, kind);
+        let receiver_role = self.roles.known_or_deduced_receiver_role(socket.pid, kind);
         let ends = Ends::new(sender_role.word(), receiver_role.word());
         let Some(id) = self.ids.assign_id(ends) else {
             self.messages_beyond_limit += 1;
@@ -255,7 +267,7 @@ impl Paths {
         }
         let sender_role = match content {
             Content::Requests => self.roles.role_of(socket.pid),
-            Content::Output(kind) => self.roles.sender_role(socket.pid, kind),
+            Content::Output(kind) => self.roles.known_or_deduced_sender_role(socket.pid, kind),
         };
         let no_own_hop = None;
         let receiver = self.presume_receiver(socket, content, no_own_hop);
@@ -289,20 +301,28 @@ impl Paths {
         watched.map(|(_, lane)| lane)
     }
 
-    /// Notes that `pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it has none.
-    pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
+    /// Notes that process `receiver_pid` receives the messages of a lane, which is one sending socket. Returns the lane's hop; `None` if it
+    /// has none.
+    pub(super) fn confirm_receiver_of_lane(
+        &mut self,
+        lane: usize,
+        receiver_pid: u32,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
-        // A process that was started again receives on the hop of its predecessor, which is no longer watched.
+        // A process that was started again receives on the hop of its predecessor, which is no longer watched. A hop without a known
+        // receiver gets its first one.
         let is_successor =
-            hop.receiver_pid().is_none_or(|before| before != pid && !self.observability.is_watched(before));
+            hop.receiver_pid().is_none_or(|before| before != receiver_pid && !self.observability.is_watched(before));
         if !hop.is_receiver_confirmed || is_successor {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
-                Content::Requests => self.roles.role_of(pid),
-                Content::Output(kind) => self.roles.receiver_role(pid, kind),
+                Content::Requests => self.roles.role_of(receiver_pid),
+                Content::Output(kind) => self.roles.known_or_deduced_receiver_role(receiver_pid, kind),
             };
-            hop.receiver = PresumedReceiver::Deduced(Receiver { role, pid: Some(pid) });
-            self.announce_lane(lane, at, sink);
+            hop.receiver = PresumedReceiver::Deduced(Receiver { role, pid: Some(receiver_pid) });
+            self.announce_lane_if_changed(lane, at, sink);
         }
         self.hop_of_lane(lane)
     }
@@ -311,23 +331,23 @@ impl Paths {
     pub(super) fn set_deliveries_visible(&mut self, are_visible: bool, at: MonoNs, sink: Sink<'_>) {
         if self.observability.are_deliveries_visible != are_visible {
             self.observability.are_deliveries_visible = are_visible;
-            self.announce_lanes(at, sink);
+            self.announce_changed_lanes(at, sink);
         }
     }
 
     /// Updates the receivers after processes or connections have changed.
-    pub(super) fn update_receivers(&mut self, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn update_and_announce_receivers(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
             self.update_presumed_receiver(lane);
         }
-        self.announce_lanes(at, sink);
+        self.announce_changed_lanes(at, sink);
     }
 
     /// Removes an exited process. From now on, no watched process receives the messages sent to it.
-    pub(super) fn record_exit(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn remove_exited_process_and_announce(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
         self.observability.remove_process(pid);
         self.roles.remove_process(pid);
-        self.announce_lanes(at, sink);
+        self.announce_changed_lanes(at, sink);
     }
 
     /// Receiver of `socket`'s messages, deduced from connections. `own_lane` is the lane of the socket, if it has a hop already.
@@ -337,12 +357,12 @@ impl Paths {
         };
         // Each receiver of tokens has its own socket.
         let excluded =
-            if content.has_tokens() { self.token_receivers_of(socket.pid, own_lane) } else { BTreeSet::new() };
+            if content.has_tokens() { self.pids_receiving_tokens_from(socket.pid, own_lane) } else { BTreeSet::new() };
         self.roles.presumed_receiver(socket.pid, kind, &excluded)
     }
 
     /// Processes that receive tokens from `sender_pid` on another lane than `except_lane`.
-    fn token_receivers_of(&self, sender_pid: u32, except_lane: Option<usize>) -> BTreeSet<u32> {
+    fn pids_receiving_tokens_from(&self, sender_pid: u32, except_lane: Option<usize>) -> BTreeSet<u32> {
         let mut receivers = BTreeSet::new();
         for (lane, hop) in self.hops.iter().enumerate() {
             let Some(hop) = hop else { continue };
@@ -379,15 +399,15 @@ impl Paths {
     }
 
     /// Reports all hops whose state has changed.
-    fn announce_lanes(&mut self, at: MonoNs, sink: Sink<'_>) {
+    fn announce_changed_lanes(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
-            self.announce_lane(lane, at, sink);
+            self.announce_lane_if_changed(lane, at, sink);
         }
     }
 
     /// Emits the hop of a lane, which is one sending socket, if its state has changed since it was last emitted. The state is its ends, and
     /// its capabilities: which stages of its messages are observed.
-    fn announce_lane(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
+    fn announce_lane_if_changed(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(hop) = &mut self.hops[lane] else { return };
         update_endpoint(hop, &self.roles);
         // From here on, the hop is only read.
@@ -419,7 +439,7 @@ impl Paths {
 /// Notes the endpoint of the connection between a hop's ends. Keeps the last known one while the connection is not visible.
 fn update_endpoint(hop: &mut LaneHop, roles: &Roles) {
     let Some(receiver_pid) = hop.receiver_pid() else { return };
-    let endpoint = roles.endpoint_between(hop.sender_socket.pid, receiver_pid);
+    let endpoint = roles.only_endpoint_between(hop.sender_socket.pid, receiver_pid);
     if !endpoint.is_empty() && endpoint != hop.endpoint {
         endpoint.clone_into(&mut hop.endpoint);
     }
@@ -452,23 +472,24 @@ fn capabilities_for_earlier_frames(
 /// Since when the stages of a hop's messages are observed at every process that may receive them.
 fn observed_since(hop: &LaneHop, roles: &Roles, observability: &Observability) -> ObservedSince {
     let receiver = hop.receiver.deduced();
-    let possible_receivers = possible_receivers(hop, roles);
+    let possible_receiver_pids = possible_receiver_pids(hop, roles);
     let received = match hop.receiver {
         // The receiver is none of the watched processes.
         PresumedReceiver::NotVisible => None,
         PresumedReceiver::Deduced(_) | PresumedReceiver::Unknown => {
-            observability.receives_observed_since(hop.sender_socket.pid, &possible_receivers)
+            observability.receives_observed_since(hop.sender_socket.pid, &possible_receiver_pids)
         }
     };
     // Only a tokenizer delivers tokens.
     let goes_to_tokenizer =
         hop.content != Content::Requests && receiver.is_some_and(|receiver| receiver.role.is_tokenizer());
-    let delivered = if goes_to_tokenizer { observability.deliveries_observed_since(&possible_receivers) } else { None };
-    ObservedSince { received, are_processed: observability.observes_processing(&possible_receivers), delivered }
+    let delivered =
+        if goes_to_tokenizer { observability.deliveries_observed_since(&possible_receiver_pids) } else { None };
+    ObservedSince { received, are_processed: observability.observes_processing(&possible_receiver_pids), delivered }
 }
 
 /// Processes that may receive the messages of a hop.
-fn possible_receivers(hop: &LaneHop, roles: &Roles) -> BTreeSet<u32> {
+fn possible_receiver_pids(hop: &LaneHop, roles: &Roles) -> BTreeSet<u32> {
     if let Some(receiver) = hop.receiver.deduced() {
         return match receiver.pid {
             Some(pid) => [pid].into(),
@@ -476,7 +497,7 @@ fn possible_receivers(hop: &LaneHop, roles: &Roles) -> BTreeSet<u32> {
         };
     }
     // Requests go to schedulers only, of which none is known.
-    if hop.content == Content::Requests { BTreeSet::new() } else { roles.may_receive_from(hop.sender_role) }
+    if hop.content == Content::Requests { BTreeSet::new() } else { roles.pids_that_may_receive_from(hop.sender_role) }
 }
 
 /// Since when the stages of a hop's messages are observed; `None` for one that is not.
@@ -519,7 +540,7 @@ impl Hops for Paths {
         match source {
             MessageSource::Sent { lane, socket, number } => {
                 let hop = match content {
-                    Some(content) => self.record_send(lane, socket, content, at, sink)?,
+                    Some(content) => self.record_output_send(lane, socket, content, at, sink)?,
                     None => self.hop_of_lane(lane)?.id,
                 };
                 Some(FrameId::new(hop, self.ids.generation, number))
@@ -527,7 +548,7 @@ impl Hops for Paths {
             MessageSource::Received(socket) => {
                 // Of an unwatched sender, only frames with tokens are reported.
                 let content = content.filter(|content| content.has_chunks)?;
-                self.number_unsent_frame(socket, content.kind, at, sink)
+                self.number_frame_of_unwatched_sender(socket, content.kind, at, sink)
             }
         }
     }

@@ -89,7 +89,7 @@ impl PythonWatch {
             // Dropped if they are of an earlier engine's process, which no run samples any more.
             let Some(process) = sampled.get(&samples.pid) else { continue };
             if process.run == run {
-                emit_samples(&samples, process.role, sink);
+                emit_functions_of_thread(&samples, process.role, sink);
             } else {
                 // These wait until the other run is polled.
                 unread.push(samples);
@@ -115,25 +115,25 @@ impl PythonWatch {
         self.options.reader.refusals_among(&pids)
     }
 
-    pub(super) fn degraded(&self, run: RunId) -> Vec<String> {
+    pub(super) fn degraded_lines(&self, run: RunId) -> Vec<String> {
         let refused = self.refusals_of_run(run).into_iter().map(|refusal| format!("{refusal}; {}", refusal.remedy()));
-        refused.chain(self.options.reader.notes()).collect()
+        refused.chain(self.options.reader.report_lines()).collect()
     }
 }
 
 /// Emits an event per function of a thread. Without any, it emits one with an empty name, so that the samples of the thread count.
-fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
+fn emit_functions_of_thread(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
     if thread.stacks.functions.is_empty() {
         let no_function = Function::new("", "");
-        emit_function(thread, &no_function, Hits::default(), role, sink);
+        emit_function_samples(thread, &no_function, Hits::default(), role, sink);
     }
     for (function, hits) in &thread.stacks.functions {
-        emit_function(thread, function, *hits, role, sink);
+        emit_function_samples(thread, function, *hits, role, sink);
     }
 }
 
 /// Emits the samples of a thread in which a function was found.
-fn emit_function(thread: &ThreadSamples, function: &Function, hits: Hits, role: &str, sink: Sink<'_>) {
+fn emit_function_samples(thread: &ThreadSamples, function: &Function, hits: Hits, role: &str, sink: Sink<'_>) {
     let sample = StackSample {
         thread: ThreadId { pid: thread.pid, tid: thread.stacks.tid },
         role,

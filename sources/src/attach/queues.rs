@@ -76,7 +76,7 @@ impl QueueWatch {
         let thread_problems = Arc::clone(&problems);
         thread::Builder::new()
             .name("queues".into())
-            .spawn(move || sample_queues(&received_commands, &reading_sender, &thread_problems))?;
+            .spawn(move || run_queue_thread(&received_commands, &reading_sender, &thread_problems))?;
         Ok(Self { commands, readings, problems, has_traffic: false })
     }
 
@@ -106,7 +106,7 @@ impl QueueWatch {
 
 /// The thread: takes samples and sends them, until the other end of `commands` is dropped. It sleeps until a sample is due, because each
 /// engine has such a thread.
-fn sample_queues(
+fn run_queue_thread(
     commands: &Receiver<QueueCommand>,
     sender: &SyncSender<QueueReading>,
     problems: &Mutex<QueueProblems>,
@@ -120,7 +120,7 @@ fn sample_queues(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        sampler.sample_queues(interval, &mut |reading| {
+        sampler.sample_queues_when_due(interval, &mut |reading| {
             // Dropped if the run loop is late: the next sample replaces it.
             let _ = sender.try_send(reading);
         });
@@ -206,7 +206,7 @@ impl QueueSampler {
 
     /// Reads the kernel's queues of all hops if a sample is due at this interval. Passes a reading of each hop to `emit`: the bytes that
     /// wait at the senders of its connections, and those that wait at their receivers.
-    fn sample_queues(&mut self, interval: Duration, emit: &mut dyn FnMut(QueueReading)) {
+    fn sample_queues_when_due(&mut self, interval: Duration, emit: &mut dyn FnMut(QueueReading)) {
         if !self.time_until_due(interval).is_zero() {
             return;
         }
@@ -215,16 +215,16 @@ impl QueueSampler {
             return;
         }
         self.last_sample_at = Some(Instant::now());
-        // Moved out for the loop, because `read_queues` borrows the whole sampler.
+        // Moved out for the loop, because `read_queue_depth` borrows the whole sampler.
         let hops = std::mem::take(&mut self.hops);
         for (name, connections) in &hops {
             let mut receive_bytes = None;
             let mut send_bytes = None;
             for ends in connections {
-                let depth_at_sender = self.read_queues(ends.sender);
-                add_if_known(&mut send_bytes, depth_at_sender.and_then(|depth| depth.send_bytes));
-                let depth_at_receiver = self.read_queues(ends.receiver);
-                add_if_known(&mut receive_bytes, depth_at_receiver.and_then(|depth| depth.receive_bytes));
+                let depth_at_sender = self.read_queue_depth(ends.sender);
+                add_bytes_if_known(&mut send_bytes, depth_at_sender.and_then(|depth| depth.send_bytes));
+                let depth_at_receiver = self.read_queue_depth(ends.receiver);
+                add_bytes_if_known(&mut receive_bytes, depth_at_receiver.and_then(|depth| depth.receive_bytes));
             }
             if receive_bytes.is_some() || send_bytes.is_some() {
                 emit(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });
@@ -235,7 +235,7 @@ impl QueueSampler {
 
     /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not show them. Keeps the first error for
     /// the report.
-    fn read_queues(&mut self, end: Option<End>) -> Option<QueueDepth> {
+    fn read_queue_depth(&mut self, end: Option<End>) -> Option<QueueDepth> {
         let end = end?;
         match self.sockets.read_queue_depth(end) {
             Ok(depth) => depth,
@@ -248,7 +248,7 @@ impl QueueSampler {
 }
 
 /// Adds a number of bytes to a sum, if the number is known. The sum is `None` until a number was added.
-fn add_if_known(sum: &mut Option<u64>, bytes: Option<u64>) {
+fn add_bytes_if_known(sum: &mut Option<u64>, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         *sum.get_or_insert(0) += bytes;
     }
@@ -288,7 +288,7 @@ mod tests {
 
     fn poll_samples(watch: &mut QueueSampler) -> Vec<(String, Option<u64>)> {
         let mut samples = Vec::new();
-        watch.sample_queues(INTERVAL, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
+        watch.sample_queues_when_due(INTERVAL, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
         samples
     }
 

@@ -9,7 +9,7 @@ use super::node::Node;
 use super::python::PythonWatch;
 use super::queues::QueueProblems;
 use super::start::concerns_engine;
-use super::{Attach, trial, usage_with_reader};
+use super::{Attach, own_usage_with_stack_reader, trial};
 
 impl About for Attach {
     fn kind(&self) -> &'static str {
@@ -31,7 +31,7 @@ impl About for Attach {
             fields.insert("missed".to_owned(), missed);
         }
         let observed = self
-            .probed_processes()
+            .probed_processes_with_means()
             .map(|(process, means)| json!({"pid": process.id.pid, "process": process.role.word(), "by": means}));
         fields.insert("observed".to_owned(), Value::Array(observed.collect()));
         Some(Value::Object(fields))
@@ -42,7 +42,7 @@ impl About for Attach {
     }
 
     fn own_usage(&self) -> OwnUsage {
-        usage_with_reader(self.options.python.as_ref())
+        own_usage_with_stack_reader(self.options.python.as_ref())
     }
 
     fn observed_until(&self) -> MonoNs {
@@ -55,17 +55,17 @@ impl About for Attach {
         let missing_parts = node.missing_parts(self.run);
         let mut degraded: Vec<String> = missing_parts.map(|part| format!("{part}; {}", part.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
-        degraded.extend(node.discovery.degraded());
-        degraded.extend(self.limits_between_engines(&node));
-        degraded.extend(self.late_processes.degraded());
+        degraded.extend(node.discovery.degraded_lines());
+        degraded.extend(self.describe_limits_between_engines(&node));
+        degraded.extend(self.late_processes.describe_late_processes());
         let with_inner_server = self.engine.processes.iter().filter(|process| process.inner_server.is_some());
         degraded.extend(with_inner_server.map(describe_limits_of_inner_server));
-        degraded.extend(self.interpreter.lanes.degraded());
+        degraded.extend(self.interpreter.lanes.degraded_lines());
         degraded.extend(self.interpreter.egress.degraded());
-        degraded.extend(self.interpreter.reads.degraded());
+        degraded.extend(self.interpreter.reads.degraded_lines());
         degraded.extend(self.describe_overflow(&node));
-        degraded.extend(self.limits_of_queues());
-        degraded.extend(node.python.iter().flat_map(|python| python.degraded(self.run)));
+        degraded.extend(self.describe_limits_of_queues());
+        degraded.extend(node.python.iter().flat_map(|python| python.degraded_lines(self.run)));
         degraded
     }
 }
@@ -82,12 +82,12 @@ impl Attach {
     }
 
     /// Lines about connections to other engines, and processes that belong to two engines. Only one of their runs watches such a process.
-    fn limits_between_engines(&self, node: &Node) -> Vec<String> {
+    fn describe_limits_between_engines(&self, node: &Node) -> Vec<String> {
         let blind_spots = node.discovery.topology().blind_spots.iter();
         let between_engines = blind_spots.filter(|blind| blind.is_between_engines());
         let own = between_engines.filter(|blind| concerns_engine(blind, &self.engine));
-        let mut lines: Vec<String> = own.map(trial::with_remedy).collect();
-        for (name, pid) in node.engines_sharing_process(self.run) {
+        let mut lines: Vec<String> = own.map(trial::describe_with_remedy).collect();
+        for (name, pid) in node.names_and_shared_pids_of_unwatched_engines(self.run) {
             lines.push(format!("engine: {name} is not watched: its pid {pid} is watched as a process of this engine"));
         }
         for (pid, other) in &self.pids_of_others {
@@ -113,7 +113,7 @@ impl Attach {
     }
 
     /// Lines about sockets whose queues are not sampled.
-    fn limits_of_queues(&self) -> Vec<String> {
+    fn describe_limits_of_queues(&self) -> Vec<String> {
         let QueueProblems { connections_beyond_limit, refused } = self.queues.problems();
         let mut lines: Vec<String> = refused.map(|why| format!("queues: {why}")).into_iter().collect();
         if connections_beyond_limit > 0 {

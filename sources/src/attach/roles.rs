@@ -110,20 +110,23 @@ impl Roles {
         for process in engine.processes.iter().filter(|process| speaks_zmq(process)) {
             roles.add_process(process);
         }
-        roles.replace_connections(engine);
+        roles.replace_connections_and_ranks(engine);
         roles
     }
 
     /// Roles of processes and their connections (sender first), without discovery.
-    pub(super) fn with_roles(roles: &[(u32, Role)], connected_pids: &[(u32, u32)]) -> Self {
+    pub(super) fn from_roles_and_connections(
+        roles_by_pid: &[(u32, Role)],
+        sender_receiver_pids: &[(u32, u32)],
+    ) -> Self {
         let mut connections = BTreeSet::new();
         // Each receiver has an endpoint of its own.
-        for &(sender_pid, receiver_pid) in connected_pids {
+        for &(sender_pid, receiver_pid) in sender_receiver_pids {
             connections.insert(Connection { sender_pid, receiver_pid, endpoint: format!("ipc:///{receiver_pid}") });
         }
         Self {
             engine: engines::DISCOVERED.first().copied(),
-            by_pid: roles.iter().map(|&(pid, role)| (pid, PathRole::unranked(Some(role)))).collect(),
+            by_pid: roles_by_pid.iter().map(|&(pid, role)| (pid, PathRole::unranked(Some(role)))).collect(),
             connections,
             ..Self::default()
         }
@@ -157,12 +160,12 @@ impl Roles {
         self.by_pid.iter().filter(|(_, other)| other.role == role.role).map(|(pid, _)| *pid).collect()
     }
 
-    /// Pids of the processes whose roles receive output from one with the role `sender`.
-    pub(super) fn may_receive_from(&self, sender: PathRole) -> BTreeSet<u32> {
+    /// Pids of the processes whose roles receive output from one with the role `sender_role`.
+    pub(super) fn pids_that_may_receive_from(&self, sender_role: PathRole) -> BTreeSet<u32> {
         let mut pids = BTreeSet::new();
         for (pid, receiver) in &self.by_pid {
             let may_receive = match receiver.role {
-                Some(role) => receiver.role != sender.role && role.receives_output(),
+                Some(role) => receiver.role != sender_role.role && role.receives_output(),
                 // A process of unknown role may receive anything.
                 None => true,
             };
@@ -174,7 +177,7 @@ impl Roles {
     }
 
     /// Replaces the connections by those currently visible, and assigns worker ranks.
-    pub(super) fn replace_connections(&mut self, engine: &Engine) {
+    pub(super) fn replace_connections_and_ranks(&mut self, engine: &Engine) {
         self.connections.clear();
         for route in engine.routes() {
             for connection in &route.lanes {
@@ -190,7 +193,7 @@ impl Roles {
     }
 
     /// Endpoint that connects two processes; empty if there is none, or more than one.
-    pub(super) fn endpoint_between(&self, sender_pid: u32, receiver_pid: u32) -> &str {
+    pub(super) fn only_endpoint_between(&self, sender_pid: u32, receiver_pid: u32) -> &str {
         let mut connections =
             self.connections_from(sender_pid).filter(|connection| connection.receiver_pid == receiver_pid);
         let Some(first) = connections.next() else { return "" };
@@ -206,22 +209,27 @@ impl Roles {
         self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
-    /// Expected receiver of messages of this kind from `pid`, deduced from the connections and the role of each process. A frame is
-    /// attributed to its receiver when it is sent, so this cannot wait for a receive. `excluded` are the receivers of the sender's other
-    /// sockets.
-    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
+    /// Expected receiver of messages of this kind from `sender_pid`, deduced from the connections and the role of each process. A frame is
+    /// attributed to its receiver when it is sent, so this cannot wait for a receive. `excluded_pids` are the receivers of the sender's
+    /// other sockets.
+    pub(super) fn presumed_receiver(
+        &self,
+        sender_pid: u32,
+        kind: Kind,
+        excluded_pids: &BTreeSet<u32>,
+    ) -> PresumedReceiver {
         // A server inside the sender's process receives its messages.
-        if let Some(role) = self.inner.get(&pid).copied() {
-            return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
+        if let Some(role) = self.inner.get(&sender_pid).copied() {
+            return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(sender_pid) });
         }
-        let mut candidates = self.receivers_connected_to(pid);
+        let mut candidates = self.receivers_connected_to(sender_pid);
         // A message without tokens may be for a process that is not watched.
         if kind.is_control() && candidates.iter().any(|receiver| receiver.role.function() == Function::Control) {
             return PresumedReceiver::NotVisible;
         }
         keep_most_likely_receivers(&mut candidates, kind);
         let had_candidates = !candidates.is_empty();
-        candidates.retain(|receiver| !excluded.contains(&receiver.pid));
+        candidates.retain(|receiver| !excluded_pids.contains(&receiver.pid));
         let are_all_excluded = had_candidates && candidates.is_empty();
         if are_all_excluded {
             // All of them receive from other sockets.
@@ -257,23 +265,24 @@ impl Roles {
         receivers
     }
 
-    /// Expected receiver of requests from `pid`: another process that forwards them, or else a scheduler. Without a pid if there are
+    /// Expected receiver of requests from `sender_pid`: another process that forwards them, or else a scheduler. Without a pid if there are
     /// several.
-    pub(super) fn presumed_receiver_of_requests(&self, pid: u32) -> PresumedReceiver {
-        if !self.role_of(pid).forwards_requests()
-            && let Some(forwarding) = self.receiver_among_others(pid, PathRole::forwards_requests)
+    pub(super) fn presumed_receiver_of_requests(&self, sender_pid: u32) -> PresumedReceiver {
+        if !self.role_of(sender_pid).forwards_requests()
+            && let Some(forwarding) = self.receiver_other_than(sender_pid, PathRole::forwards_requests)
         {
             return PresumedReceiver::Deduced(forwarding);
         }
-        match self.receiver_among_others(pid, PathRole::is_scheduler) {
+        match self.receiver_other_than(sender_pid, PathRole::is_scheduler) {
             Some(scheduler) => PresumedReceiver::Deduced(scheduler),
             None => PresumedReceiver::Unknown,
         }
     }
 
-    /// The process other than `pid` whose role passes the test. Of several, returns only the role of the first. `None` if there is none.
-    fn receiver_among_others(&self, pid: u32, passes_test: fn(PathRole) -> bool) -> Option<Receiver> {
-        let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && passes_test(**role));
+    /// The process other than `sender_pid` whose role passes the test. Of several, returns only the role of the first. `None` if there is
+    /// none.
+    fn receiver_other_than(&self, sender_pid: u32, passes_test: fn(PathRole) -> bool) -> Option<Receiver> {
+        let mut others = self.by_pid.iter().filter(|(other, role)| **other != sender_pid && passes_test(**role));
         let (&first_pid, &role) = others.next()?;
         let is_only = others.next().is_none();
         Some(if is_only {
@@ -288,17 +297,17 @@ impl Roles {
         self.by_pid.get(&pid).copied().unwrap_or_default()
     }
 
-    /// Role of a process that sends `kind`. If discovery does not know it, it is deduced from the message, and kept.
-    pub(super) fn sender_role(&mut self, pid: u32, kind: Kind) -> PathRole {
+    /// Role of a process that sends messages of this kind. If discovery does not know it, it is deduced from the kind, and kept.
+    pub(super) fn known_or_deduced_sender_role(&mut self, sender_pid: u32, kind: Kind) -> PathRole {
         let deduced = self.role_that_sends(kind);
-        let known = self.by_pid.entry(pid).or_default();
+        let known = self.by_pid.entry(sender_pid).or_default();
         known.role = known.role.or(deduced);
         *known
     }
 
-    /// Role of a process that receives `kind`. If discovery does not know it, it is deduced from the message, and kept.
-    pub(super) fn receiver_role(&mut self, pid: u32, kind: Kind) -> PathRole {
-        let known = self.by_pid.entry(pid).or_default();
+    /// Role of a process that receives messages of this kind. If discovery does not know it, it is deduced from the kind, and kept.
+    pub(super) fn known_or_deduced_receiver_role(&mut self, receiver_pid: u32, kind: Kind) -> PathRole {
+        let known = self.by_pid.entry(receiver_pid).or_default();
         // Processes of several roles receive messages without tokens, so such a message shows no role.
         if !kind.is_control() {
             known.role = known.role.or_else(|| self.engine?.receiver());
@@ -314,13 +323,13 @@ impl Roles {
 
 /// Keeps only the receivers that messages of this kind most likely go to; none if no role among them receives such messages.
 fn keep_most_likely_receivers(receivers: &mut Vec<ConnectedReceiver>, kind: Kind) {
-    let best_rank = receivers.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
-    receivers.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
+    let best_rank = receivers.iter().filter_map(|receiver| receiver_preference_rank(kind, receiver.role)).min();
+    receivers.retain(|receiver| best_rank.is_some() && receiver_preference_rank(kind, receiver.role) == best_rank);
 }
 
 /// Rank of a role among the possible receivers of messages of this kind: 0 is the most likely one. `None` if the role never receives such
 /// messages.
-fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
+fn receiver_preference_rank(kind: Kind, role: Role) -> Option<u8> {
     let is_intermediate = match role.function() {
         Function::Source | Function::Control => return None,
         Function::Intermediate => true,
@@ -328,15 +337,15 @@ fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
     };
     let has_tokens = !kind.is_control() && kind != Kind::Abort;
     if has_tokens {
-        Some(preference_for_tokens(role, is_intermediate))
+        Some(preference_rank_for_tokens(role, is_intermediate))
     } else {
-        preference_without_tokens(role, is_intermediate)
+        preference_rank_without_tokens(role, is_intermediate)
     }
 }
 
 /// Rank of a role among the possible receivers of tokens. They go through a process in between if there is one, else directly to one that
 /// responds to clients.
-fn preference_for_tokens(role: Role, is_intermediate: bool) -> u8 {
+fn preference_rank_for_tokens(role: Role, is_intermediate: bool) -> u8 {
     if !is_intermediate {
         1
     } else if role.is_main() {
@@ -349,7 +358,7 @@ fn preference_for_tokens(role: Role, is_intermediate: bool) -> u8 {
 
 /// Rank of a role among the possible receivers of messages without tokens. They go to the main process, which forwards them, else to one
 /// that responds to clients, but to no other process in between.
-fn preference_without_tokens(role: Role, is_intermediate: bool) -> Option<u8> {
+fn preference_rank_without_tokens(role: Role, is_intermediate: bool) -> Option<u8> {
     if role.is_main() {
         Some(0)
     } else if is_intermediate {
@@ -374,7 +383,7 @@ mod tests {
     fn statistics_may_be_for_a_process_that_is_not_watched() {
         use engines::vllm::discover::{API_SERVER, COORDINATOR, ENGINE_CORE};
         let parts = [(1, ENGINE_CORE), (2, API_SERVER), (3, COORDINATOR)];
-        let roles = Roles::with_roles(&parts, &[(1, 2), (1, 3)]);
+        let roles = Roles::from_roles_and_connections(&parts, &[(1, 2), (1, 3)]);
         assert_eq!(presumed(&roles, 1, Kind::TokenIds), Some(("api-server", Some(2))));
         assert_eq!(roles.presumed_receiver(1, Kind::Control, &BTreeSet::new()), PresumedReceiver::NotVisible);
     }
@@ -382,7 +391,8 @@ mod tests {
     #[test]
     fn receivers_are_presumed_from_connections() {
         let parts = [(1, SCHEDULER), (2, DETOKENIZER), (3, ROUTER), (4, WORKER), (5, WORKER)];
-        let roles = Roles::with_roles(&parts, &[(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5)]);
+        let roles =
+            Roles::from_roles_and_connections(&parts, &[(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5)]);
         assert_eq!(presumed(&roles, 1, Kind::TokenIds), Some(("detokenizer", Some(2))));
         assert_eq!(presumed(&roles, 1, Kind::Abort), Some(("router", Some(3))));
         assert_eq!(presumed(&roles, 2, Kind::Text), Some(("worker", None)));
@@ -391,6 +401,6 @@ mod tests {
         let others = |received: &[u32]| roles.presumed_receiver(2, Kind::Text, &received.iter().copied().collect());
         assert!(matches!(others(&[4]), PresumedReceiver::Deduced(Receiver { pid: Some(5), .. })));
         assert_eq!(others(&[4, 5]), PresumedReceiver::NotVisible, "each receives from its own socket");
-        assert_eq!((roles.endpoint_between(1, 2), roles.endpoint_between(1, 4)), ("ipc:///2", ""));
+        assert_eq!((roles.only_endpoint_between(1, 2), roles.only_endpoint_between(1, 4)), ("ipc:///2", ""));
     }
 }

@@ -56,14 +56,14 @@ struct ReadConnection {
     seq: u64,
 }
 
-/// The processes at the ends of each connection over which `pid` receives, by the inode of its socket.
-fn connections_received_by(pid: u32, engine: &Engine) -> BTreeMap<u64, ProcessPair> {
+/// The processes at the ends of each connection over which `receiver_pid` receives, by the inode of its socket.
+fn process_pairs_by_receiving_inode(receiver_pid: u32, engine: &Engine) -> BTreeMap<u64, ProcessPair> {
     let mut pair_by_inode = BTreeMap::new();
     for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
         if let (Some(from), Some(to)) = (lane.from, lane.to)
-            && to.pid == pid
+            && to.pid == receiver_pid
         {
-            pair_by_inode.insert(to.inode, ProcessPair { sender_pid: from.pid, receiver_pid: pid });
+            pair_by_inode.insert(to.inode, ProcessPair { sender_pid: from.pid, receiver_pid });
         }
     }
     pair_by_inode
@@ -90,49 +90,49 @@ impl ReadElements<'_> {
     /// Processes an element of the bytes that a process has read from a ZMTP connection: a frame, or a place from which frames are found,
     /// or are not. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
     #[inline]
-    fn process_element(&mut self, element: &Element<'_>) -> bool {
+    fn process_element_and_check_proof(&mut self, element: &Element<'_>) -> bool {
         match element {
             Element::Frame(frame) => {
                 let call = Call { at: self.at, socket: self.socket, tid: self.tid, seq: *self.seq, wakeup: None };
                 *self.seq += 1;
                 let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
-                self.lanes.record_receive(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
+                self.lanes.match_receive_with_send_and_emit(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
             }
             // From here on, no frame is found in the bytes. `were_found` says whether any was before.
             Element::Lost { proven: were_found } => {
-                self.record_lost_frames(*were_found);
+                self.record_frames_not_found_from_here(*were_found);
                 false
             }
             // From here on, frames are found.
             Element::Found => {
-                self.record_found_frames();
+                self.record_frames_found_from_here();
                 false
             }
         }
     }
 
-    /// Notes that the frames of the connection cannot be found from here on. `were_found` is false right after the attach: no frame was
-    /// found yet, so none has been lost.
-    fn record_lost_frames(&mut self, were_found: bool) {
+    /// Notes that the frames of the connection cannot be found from here on. `were_found_before` is false right after the attach: no frame
+    /// was found yet, so none has been lost.
+    fn record_frames_not_found_from_here(&mut self, were_found_before: bool) {
         self.lost.insert(self.connection);
-        if were_found {
+        if were_found_before {
             *self.holes += 1;
-            self.lanes.report_unframed(self.socket, self.at, &mut *self.sink);
+            self.lanes.report_unframed_hops_into(self.socket, self.at, &mut *self.sink);
         }
         let paths = &mut self.lanes.paths;
         paths.observability.mark_connection_unread(self.connection.pair);
-        paths.update_receivers(self.at, &mut *self.sink);
+        paths.update_and_announce_receivers(self.at, &mut *self.sink);
     }
 
     /// Notes that the frames of the connection are found from here on. Receives between its processes are observed once this is so for all
     /// their connections.
-    fn record_found_frames(&mut self) {
+    fn record_frames_found_from_here(&mut self) {
         self.lost.remove(&self.connection);
         let pair = self.connection.pair;
-        if !has_lost(self.lost, pair) {
+        if !has_lost_connection(self.lost, pair) {
             let paths = &mut self.lanes.paths;
             paths.observability.mark_connection_read(pair, self.at);
-            paths.update_receivers(self.at, &mut *self.sink);
+            paths.update_and_announce_receivers(self.at, &mut *self.sink);
         }
     }
 }
@@ -154,7 +154,7 @@ impl SocketReads {
                     .insert(format!("socket reads: pid {pid} reads through io_uring, which is not observed"));
                 continue;
             }
-            let mut pair_by_inode = connections_received_by(pid, engine);
+            let mut pair_by_inode = process_pairs_by_receiving_inode(pid, engine);
             self.drop_connections_beyond_limit(pid, &mut pair_by_inode);
             let sockets: BTreeSet<u64> = pair_by_inode.keys().copied().collect();
             let is_observable = probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())?;
@@ -202,7 +202,7 @@ impl SocketReads {
 
     /// Marks in `observability` which pairs of processes are observed from `now` on, by reads of the connections between the two. Call this
     /// once older records have been read. Returns whether any pair has changed.
-    pub(super) fn apply_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
+    pub(super) fn apply_connection_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
         let has_changed = !self.newly_observed.is_empty() || !self.closed.is_empty();
         // First, because a pair that has connected again since is in both lists.
         for pair in self.closed.drain(..) {
@@ -210,7 +210,7 @@ impl SocketReads {
         }
         for pair in self.newly_observed.drain(..) {
             // Not observed while the frames of another connection between the two cannot be found.
-            if !has_lost(&self.lost, pair) {
+            if !has_lost_connection(&self.lost, pair) {
                 observability.mark_connection_read(pair, now);
             }
         }
@@ -233,7 +233,7 @@ impl SocketReads {
 
     /// Finds frames in a record of bytes that process `pid` has read from a ZMTP connection, and emits them as received. Does nothing for a
     /// connection that is not observed.
-    pub(super) fn record_read(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
+    pub(super) fn emit_frames_of_read(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
         let at = MonoNs(record.head.at_ns);
         let inode = record.head.socket;
         let Some(connection) = self.connections.get_mut(&ReadSocket { reader_pid: pid, inode }) else {
@@ -251,7 +251,7 @@ impl SocketReads {
             lanes,
             sink,
         };
-        let mut process_element = |element: Element<'_>| elements.process_element(&element);
+        let mut process_element = |element: Element<'_>| elements.process_element_and_check_proof(&element);
         for step in track.interpret_record(record) {
             match step {
                 ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut process_element),
@@ -267,7 +267,7 @@ impl SocketReads {
     }
 
     /// Lines for the report: limits of the observation, and traffic that was not observable.
-    pub(super) fn degraded(&self) -> Vec<String> {
+    pub(super) fn degraded_lines(&self) -> Vec<String> {
         let mut degraded: Vec<String> = Vec::new();
         let pids: BTreeSet<u32> = self.connections.keys().map(|socket| socket.reader_pid).collect();
         // A process has several connections, and is named once.
@@ -293,12 +293,12 @@ impl SocketReads {
     }
 }
 
-/// Whether the frames of a connection between the two are not found at the moment.
-fn has_lost(lost: &BTreeSet<LostConnection>, pair: ProcessPair) -> bool {
-    // The pair is the first part of the order, so its connections lie between these two.
+/// Whether the frames of a connection between the two processes are not found at the moment.
+fn has_lost_connection(lost_connections: &BTreeSet<LostConnection>, pair: ProcessPair) -> bool {
+    // Connections are ordered by pair first, so those of this pair lie between these two.
     let first = LostConnection { pair, inode: 0 };
     let last = LostConnection { pair, inode: u64::MAX };
-    lost.range(first..=last).next().is_some()
+    lost_connections.range(first..=last).next().is_some()
 }
 
 #[cfg(test)]
@@ -331,7 +331,7 @@ mod tests {
     impl Run {
         fn new() -> Self {
             let parts = [(SENDER, SCHEDULER), (READER, TOKENIZER)];
-            let roles = Roles::with_roles(&parts, &[(SENDER, READER)]);
+            let roles = Roles::from_roles_and_connections(&parts, &[(SENDER, READER)]);
             let mut observability = Observability::new(true, false);
             observability.mark_watched(SENDER, MonoNs(0));
             let pair = ProcessPair { sender_pid: SENDER, receiver_pid: READER };
@@ -346,7 +346,7 @@ mod tests {
                 newly_observed: vec![pair],
                 ..SocketReads::default()
             };
-            reads.apply_changes(&mut observability, MonoNs(0));
+            reads.apply_connection_changes(&mut observability, MonoNs(0));
             Self {
                 lanes: Lanes::new(roles, observability),
                 reads,
@@ -389,7 +389,7 @@ mod tests {
                 ..Head::default()
             };
             let record = Record { kind: Kind::Zmtp, head, payload: bytes };
-            self.reads.record_read(READER, &record, &mut self.lanes, &mut |event: &Event<'_>| {
+            self.reads.emit_frames_of_read(READER, &record, &mut self.lanes, &mut |event: &Event<'_>| {
                 self.analysis.apply(event);
             });
         }
@@ -419,7 +419,7 @@ mod tests {
         }
         assert_eq!(run.hop(), (20, Some(20), Some(0), Some(500_000)));
         assert_eq!(run.lanes.frames_without_send, 0);
-        assert_eq!(run.reads.degraded().len(), 1, "{:?}", run.reads.degraded());
+        assert_eq!(run.reads.degraded_lines().len(), 1, "{:?}", run.reads.degraded_lines());
         let report = Report::of(&run.analysis, &ReportInput::for_source("attach"));
         assert!(report.hops[0].processing_ns.is_none());
     }
@@ -443,7 +443,7 @@ mod tests {
         }
         let found = run.hop();
         assert_eq!((found.0, found.2), (6, Some(0)));
-        assert_eq!(run.reads.degraded().len(), 2, "{:?}", run.reads.degraded());
+        assert_eq!(run.reads.degraded_lines().len(), 2, "{:?}", run.reads.degraded_lines());
         let report = Report::of(&run.analysis, &ReportInput::for_source("attach"));
         assert_eq!(report.own.missed_by_cause["unframed"], 1);
     }
@@ -458,7 +458,7 @@ mod tests {
         run.read(&[]);
         let after = run.hop();
         assert_eq!((after.1, after.2), (None, None));
-        let degraded = run.reads.degraded();
+        let degraded = run.reads.degraded_lines();
         let is_named = |line: &String| line.contains("not found at the moment");
         assert!(degraded.iter().any(is_named), "{degraded:?}");
     }

@@ -24,7 +24,7 @@ use super::queues::QueueWatch;
 use super::roles::Roles;
 use super::socket_reads::SocketReads;
 use super::targets::{choose_targets, has_libzmq, observe_inner_servers, without_libzmq};
-use super::{Attach, AttachOptions, response_id_reader_of, trial, watch_threads};
+use super::{Attach, AttachOptions, response_id_reader_of, trial, watch_threads_and_describe_refusal};
 use crate::translate::Clients;
 
 /// Time since which the processes of a new attach are observed, so that every message of the run counts as observed.
@@ -52,22 +52,22 @@ impl Attach {
         let node = start_node(Some(watcher), std::slice::from_ref(&found), no_further_search, options)?;
         let run = node.lock().add_run(Some(&found.traits));
         // The node has no other run.
-        let is_ring_read = false;
-        Self::start_run(&node, run, &found, options, is_ring_read)
+        let is_ring_read_by_others = false;
+        Self::start_run(&node, run, &found, options, is_ring_read_by_others)
     }
 
-    /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
-    /// wait for files.
+    /// Attaches to an engine as a run of the node. `is_ring_read_by_others` says whether other runs read the ring meanwhile, so that this
+    /// must not wait for files.
     pub(super) fn start_run(
         node: &NodeHandle,
         run: RunId,
         found: &FoundEngine,
         options: &AttachOptions,
-        is_ring_read: bool,
+        is_ring_read_by_others: bool,
     ) -> anyhow::Result<Self> {
         let handle = node.clone();
         let mut guard = node.lock();
-        let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
+        let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read_by_others);
         // After an error, removes what was attached before it.
         if attached.is_err() {
             guard.release_run(run);
@@ -83,42 +83,45 @@ impl Attach {
         run: RunId,
         found: &FoundEngine,
         options: &AttachOptions,
-        is_ring_read: bool,
+        is_ring_read_by_others: bool,
     ) -> anyhow::Result<Self> {
         let engine = &found.engine;
         let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
         node.load_probe().context(refused)?;
-        node.receive_from(run, engine);
+        node.add_receiver_for_engine(run, engine);
         let has_several_runs = node.has_several_runs();
         let targets = choose_targets(engine, &options.named, options.capture);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
-        let limits = initial_limits(engine, &probed, options, &node.discovery.topology().blind_spots, has_several_runs);
+        let limits =
+            describe_initial_limits(engine, &probed, options, &node.discovery.topology().blind_spots, has_several_runs);
         let followed_changes = node.discovery.changes();
 
         let roles = Roles::of_engine(engine);
-        let mut egress = new_egress(found, options);
+        let mut egress = create_egress_reader(found, options);
         let (probe, _) = node.probe_and_discovery().context(refused)?;
         let mut late_processes = LateProcesses::default();
         let mut degraded = Vec::new();
         if options.egress {
-            degraded = observe_writes_to_clients(found, &mut late_processes, &mut egress, probe);
+            degraded = observe_writes_and_describe_refusals(found, &mut late_processes, &mut egress, probe);
         }
         for log in &options.logs {
-            egress.follow_log(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
+            egress
+                .follow_log(log, is_ring_read_by_others)
+                .with_context(|| format!("cannot follow the log {}", log.display()))?;
         }
         let mut reads = SocketReads::default();
         reads.observe_connections_of(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
         let mut observability = Observability::new(options.probe.processed, egress.shows_deliveries());
-        mark_observed_processes(engine, &probed, &late_processes.take_served(), &mut observability);
-        reads.apply_changes(&mut observability, BEFORE_FIRST_MESSAGE);
+        mark_watched_and_served_processes(engine, &probed, &late_processes.take_served(), &mut observability);
+        reads.apply_connection_changes(&mut observability, BEFORE_FIRST_MESSAGE);
         degraded.extend(limits);
         let mut lanes = Lanes::new(roles, observability);
         lanes.translator.set_engine(engine.clone());
         let mut cpu = CpuWatch::default();
         for process in &engine.processes {
-            degraded.extend(watch_threads(process, &mut cpu, node, run));
+            degraded.extend(watch_threads_and_describe_refusal(process, &mut cpu, node, run));
         }
         let queues = QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?;
         queues.watch_connections_of(engine);
@@ -144,24 +147,24 @@ impl Attach {
     }
 }
 
-/// Marks the `probed` processes that use libzmq as watched, and the `served` ones as observed in their writes to clients.
-fn mark_observed_processes(
+/// Marks the processes of `probed_pids` that use libzmq as watched, and those of `served_pids` as observed in their writes to clients.
+fn mark_watched_and_served_processes(
     engine: &Engine,
-    probed: &BTreeSet<u32>,
-    served: &BTreeSet<u32>,
+    probed_pids: &BTreeSet<u32>,
+    served_pids: &BTreeSet<u32>,
     observability: &mut Observability,
 ) {
-    for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
+    for pid in probed_pids.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
         observability.mark_watched(*pid, BEFORE_FIRST_MESSAGE);
     }
-    for pid in served {
+    for pid in served_pids {
         observability.mark_served(*pid, BEFORE_FIRST_MESSAGE);
     }
 }
 
 /// Observes the writes of the engine's processes to their clients. Returns a line for the report for each process whose writes cannot be
 /// observed.
-fn observe_writes_to_clients(
+fn observe_writes_and_describe_refusals(
     found: &FoundEngine,
     late_processes: &mut LateProcesses,
     egress: &mut Egress,
@@ -171,7 +174,7 @@ fn observe_writes_to_clients(
     let mut refusals = Vec::new();
     for process in &engine.processes {
         let process_ports = ports.get(&process.id.pid).cloned();
-        if let Err(why) = late_processes.observe_serving(process, process_ports, egress, probe, engine) {
+        if let Err(why) = late_processes.observe_writes_if_serving(process, process_ports, egress, probe, engine) {
             refusals.push(format!("egress: {why}"));
         }
     }
@@ -179,16 +182,16 @@ fn observe_writes_to_clients(
 }
 
 /// Lines for the report about the limits that hold from the start: processes and features that the options leave out, and parts of other
-/// processes that cannot be read. `probed` are the processes that are observed.
-fn initial_limits(
+/// processes that cannot be read. `probed_pids` are the processes that are observed.
+fn describe_initial_limits(
     engine: &Engine,
-    probed: &BTreeSet<u32>,
+    probed_pids: &BTreeSet<u32>,
     options: &AttachOptions,
     blind_spots: &[BlindSpot],
     has_several_runs: bool,
 ) -> Vec<String> {
     let mut degraded = Vec::new();
-    for pid in options.named.difference(probed) {
+    for pid in options.named.difference(probed_pids) {
         // With several engines, a named process may belong to another one.
         if !has_several_runs || engine.process_with_pid(*pid).is_some() {
             degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
@@ -201,7 +204,7 @@ fn initial_limits(
         // Other blind spots may change, so they are reported when the report is made.
         let is_lasting = !blind.is_limit() && !blind.is_between_engines();
         if is_lasting && (!has_several_runs || concerns_engine(blind, engine)) {
-            degraded.push(trial::with_remedy(blind));
+            degraded.push(trial::describe_with_remedy(blind));
         }
     }
     degraded.extend(cpu::describe_clock_offset());
@@ -209,7 +212,7 @@ fn initial_limits(
 }
 
 /// The reader of the engine's responses to its clients.
-fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
+fn create_egress_reader(found: &FoundEngine, options: &AttachOptions) -> Egress {
     let FoundEngine { engine, tokenizer, .. } = found;
     let mut server = Server::new(engine.settings.mode.as_ref().map(|mode| mode.value));
     // Whether responses have exactly the text of the frames: no parser moves or removes any.
@@ -262,9 +265,14 @@ mod tests {
         let of_machine = BlindSpot::HiddenPids;
         let blind_spots = [&of_half_visible[..], std::slice::from_ref(&of_machine)].concat();
         let reported = |engine: &Engine, has_several_runs: bool| {
-            let lines =
-                initial_limits(engine, &BTreeSet::new(), &AttachOptions::default(), &blind_spots, has_several_runs);
-            blind_spots.iter().filter(|blind| lines.contains(&trial::with_remedy(blind))).count()
+            let lines = describe_initial_limits(
+                engine,
+                &BTreeSet::new(),
+                &AttachOptions::default(),
+                &blind_spots,
+                has_several_runs,
+            );
+            blind_spots.iter().filter(|blind| lines.contains(&trial::describe_with_remedy(blind))).count()
         };
         assert_eq!(reported(&half_visible, true), 4);
         assert_eq!(reported(&readable, true), 1, "only what holds for the machine");

@@ -41,11 +41,11 @@ impl FeatureState {
         if works { Self::Works } else { Self::Missing }
     }
 
-    /// State of a feature that works in `observed` of all probed processes.
-    fn for_processes(observed: usize, all: usize) -> Self {
-        match observed {
+    /// State of a feature that works in `observed_count` of `probed_count` processes.
+    fn for_process_counts(observed_count: usize, probed_count: usize) -> Self {
+        match observed_count {
             0 => Self::Missing,
-            _ if observed < all => Self::Degraded,
+            _ if observed_count < probed_count => Self::Degraded,
             _ => Self::Works,
         }
     }
@@ -105,10 +105,10 @@ impl FeatureRow {
 }
 
 /// Formats a blind spot in the wording of `degraded`.
-pub(super) fn with_remedy(blind: &BlindSpot) -> String {
-    match blind.remedy() {
-        Some(remedy) => format!("{blind}; {remedy}"),
-        None => blind.to_string(),
+pub(super) fn describe_with_remedy(blind_spot: &BlindSpot) -> String {
+    match blind_spot.remedy() {
+        Some(remedy) => format!("{blind_spot}; {remedy}"),
+        None => blind_spot.to_string(),
     }
 }
 
@@ -158,43 +158,45 @@ impl Attach {
     /// one query of socket queues.
     fn try_feature(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
-        let Refusals { reasons: mut why, observed_processes } = self.refusals_of(feature);
+        let Refusals { reasons: mut reasons_to_report, observed_processes } = self.refusals_of(feature);
         // Before the reasons below are added, which are no refusals.
-        let tried = self.describe_test(feature, why.is_empty());
-        let works_unless_refused = FeatureState::works_or_missing(why.is_empty());
-        let works_where_observed = FeatureState::for_processes(observed_processes, processes);
+        let tried = self.describe_test(feature, reasons_to_report.is_empty());
+        let works_unless_refused = FeatureState::works_or_missing(reasons_to_report.is_empty());
+        let works_where_observed = FeatureState::for_process_counts(observed_processes, processes);
         let state = match feature {
-            Feature::Processed | Feature::Queues if self.passes_inside() => {
+            Feature::Processed | Feature::Queues if self.passes_frames_inside_process() => {
                 let what = "frames stay inside a process that serves its clients itself";
-                why.push(Reason::new(what));
+                reasons_to_report.push(Reason::new(what));
                 FeatureState::Missing
             }
-            Feature::Messages | Feature::Processed => self.availability_of_frames(&mut why),
+            Feature::Messages | Feature::Processed => self.availability_of_frames(&mut reasons_to_report),
             Feature::Scheduler | Feature::Arrivals | Feature::SocketReads => works_unless_refused,
             Feature::Polls => {
                 if processes == 0 {
-                    self.add_blind_spots(&mut why);
+                    self.add_blind_spots(&mut reasons_to_report);
                 }
                 works_where_observed
             }
-            Feature::Queues => self.availability_of_queues(has_queue_sample, &mut why),
-            Feature::Egress => self.availability_of_deliveries(&mut why),
+            Feature::Queues => self.availability_of_queues(has_queue_sample, &mut reasons_to_report),
+            Feature::Egress => self.availability_of_deliveries(&mut reasons_to_report),
             Feature::Tls => works_where_observed,
-            Feature::PythonStacks => self.availability_of_stacks(&mut why),
+            Feature::PythonStacks => self.availability_of_stacks(&mut reasons_to_report),
         };
         // What was refused does not matter to a feature that works.
         if state == FeatureState::Works {
-            why.clear();
+            reasons_to_report.clear();
         }
-        FeatureRow { name: feature.name(), state, tried, reasons: why }
+        FeatureRow { name: feature.name(), state, tried, reasons: reasons_to_report }
     }
 
     /// Describes how a feature is tested. `is_allowed` says that nothing of it was refused.
     fn describe_test(&self, feature: Feature, is_allowed: bool) -> String {
         let processes = self.probed.len();
         let test = match feature {
-            Feature::Processed | Feature::Queues if self.passes_inside() => "nothing: there is no socket",
-            Feature::Messages if self.passes_inside() => {
+            Feature::Processed | Feature::Queues if self.passes_frames_inside_process() => {
+                "nothing: there is no socket"
+            }
+            Feature::Messages if self.passes_frames_inside_process() => {
                 "a uprobe on the method that passes frames to the server inside the process"
             }
             Feature::Messages | Feature::Processed => {
@@ -215,11 +217,11 @@ impl Attach {
         test.to_owned()
     }
 
-    /// Availability of samples of queues: the kernel has answered a query. Adds the reasons for a lack to `why`.
-    fn availability_of_queues(&self, has_queue_sample: bool, why: &mut Vec<Reason>) -> FeatureState {
-        why.extend(self.queues.problems().refused.iter().map(Reason::new));
-        if !has_queue_sample && why.is_empty() {
-            self.add_blind_spots(why);
+    /// Availability of samples of queues: the kernel has answered a query. Adds the reasons for a lack to `reasons_to_report`.
+    fn availability_of_queues(&self, has_queue_sample: bool, reasons_to_report: &mut Vec<Reason>) -> FeatureState {
+        reasons_to_report.extend(self.queues.problems().refused.iter().map(Reason::new));
+        if !has_queue_sample && reasons_to_report.is_empty() {
+            self.add_blind_spots(reasons_to_report);
         }
         FeatureState::works_or_missing(has_queue_sample)
     }
@@ -240,29 +242,29 @@ impl Attach {
     }
 
     /// Availability of frames, the messages with tokens. A frame is useful only if the hop that it crosses is known: its sender and
-    /// receiver. Adds the reasons for a lack to `why`.
-    fn availability_of_frames(&self, why: &mut Vec<Reason>) -> FeatureState {
+    /// receiver. Adds the reasons for a lack to `reasons_to_report`.
+    fn availability_of_frames(&self, reasons_to_report: &mut Vec<Reason>) -> FeatureState {
         let Refusals { reasons, observed_processes } = self.refusals_of(Feature::Messages);
         for reason in reasons {
             // Several processes may be refused for the same reason, which is listed once.
-            if !why.contains(&reason) {
-                why.push(reason);
+            if !reasons_to_report.contains(&reason) {
+                reasons_to_report.push(reason);
             }
         }
-        let are_hops_known = self.has_connection_between_probed() || self.passes_inside();
+        let are_hops_known = self.has_connection_between_probed() || self.passes_frames_inside_process();
         if observed_processes == 0 || !are_hops_known {
-            self.add_blind_spots(why);
-            if why.is_empty() {
+            self.add_blind_spots(reasons_to_report);
+            if reasons_to_report.is_empty() {
                 let what = if observed_processes == 0 {
                     "no process of the engine has loaded libzmq"
                 } else {
                     "no connection between processes of the engine was found: the hop of a frame is unknown"
                 };
-                why.push(Reason::new(what));
+                reasons_to_report.push(Reason::new(what));
             }
             return FeatureState::Missing;
         }
-        FeatureState::for_processes(observed_processes, self.probed.len())
+        FeatureState::for_process_counts(observed_processes, self.probed.len())
     }
 
     /// Whether a connection between two probed processes was found.
@@ -277,56 +279,57 @@ impl Attach {
     }
 
     /// Whether a probed process passes its frames to a server inside it.
-    fn passes_inside(&self) -> bool {
+    fn passes_frames_inside_process(&self) -> bool {
         self.engine
             .processes
             .iter()
             .any(|process| process.inner_server.is_some() && self.probed.contains(&process.id.pid))
     }
 
-    /// Availability of deliveries. A delivery is useful only if the frames it came from are observed. Adds the reasons for a lack to `why`.
-    fn availability_of_deliveries(&self, why: &mut Vec<Reason>) -> FeatureState {
+    /// Availability of deliveries. A delivery is useful only if the frames it came from are observed. Adds the reasons for a lack to
+    /// `reasons_to_report`.
+    fn availability_of_deliveries(&self, reasons_to_report: &mut Vec<Reason>) -> FeatureState {
         // Lines with this prefix are about processes whose writes to clients cannot be observed.
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
-        why.extend(unserved.map(Reason::new));
+        reasons_to_report.extend(unserved.map(Reason::new));
         // The row of frames lists these reasons.
         let mut reasons_of_frames = Vec::new();
-        let frames = self.availability_of_frames(&mut reasons_of_frames);
-        if self.interpreter.egress.shows_deliveries() && frames != FeatureState::Missing {
-            return frames;
+        let frames_state = self.availability_of_frames(&mut reasons_of_frames);
+        if self.interpreter.egress.shows_deliveries() && frames_state != FeatureState::Missing {
+            return frames_state;
         }
-        if frames == FeatureState::Missing {
-            self.add_blind_spots(why);
+        if frames_state == FeatureState::Missing {
+            self.add_blind_spots(reasons_to_report);
         }
-        if why.is_empty() {
+        if reasons_to_report.is_empty() {
             let what = "no process of the engine that receives tokens listens for clients on a TCP port";
-            why.push(Reason::new(what));
+            reasons_to_report.push(Reason::new(what));
         }
         FeatureState::Missing
     }
 
-    /// Availability of Python stacks: at least one reading was complete. Adds the reasons for a lack to `why`.
-    fn availability_of_stacks(&self, why: &mut Vec<Reason>) -> FeatureState {
+    /// Availability of Python stacks: at least one reading was complete. Adds the reasons for a lack to `reasons_to_report`.
+    fn availability_of_stacks(&self, reasons_to_report: &mut Vec<Reason>) -> FeatureState {
         let node = self.node.lock();
         let Some(python) = &node.python else {
-            why.push(Reason::new(&missing_feature("python-stacks")));
+            reasons_to_report.push(Reason::new(&missing_feature("python-stacks")));
             return FeatureState::Missing;
         };
         let refused = python.refusals_of_run(self.run);
-        why.extend(refused.iter().map(Reason::from));
+        reasons_to_report.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
         let has_complete_reading = cost.readings > cost.failed;
         if has_complete_reading {
             return if refused.is_empty() { FeatureState::Works } else { FeatureState::Degraded };
         }
-        if why.is_empty() {
-            why.push(Reason::new(&format_args!("{} readings, none of them complete", cost.readings)));
+        if reasons_to_report.is_empty() {
+            reasons_to_report.push(Reason::new(&format_args!("{} readings, none of them complete", cost.readings)));
         }
         FeatureState::Missing
     }
 
     /// Adds the processes that discovery cannot inspect.
-    fn add_blind_spots(&self, why: &mut Vec<Reason>) {
-        why.extend(self.node.lock().discovery.topology().blind_spots.iter().map(Reason::from));
+    fn add_blind_spots(&self, reasons_to_report: &mut Vec<Reason>) {
+        reasons_to_report.extend(self.node.lock().discovery.topology().blind_spots.iter().map(Reason::from));
     }
 }

@@ -109,7 +109,7 @@ impl FollowedLog {
         self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.unfinished_line)?;
         // Without new bytes, the log may have been rotated.
         if self.unfinished_line.len() == length_before {
-            return self.check_rotation();
+            return self.reopen_if_rotated_or_rewind_if_truncated();
         }
         let Some(last_line_end) = self.unfinished_line.iter().rposition(|&byte| byte == b'\n') else {
             // The start of a longer line is dropped.
@@ -128,7 +128,7 @@ impl FollowedLog {
     }
 
     /// Reopens a rotated log and rewinds a truncated one.
-    fn check_rotation(&mut self) -> std::io::Result<()> {
+    fn reopen_if_rotated_or_rewind_if_truncated(&mut self) -> std::io::Result<()> {
         let current = self.source.current_status()?;
         let is_same_file = self.file.device == current.device && self.file.inode == current.inode;
         if !is_same_file {

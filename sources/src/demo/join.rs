@@ -34,12 +34,12 @@ impl Join {
 
     /// The engine at the start, as an event.
     pub(super) fn engine(&self) -> What<'static> {
-        self.engine_event_in(self.script.phases[0].mode)
+        self.engine_event_for_mode(self.script.phases[0].mode)
     }
 
     /// Event with the properties of the simulated engine while it delivers in `mode`, which its messages do not reveal. The event also has
     /// the waiter: how the coroutine that passes a request's chunks to its client treats several at once.
-    fn engine_event_in(&self, mode: Mode) -> What<'static> {
+    fn engine_event_for_mode(&self, mode: Mode) -> What<'static> {
         let Script { engine, waiter, waiter_turns, .. } = self.script;
         What::Engine(Engine {
             name: Some(engine.format().engine),
@@ -56,7 +56,7 @@ impl Join {
 
     /// Passes on an event of the tap, the relay between the simulated processes (the peers), after the peers' reports of their earlier
     /// actions. The tap's engine events are dropped.
-    pub(super) fn record_event(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
+    pub(super) fn pass_event_after_earlier_reports(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.
             What::Engine(_) => return,
@@ -111,7 +111,7 @@ impl Join {
     /// Emits the event of the oldest report of a peer, if it has one. The last delivery of a request also ends its response.
     fn pass_oldest_report(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let Some(PeerEvent { at, action }) = self.reports.pop_front() else { return };
-        let Some(what) = self.event_of_report(&action) else { return };
+        let Some(what) = self.convert_report_and_forget_processed(&action) else { return };
         sink(&Event { at, what });
         if let PeerAction::Delivered(last) = &action
             && last.finished
@@ -125,7 +125,7 @@ impl Join {
 
     /// The event for the report of a peer, which is a simulated process. `None` if the report is about a frame that the tap between the
     /// peers has not observed. A frame that was processed is forgotten.
-    fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
+    fn convert_report_and_forget_processed<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
         Some(match action {
             // A report about an unobserved frame is dropped, because the tap has reported the frame as missed.
             PeerAction::Received { id, .. } if !self.frames.contains(id) => return None,
@@ -152,7 +152,7 @@ impl Join {
                 response: Response::Streamed,
                 without_text: 0,
             }),
-            PeerAction::Serves(mode) => self.engine_event_in(*mode),
+            PeerAction::Serves(mode) => self.engine_event_for_mode(*mode),
         })
     }
 }
@@ -200,7 +200,7 @@ mod tests {
                     }
                     Some(_) => {
                         let sent = Event::new(at, What::Sent(Frame::token_ids(id(), 5, &[])));
-                        join.record_event(&sent, &mut |event| note(&mut notes, event));
+                        join.pass_event_after_earlier_reports(&sent, &mut |event| note(&mut notes, event));
                     }
                     None => {
                         let any = join.pass_ready_reports(at, false, &mut |event| note(&mut notes, event));

@@ -143,7 +143,7 @@ impl LiveSource for Demo {
         let flow = self.tap.poll(&mut |event| {
             // What preceded the event may have been reported since the last collection.
             add_reports(reports, join);
-            join.record_event(event, sink);
+            join.pass_event_after_earlier_reports(event, sink);
         });
         // After the tap's end, no further frame can belong to a waiting report.
         let passes_all = flow == Flow::Ended && !reported;
@@ -164,7 +164,7 @@ impl LiveSource for Demo {
 
 /// The script of a scenario with this number of workers. Fails if the scenario is not about workers.
 fn script_with_workers(scenario: Scenario, workers: usize) -> anyhow::Result<Script> {
-    scenario.with_workers(workers).with_context(|| {
+    scenario.script_with_worker_count(workers).with_context(|| {
         let name = scenario.script().name;
         format!("{name} has a fixed number of workers: --workers works with router, tokenizer-workers, detokenizers and data-parallel")
     })

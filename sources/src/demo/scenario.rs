@@ -405,8 +405,8 @@ impl Scenario {
         }
     }
 
-    /// The scenario with a different number of the workers it is about; `None` if it is not about workers.
-    pub(super) fn with_workers(self, workers: usize) -> Option<Script> {
+    /// The script of the scenario with a different number of the workers it is about; `None` if it is not about workers.
+    pub(super) fn script_with_worker_count(self, workers: usize) -> Option<Script> {
         let script = self.script();
         let route = match self {
             Self::Router => ProcessCounts { detokenizers: workers, workers, ..script.route },

@@ -97,11 +97,11 @@ struct HopPlanner<'f> {
 }
 
 impl HopPlanner<'_> {
-    /// Adds a hop to each of `count` receivers.
-    fn add_hops(&mut self, ends: Ends<&'static str>, receiver: ReceiverRole, count: usize) {
-        for receiver_index in 0..count {
+    /// Adds a hop to each of `receiver_count` receivers of this role.
+    fn add_hops(&mut self, ends: Ends<&'static str>, receiver: ReceiverRole, receiver_count: usize) {
+        for receiver_index in 0..receiver_count {
             // The only receiver is no worker of a group.
-            let worker = (count > 1).then_some(receiver_index);
+            let worker = (receiver_count > 1).then_some(receiver_index);
             let upstream = format!("ipc://{}/{}", self.folder.display(), self.plans.len());
             self.plans.push(HopPlan {
                 // The tap assigns two ids per pair, the forward hop first.

@@ -33,9 +33,9 @@ pub struct Forwarding {
 
 impl Forwarding {
     /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
-    pub fn install() -> anyhow::Result<Self> {
+    pub fn catch_signals() -> anyhow::Result<Self> {
         // Read first: a signal that is caught no longer counts as ignored.
-        let ignored = ignored_signals();
+        let ignored = ignored_signal_mask();
         let mut wanted = SIGNALS.to_vec();
         wanted.retain(|signal| {
             // The lowest bit is signal 1.
@@ -64,7 +64,7 @@ impl Forwarding {
 }
 
 /// Mask of the signals that were ignored when tokengap started: bit N-1 is set for signal N.
-fn ignored_signals() -> u64 {
+fn ignored_signal_mask() -> u64 {
     let status = kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).unwrap_or_default();
     let mask = kernel::status_field(&status, "SigIgn:");
     mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
@@ -144,7 +144,7 @@ impl Child {
 
     /// Waits for the exit, and returns the exit code as reported by a shell: 128 plus the signal number if a signal ended the child. A
     /// child that does not exit within `patience` is killed, after a message for `warn`.
-    pub fn exit_code(&self, patience: Duration, warn: &dyn Fn(&str)) -> u8 {
+    pub fn exit_code_after_wait_or_kill(&self, patience: Duration, warn: &dyn Fn(&str)) -> u8 {
         let until = Instant::now() + patience;
         loop {
             if let Some(status) = self.status() {
@@ -166,7 +166,7 @@ mod tests {
 
     fn start(script: &str) -> Arc<Child> {
         let command = ["sh", "-c", script].map(OsString::from);
-        let signals = Forwarding::install().expect("caught");
+        let signals = Forwarding::catch_signals().expect("caught");
         let child = Child::start(&command, Path::new("/tmp"), None).expect("started");
         signals.forward_to(&child).expect("passed on");
         child
@@ -176,14 +176,14 @@ mod tests {
     fn exit_codes_follow_the_shell_convention() {
         let patience = Duration::from_secs(20);
         let ignore = |_: &str| ();
-        assert_eq!(start("exit 0").exit_code(patience, &ignore), 0);
-        assert_eq!(start("exit 77").exit_code(patience, &ignore), 77);
-        assert_eq!(start("kill -9 $$").exit_code(patience, &ignore), 137);
+        assert_eq!(start("exit 0").exit_code_after_wait_or_kill(patience, &ignore), 0);
+        assert_eq!(start("exit 77").exit_code_after_wait_or_kill(patience, &ignore), 77);
+        assert_eq!(start("kill -9 $$").exit_code_after_wait_or_kill(patience, &ignore), 137);
         let terminated = start("sleep 20 & wait");
         terminated.ask_to_end();
-        assert_eq!(terminated.exit_code(patience, &ignore), 143);
+        assert_eq!(terminated.exit_code_after_wait_or_kill(patience, &ignore), 143);
         let stubborn = start("trap '' TERM; while :; do sleep 0.1; done");
-        assert_eq!(stubborn.exit_code(Duration::from_millis(100), &ignore), 137);
+        assert_eq!(stubborn.exit_code_after_wait_or_kill(Duration::from_millis(100), &ignore), 137);
     }
 
     #[test]

@@ -15,7 +15,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// A folder that no other user can enter.
 #[derive(Debug)]
-pub struct Private {
+pub struct PrivateFolder {
     path: PathBuf,
     /// The folder, whatever its path leads to later.
     pub held: Folder,
@@ -23,10 +23,10 @@ pub struct Private {
     own: Option<TempDir>,
 }
 
-impl Private {
+impl PrivateFolder {
     /// Opens the folder `named`, creating it if missing, and keeps it at the end. Without a name, creates a folder that is removed at the
     /// end.
-    pub fn open_folder(named: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn open_named_or_create_temporary(named: Option<&Path>) -> anyhow::Result<Self> {
         match named {
             Some(path) => Self::open_user_named_file(path),
             None => Self::create_temporary(),
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_temporary_folder_is_private_and_removed_a_named_one_remains() {
-        let private = Private::open_folder(None).expect("made");
+        let private = PrivateFolder::open_named_or_create_temporary(None).expect("made");
         let path = private.path().to_owned();
         assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o700);
         drop(private);
@@ -91,10 +91,10 @@ mod tests {
 
         let parent = tempfile::tempdir().expect("a folder");
         let path = parent.path().join("a/b");
-        drop(Private::open_folder(Some(&path)).expect("made"));
+        drop(PrivateFolder::open_named_or_create_temporary(Some(&path)).expect("made"));
         assert_eq!(path.metadata().expect("kept").mode() & 0o777, 0o700);
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("set");
-        let error = Private::open_folder(Some(&path)).expect_err("anybody may write there");
+        let error = PrivateFolder::open_named_or_create_temporary(Some(&path)).expect_err("anybody may write there");
         assert!(error.to_string().contains("chmod 700"), "{error}");
     }
 }

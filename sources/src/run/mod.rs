@@ -16,7 +16,7 @@ use zmq_tap::relay::{Endpoint, Pair, Signal};
 use zmq_tap::splice::HeldPath;
 
 pub use child::{Child, Forwarding};
-pub use folder::Private;
+pub use folder::PrivateFolder;
 use mover::{Mover, MoverEvent};
 
 use crate::guard::Guard;
@@ -43,7 +43,7 @@ pub struct Run {
 
 impl Run {
     /// Watches `folder`, the temporary folder of `child`. `guard` restores moved sockets if this process is killed.
-    pub fn start(tap: Tap, child: Arc<Child>, folder: &Private, guard: Guard) -> anyhow::Result<Self> {
+    pub fn start(tap: Tap, child: Arc<Child>, folder: &PrivateFolder, guard: Guard) -> anyhow::Result<Self> {
         let (mover, events) = Mover::start(folder, child.pid())?;
         Ok(Self {
             tap,
@@ -61,7 +61,7 @@ impl Run {
 
     /// Applies what the mover has found since the last call. It is the thread that puts the relay's sockets in the place of the engine's.
     /// Relays moved sockets, and updates the engine and the names of hops.
-    fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn apply_mover_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {
                 MoverEvent::Moved(listener, held_path) => {
@@ -90,11 +90,11 @@ impl Run {
     }
 
     /// Begins the end of the run after the exit of the child. No more sockets are moved, and the relay drains.
-    fn record_child_exit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn begin_end_after_child_exit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.is_ending = true;
         // Dropping the mover waits for its thread, so that the events below are complete.
         self.mover = None;
-        self.process_events(sink);
+        self.apply_mover_events(sink);
         self.tap.stop();
     }
 }
@@ -152,11 +152,11 @@ impl LiveSource for Run {
     /// Emits the relay's new events, and ends the run after the child's exit.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !self.is_ending {
-            self.process_events(sink);
+            self.apply_mover_events(sink);
             if self.last_exit_check.elapsed() >= CHECK_INTERVAL {
                 self.last_exit_check = Instant::now();
                 if self.child.has_ended() {
-                    self.record_child_exit(sink);
+                    self.begin_end_after_child_exit(sink);
                 }
             }
         }

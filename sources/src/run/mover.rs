@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use trace::path::Ends;
 use zmq_tap::splice::{Folder, HeldPath, is_made_by_tokengap};
 
-use super::folder::Private;
+use super::folder::PrivateFolder;
 
 /// Interval of checks for bypassing connections after a socket was moved, and of checks for the end.
 const TURN: Duration = Duration::from_millis(100);
@@ -62,8 +62,8 @@ pub(super) struct Mover {
 }
 
 impl Mover {
-    /// Starts to watch the folder, for sockets of the engine that `child` starts.
-    pub(super) fn start(folder: &Private, child: u32) -> anyhow::Result<(Self, Receiver<MoverEvent>)> {
+    /// Starts to watch the folder, for sockets of the engine that process `child_pid` starts.
+    pub(super) fn start(folder: &PrivateFolder, child_pid: u32) -> anyhow::Result<(Self, Receiver<MoverEvent>)> {
         let failure = || format!("cannot watch {} for sockets", folder.path().display());
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).with_context(failure)?;
         // A socket may be created in the folder or renamed into it.
@@ -73,7 +73,7 @@ impl Mover {
         let socket_watch = SocketWatch {
             folder: folder.held.clone(),
             folder_path: folder.path().to_owned(),
-            child,
+            child: child_pid,
             sender,
             relay_inodes: HashMap::new(),
             peers: Peers::in_own_namespace().ok(),
@@ -145,12 +145,12 @@ impl SocketWatch {
     /// processes, until `end` is set.
     fn move_sockets_until_ended(mut self, watch: &OwnedFd, end: &AtomicBool) {
         // The watch shows no sockets that appeared before it started.
-        self.scan_folder();
+        self.take_over_sockets_in_folder();
         let mut watcher: Option<Watcher> = None;
         let mut last_discovery = Instant::now();
         let mut last_scan = Instant::now();
         while !end.load(Ordering::Relaxed) {
-            if let Err(error) = self.process_new_sockets(watch) {
+            if let Err(error) = self.wait_and_take_over_new_sockets(watch) {
                 let folder = self.folder_path.display();
                 return self.report_bypass(format!("stopped watching {folder} for sockets: {error}"));
             }
@@ -160,7 +160,7 @@ impl SocketWatch {
             }
             if last_discovery.elapsed() >= DISCOVER_EVERY {
                 last_discovery = Instant::now();
-                self.follow_engine(&mut watcher);
+                self.poll_watcher_and_update_engine(&mut watcher);
             }
         }
     }
@@ -173,21 +173,21 @@ impl SocketWatch {
     }
 
     /// Searches for processes of the child's engine, and applies the result. The first successful search creates the `watcher`.
-    fn follow_engine(&mut self, watcher: &mut Option<Watcher>) {
+    fn poll_watcher_and_update_engine(&mut self, watcher: &mut Option<Watcher>) {
         match watcher {
             // A search that fails is repeated at the next turn.
             Some(watcher) => drop(watcher.poll()),
             None => *watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED)).ok(),
         }
         if let Some(watcher) = watcher {
-            self.update_engine(watcher.topology());
-            self.find_hop_names(watcher.topology());
+            self.send_changed_engine_and_report_hops(watcher.topology());
+            self.send_found_hop_names(watcher.topology());
         }
     }
 
     /// Waits for new files in the folder for at most [`TURN`], and puts the relay in front of those that are sockets. Fails if the folder
     /// cannot be watched any more.
-    fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
+    fn wait_and_take_over_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
             // No new file within the turn, or a signal.
@@ -195,43 +195,43 @@ impl SocketWatch {
             Ok(_) => {}
             Err(errno) => return Err(errno),
         }
-        for name in read_new_names(watch)? {
+        for name in read_new_file_names(watch)? {
             match name {
-                Some(name) => self.check_socket(&name),
+                Some(name) => self.take_over_socket_if_new(&name),
                 // The queue of events has overflowed.
-                None => self.scan_folder(),
+                None => self.take_over_sockets_in_folder(),
             }
         }
         Ok(())
     }
 
     /// Checks all files of the folder. Does nothing if the folder cannot be read.
-    fn scan_folder(&mut self) {
+    fn take_over_sockets_in_folder(&mut self) {
         let Ok(entries) = std::fs::read_dir(self.folder.path()) else { return };
         for entry in entries.flatten() {
-            self.check_socket(&entry.file_name().to_string_lossy());
+            self.take_over_socket_if_new(&entry.file_name().to_string_lossy());
         }
     }
 
     /// Puts the relay in front of the socket with this file name, if there is one that is not relayed yet.
-    fn check_socket(&mut self, name: &str) {
-        if is_made_by_tokengap(name) {
+    fn take_over_socket_if_new(&mut self, file_name: &str) {
+        if is_made_by_tokengap(file_name) {
             return;
         }
         // Most files are no sockets.
-        let Ok(socket) = HeldPath::find_socket(&self.folder, name) else { return };
+        let Ok(socket) = HeldPath::find_socket(&self.folder, file_name) else { return };
         // The move itself triggers an event for the relay's own socket, which is ignored.
-        if self.relay_inodes.get(name) == Some(&socket.metadata().ino()) {
+        if self.relay_inodes.get(file_name) == Some(&socket.metadata().ino()) {
             return;
         }
-        match HeldPath::take_over(&self.folder, name, socket) {
-            Ok((listener, held_path)) => self.record_move(name, listener, held_path),
-            Err(error) => self.report_bypass(format!("{name}: not relayed: {error}")),
+        match HeldPath::take_over(&self.folder, file_name, socket) {
+            Ok((listener, held_path)) => self.record_move_and_reconnect_peers(file_name, listener, held_path),
+            Err(error) => self.report_bypass(format!("{file_name}: not relayed: {error}")),
         }
     }
 
     /// Passes a moved socket to the run, which relays it, and looks for peers that have connected to it before the move.
-    fn record_move(&mut self, name: &str, listener: UnixListener, held_path: HeldPath) {
+    fn record_move_and_reconnect_peers(&mut self, name: &str, listener: UnixListener, held_path: HeldPath) {
         // Inode 0, which no file has, if the engine has replaced the relay's socket. The engine's new socket is then moved, too.
         let relay_inode = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
         self.relay_inodes.insert(name.to_owned(), relay_inode.unwrap_or_default());
@@ -281,16 +281,16 @@ impl SocketWatch {
             let is_own = holders.iter().any(|holder| holder.pid == own_pid);
             if !is_own {
                 // Of several holders, any can close the connection.
-                self.reconnect_sender(&socket_name, connection, holders[0]);
+                self.reconnect_sender_once(&socket_name, connection, holders[0]);
             }
         }
     }
 
     /// Closes a connection to the engine's own socket, so that its process connects again, to the relay. Reports the result. Each
     /// connection is tried once.
-    fn reconnect_sender(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
+    fn reconnect_sender_once(&mut self, socket_name: &str, connection: PeerConnection, holder: Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
-        let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
+        let peer = format!("{socket_name}: process {} ({})", holder.pid, comm.trim_end());
         let is_first_attempt = self.reported.insert(format!("{peer} {}", connection.connector));
         if !is_first_attempt {
             return;
@@ -305,10 +305,10 @@ impl SocketWatch {
 
     /// Sends the run the engine that the child has started, if the engine's properties have changed. Reports hops of the child's engines
     /// whose sockets are outside the folder.
-    fn update_engine(&mut self, topology: &Topology) {
+    fn send_changed_engine_and_report_hops(&mut self, topology: &Topology) {
         let mut engines_of_child: Vec<&Engine> = topology.engines.iter().collect();
         engines_of_child
-            .retain(|engine| engine.processes.iter().any(|process| is_descendant(process.id.pid, self.child)));
+            .retain(|engine| engine.processes.iter().any(|process| is_same_or_descendant(process.id.pid, self.child)));
         // If the child has started several engines, the first one stands for all.
         if let Some(&engine) = engines_of_child.first()
             && self.last_sent_engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
@@ -336,7 +336,7 @@ impl SocketWatch {
 
     /// Names the relayed sockets by the processes at both ends of the relay. A socket is tried again until both are found, a limited number
     /// of times.
-    fn find_hop_names(&mut self, topology: &Topology) {
+    fn send_found_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
         // Senders are connected to the relay's socket, and the relay is connected to the engine's. The kernel names each by the path at
         // which it was bound, although the two have exchanged their paths since. Sockets that stay without a name are put back.
@@ -352,7 +352,7 @@ impl SocketWatch {
                 continue;
             }
             socket.attempts += 1;
-            if let Some(ends) = name_ends(&senders, &receivers, topology) {
+            if let Some(ends) = name_ends_by_socket_holders(&senders, &receivers, topology) {
                 // Fails only once the run has ended.
                 let _ = self.sender.send(MoverEvent::Hop(path, ends));
             } else if socket.attempts < NAME_ATTEMPTS {
@@ -373,7 +373,7 @@ impl SocketWatch {
 }
 
 /// Reads the names of new files from all waiting inotify events. An event without a name says that the kernel has dropped some.
-fn read_new_names(watch: &OwnedFd) -> Result<Vec<Option<String>>, Errno> {
+fn read_new_file_names(watch: &OwnedFd) -> Result<Vec<Option<String>>, Errno> {
     let mut buffer = [MaybeUninit::uninit(); EVENT_BUFFER_BYTES];
     let mut reader = Reader::new(watch, &mut buffer);
     let mut names = Vec::new();
@@ -386,22 +386,30 @@ fn read_new_names(watch: &OwnedFd) -> Result<Vec<Option<String>>, Errno> {
     }
 }
 
-/// Names the ends of a hop by the role of the processes that hold its sockets, given by their inodes. `None` if the role at one end is
-/// unknown, or there are several. Expensive, since it reads every process's descriptors.
-fn name_ends(senders: &[u64], receivers: &[u64], topology: &Topology) -> Option<Ends<&'static str>> {
-    let holders_by_inode = find_socket_holders(&[senders, receivers].concat());
-    let sender_roles = roles_of_holders(senders, &holders_by_inode, topology);
-    let receiver_roles = roles_of_holders(receivers, &holders_by_inode, topology);
+/// Names the ends of a hop by the roles of the processes that hold the sockets at its two ends, given by their inodes. `None` if the role
+/// at one end is unknown, or there are several. Expensive, since it reads every process's descriptors.
+fn name_ends_by_socket_holders(
+    sender_inodes: &[u64],
+    receiver_inodes: &[u64],
+    topology: &Topology,
+) -> Option<Ends<&'static str>> {
+    let holders_by_inode = find_socket_holders(&[sender_inodes, receiver_inodes].concat());
+    let sender_roles = roles_of_socket_holders(sender_inodes, &holders_by_inode, topology);
+    let receiver_roles = roles_of_socket_holders(receiver_inodes, &holders_by_inode, topology);
     let sender = only_role(&sender_roles)?;
     let receiver = only_role(&receiver_roles)?;
     Some(Ends::new(sender.word(), receiver.word()))
 }
 
 /// Roles of the engine's processes that hold one of these sockets. tokengap holds the relay's ends and has no role.
-fn roles_of_holders(inodes: &[u64], holders: &HashMap<u64, Vec<Holder>>, topology: &Topology) -> BTreeSet<Role> {
+fn roles_of_socket_holders(
+    inodes: &[u64],
+    holders_by_inode: &HashMap<u64, Vec<Holder>>,
+    topology: &Topology,
+) -> BTreeSet<Role> {
     let own_pid = std::process::id();
     let mut roles = BTreeSet::new();
-    for holder in inodes.iter().filter_map(|inode| holders.get(inode)).flatten() {
+    for holder in inodes.iter().filter_map(|inode| holders_by_inode.get(inode)).flatten() {
         if holder.pid == own_pid {
             continue;
         }
@@ -416,12 +424,12 @@ fn only_role(roles: &BTreeSet<Role>) -> Option<Role> {
     if roles.len() == 1 { roles.first().copied() } else { None }
 }
 
-/// Returns whether `pid` is `ancestor` or one of its descendants.
-fn is_descendant(pid: u32, ancestor: u32) -> bool {
+/// Returns whether process `pid` is `ancestor_pid` or one of its descendants.
+fn is_same_or_descendant(pid: u32, ancestor_pid: u32) -> bool {
     let mut current = pid;
     // Bounded, because processes may exit and their pids be reused meanwhile.
     for _ in 0..MAX_ANCESTORS {
-        if current == ancestor {
+        if current == ancestor_pid {
             return true;
         }
         let Some(parent) = parent_of(current) else { return false };

@@ -105,13 +105,13 @@ impl Prepared {
         // Connections of senders wait here until the receivers have read everything of the old ones.
         let gate = Signal::default();
         for listener in &self.planned {
-            take_over_listener(listener, &mut tap, &gate, &mut paths)?;
+            take_over_and_relay_listener(listener, &mut tap, &gate, &mut paths)?;
         }
         // These requests must continue behind the relay.
         if let Ok(witness) = &self.witness {
             witness.mark_live_requests();
         }
-        let last_cut = match self.disconnect_senders() {
+        let last_cut = match self.disconnect_senders_and_time_last_cut() {
             Ok(last_cut) => last_cut,
             Err(error) => {
                 // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
@@ -119,14 +119,14 @@ impl Prepared {
                 return Err(error).context("a connection could not be moved, so everything was restored");
             }
         };
-        let doubts = self.reconnect_senders(&tap, &gate);
+        let doubts = self.reconnect_senders_and_list_doubts(&tap, &gate);
         let outage = last_cut.elapsed();
         tap.set_engine(self.engine.clone());
         Ok(Splice { tap, paths, moved: self, outage, doubts, state: State::Running, _guard: guard })
     }
 
     /// Closes the connections of all senders, which then connect again, to the relay. Returns when the last one was cut.
-    fn disconnect_senders(&self) -> anyhow::Result<Instant> {
+    fn disconnect_senders_and_time_last_cut(&self) -> anyhow::Result<Instant> {
         let mut last_cut = Instant::now();
         for live in &self.live {
             last_cut = disconnect_sender(live.holder, live.connection.connector, MAX_DISCONNECT_TIME)
@@ -137,7 +137,7 @@ impl Prepared {
 
     /// Lets the senders, which wait at `gate`, connect to the receivers through the relay, once the receivers have read everything of the
     /// old connections. Returns a line for each doubt whether that went well.
-    fn reconnect_senders(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
+    fn reconnect_senders_and_list_doubts(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
         if !wait_until(MAX_DISCONNECT_TIME, || self.are_old_connections_closed()) {
             let doubt =
@@ -175,13 +175,13 @@ impl Prepared {
     }
 }
 
-/// Puts the relay's socket at the path of the engine's, which is moved aside and added to `paths`. Relays from the one to the other. New
-/// connections to the relay wait until `gate` is opened.
-fn take_over_listener(
+/// Puts the relay's socket at the path of the engine's, which is moved aside and added to `kept_paths`. Relays from the one to the other.
+/// New connections to the relay wait until `gate` is opened.
+fn take_over_and_relay_listener(
     listener: &Planned,
     tap: &mut Tap,
     gate: &Signal,
-    paths: &mut Vec<HeldPath>,
+    kept_paths: &mut Vec<HeldPath>,
 ) -> anyhow::Result<()> {
     let (new_listener, path) = HeldPath::take_over(&listener.folder, &listener.file, listener.socket.clone())?;
     let sockets = path.pair_sockets(new_listener)?;
@@ -191,7 +191,7 @@ fn take_over_listener(
         endpoint: Some(listener.endpoint()),
         ..TapHop::new(pair)
     };
-    paths.push(path);
+    kept_paths.push(path);
     tap.add_hop(hop, sockets, gate.clone())?;
     Ok(())
 }
@@ -260,7 +260,7 @@ fn wait_until_asleep(pid: u32, deadline: Instant) -> bool {
 }
 
 /// Restores the sockets once receivers have processed what was relayed to them. Returns a line for each doubt whether that went well.
-fn restore_paths(paths: Vec<HeldPath>, planned: &[Planned]) -> Vec<String> {
+fn restore_paths_and_list_doubts(paths: Vec<HeldPath>, planned: &[Planned]) -> Vec<String> {
     let mut doubts = Vec::new();
     if !wait_until_caught_up(planned) {
         doubts.push("while moving back, a receiver never became idle: chunks may be reordered".to_owned());
@@ -306,7 +306,10 @@ impl Splice {
     fn start_restoring(&mut self) -> State {
         let paths = std::mem::take(&mut self.paths);
         let planned = self.moved.planned.clone();
-        match thread::Builder::new().name("way-back".into()).spawn(move || restore_paths(paths, &planned)) {
+        match thread::Builder::new()
+            .name("way-back".into())
+            .spawn(move || restore_paths_and_list_doubts(paths, &planned))
+        {
             Ok(thread) => State::Returning(thread),
             // The closure was dropped, which restored the sockets.
             Err(_) => State::Over,
@@ -315,7 +318,7 @@ impl Splice {
 
     /// Takes the next step of the end of the splice, if it is due. First, a thread gives back the engine's sockets. Then the witness, which
     /// checks that requests continue, watches a little longer.
-    fn advance_end(&mut self) {
+    fn advance_return_of_sockets(&mut self) {
         // Joining a thread needs ownership, so the state is taken out. `Over` is only a placeholder.
         let state = std::mem::replace(&mut self.state, State::Over);
         self.state = match state {
@@ -396,7 +399,7 @@ impl LiveSource for Splice {
             }
             State::Over => Flow::Ended,
             State::Returning(_) | State::Settling(_) => {
-                self.advance_end();
+                self.advance_return_of_sockets();
                 Flow::Idle
             }
         }

@@ -98,15 +98,15 @@ impl<'a> Listener<'a> {
 }
 
 impl Located {
-    /// Finds the sockets on which the engine's processes listen for tokens, or only those of hops named `wanted`. Notes why each other one
-    /// cannot be moved. Fails if none can, or if they belong to several users.
-    pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
+    /// Finds the sockets on which the engine's processes listen for tokens, or only those of hops named `wanted_hop`. Notes why each other
+    /// one cannot be moved. Fails if none can, or if they belong to several users.
+    pub fn find(engine: &Engine, wanted_hop: Option<&str>) -> anyhow::Result<Self> {
         let mut unmovable = Vec::new();
         let mut found = Vec::new();
         let mut accounts = Vec::new();
-        for (listener, names) in group_hops_by_listener(engine, &mut unmovable) {
+        for (listener, names) in hop_names_by_listener(engine, &mut unmovable) {
             let Listener { receiver, endpoint } = listener;
-            if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
+            if wanted_hop.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
                 unmovable.push(format!("{} ({endpoint}): not selected", names.join(", ")));
                 continue;
             }
@@ -117,9 +117,9 @@ impl Located {
                     continue;
                 }
             };
-            account::require_same_files(receiver)?;
+            account::require_same_mounts_and_root(receiver)?;
             let account = account::account_of_process(receiver)?;
-            match open_socket(names, path, receiver, account) {
+            match open_planned_socket(names, path, receiver, account) {
                 Ok(planned) => {
                     found.push(planned);
                     accounts.push(account);
@@ -165,8 +165,11 @@ impl Located {
 }
 
 /// Names of the hops of an engine's token path, by the listener at which they end. Hops without a visible receiver are added to
-/// `unmovable`.
-fn group_hops_by_listener<'e>(engine: &'e Engine, unmovable: &mut Vec<String>) -> BTreeMap<Listener<'e>, Vec<String>> {
+/// `unmovable_to_report`.
+fn hop_names_by_listener<'e>(
+    engine: &'e Engine,
+    unmovable_to_report: &mut Vec<String>,
+) -> BTreeMap<Listener<'e>, Vec<String>> {
     let mut names_by_listener: BTreeMap<Listener<'_>, Vec<String>> = BTreeMap::new();
     for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
         match hop.to {
@@ -176,7 +179,7 @@ fn group_hops_by_listener<'e>(engine: &'e Engine, unmovable: &mut Vec<String>) -
                 let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
                 names_by_listener.entry(listener).or_default().push(hop.ends().to_string());
             }
-            None => unmovable.push(format!("{}: its receiver is not visible", hop.endpoint)),
+            None => unmovable_to_report.push(format!("{}: its receiver is not visible", hop.endpoint)),
         }
     }
     // Several senders of one role connect to one listener.
@@ -194,22 +197,35 @@ fn fail_with_nothing_to_move<T>(unmovable: &[String]) -> anyhow::Result<T> {
     bail!("no hop to move{separator}{reasons}")
 }
 
-/// Opens the socket file that process `pid` of user `account` bound as `path`. Fails if the file belongs to another user.
-fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> anyhow::Result<Planned> {
+/// Opens the socket file that process `receiver_pid` of user `account` bound as `path`. Fails if the file belongs to another user.
+fn open_planned_socket(
+    hop_names: Vec<String>,
+    path: &Path,
+    receiver_pid: u32,
+    account: Account,
+) -> anyhow::Result<Planned> {
     let no_name = || format!("{} is not the name of a socket file", path.display());
     let parent = path.parent().with_context(no_name)?;
     let file = path.file_name().and_then(|name| name.to_str()).with_context(no_name)?;
     // The path is opened as the process sees it, which may run in a container.
     let base = if parent.is_absolute() { "root" } else { "cwd" };
-    let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
-    let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;
+    let folder = Folder::open_in_root(Path::new(&format!("/proc/{receiver_pid}/{base}/")), parent);
+    let folder =
+        folder.with_context(|| format!("cannot open the folder {} of process {receiver_pid}", parent.display()))?;
     let socket = HeldPath::find_socket(&folder, file)?;
     ensure!(
         socket.owner_uid() == account.user,
-        "{} belongs to user {}, and process {pid} runs as user {}",
+        "{} belongs to user {}, and process {receiver_pid} runs as user {}",
         path.display(),
         socket.owner_uid(),
         account.user
     );
-    Ok(Planned { names, bound: path.to_owned(), receiver: pid, folder, file: file.to_owned(), socket })
+    Ok(Planned {
+        names: hop_names,
+        bound: path.to_owned(),
+        receiver: receiver_pid,
+        folder,
+        file: file.to_owned(),
+        socket,
+    })
 }

@@ -62,16 +62,16 @@ struct Shared {
 
 impl Witness {
     /// Starts watching the messages of these processes on a thread. An error says why their messages cannot be observed.
-    pub fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
-        let targets = targets_of(senders, receivers);
+    pub fn start(sender_pids: &BTreeSet<u32>, receiver_pids: &BTreeSet<u32>) -> Result<Self, String> {
+        let targets = probe_targets_for(sender_pids, receiver_pids);
         let shared = Arc::new(Shared::default());
         let thread_shared = Arc::clone(&shared);
-        let senders = senders.clone();
-        let receivers = receivers.clone();
+        let sender_pids = sender_pids.clone();
+        let receiver_pids = receiver_pids.clone();
         let (attach_sender, attach_result) = channel();
         let thread = thread::Builder::new().name("witness".into()).spawn(move || {
             match Probe::attach(&targets, sends_and_receives_only()) {
-                Ok(probe) => check_messages(probe, &thread_shared, &senders, &receivers, &attach_sender),
+                Ok(probe) => check_messages(probe, &thread_shared, &sender_pids, &receiver_pids, &attach_sender),
                 Err(error) => drop(attach_sender.send(Err(error.to_string()))),
             }
         });
@@ -94,10 +94,10 @@ impl Witness {
 }
 
 /// The processes to probe, with the number of bytes to copy of their messages. What a sender receives is not checked.
-fn targets_of(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Vec<Target> {
+fn probe_targets_for(sender_pids: &BTreeSet<u32>, receiver_pids: &BTreeSet<u32>) -> Vec<Target> {
     let mut targets = Vec::new();
-    for pid in senders | receivers {
-        let received = if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
+    for pid in sender_pids | receiver_pids {
+        let received = if receiver_pids.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 };
         targets.push(Target { pid, capture: Capture { sent: MAX_SENT_BYTES, received } });
     }
     targets
@@ -124,8 +124,8 @@ impl Drop for Witness {
 fn check_messages(
     mut probe: Probe,
     shared: &Shared,
-    senders: &BTreeSet<u32>,
-    receivers: &BTreeSet<u32>,
+    sender_pids: &BTreeSet<u32>,
+    receiver_pids: &BTreeSet<u32>,
     attach_sender: &Sender<Result<(), String>>,
 ) {
     // Sends are counted from the attach on, so the rate measurement waits for it.
@@ -139,10 +139,11 @@ fn check_messages(
         if shared.is_mark_requested.swap(false, Ordering::Relaxed) {
             check.requests.mark_live();
         }
-        let polled = probe.poll(MAX_POLL, |observation| check.check_observation(&observation, senders, receivers));
+        let polled =
+            probe.poll(MAX_POLL, |observation| check.check_observation(&observation, sender_pids, receiver_pids));
         if is_ending || checked_at.elapsed() >= CHECK_INTERVAL {
             checked_at = Instant::now();
-            check.collect_findings();
+            check.update_broken_findings();
         }
         if let Err(error) = &polled {
             check.seen.broken.push(format!("the probe ended: {error}"));
@@ -159,7 +160,7 @@ struct MessageCheck {
     analysis: Analysis,
     decoders: Decoders,
     matcher: Matcher,
-    inboxes: HashMap<SocketId, ReceivingSocket>,
+    receiving_sockets: HashMap<SocketId, ReceivingSocket>,
     requests: FollowedRequests,
     seen: Seen,
 }
@@ -179,7 +180,7 @@ impl FollowedRequests {
     }
 
     /// Notes a received chunk. Returns whether it is the first one since the last mark of a request that was live at that mark.
-    fn note_chunk(&mut self, rid: &str, is_finished: bool) -> bool {
+    fn note_chunk_and_check_crossing(&mut self, rid: &str, is_finished: bool) -> bool {
         if is_finished {
             self.live_rids.remove(rid);
         } else if self.live_rids.len() < MAX_RIDS && !self.live_rids.contains(rid) {
@@ -200,7 +201,7 @@ struct ReceivingSocket {
 
 impl ReceivingSocket {
     /// Id of the next message. The socket is one lane, because it shows the messages of all its connections in one order.
-    fn next_id(&mut self) -> FrameId {
+    fn take_next_message_id(&mut self) -> FrameId {
         let only_lane = 0;
         let id = FrameId::new(self.hop, only_lane, self.seq);
         self.seq += 1;
@@ -209,10 +210,17 @@ impl ReceivingSocket {
 }
 
 /// State of a receiving socket. Its first message makes the socket a hop of its own.
-fn inbox_of(inboxes: &mut HashMap<SocketId, ReceivingSocket>, socket: SocketId) -> &mut ReceivingSocket {
+fn find_or_add_receiving_socket(
+    receiving_sockets: &mut HashMap<SocketId, ReceivingSocket>,
+    socket: SocketId,
+) -> &mut ReceivingSocket {
     // Sockets beyond the range of ids share the last one.
-    let next_hop = HopId(inboxes.len().min(usize::from(u16::MAX)) as u16);
-    inboxes.entry(socket).or_insert(ReceivingSocket { hop: next_hop, seq: 0, carries: SocketFormat::default() })
+    let next_hop = HopId(receiving_sockets.len().min(usize::from(u16::MAX)) as u16);
+    receiving_sockets.entry(socket).or_insert(ReceivingSocket {
+        hop: next_hop,
+        seq: 0,
+        carries: SocketFormat::default(),
+    })
 }
 
 impl MessageCheck {
@@ -222,23 +230,28 @@ impl MessageCheck {
             analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
             decoders: Decoders::new(engines::FORMATS, LONGEST),
             matcher: Matcher::new(MatcherLimits::default()),
-            inboxes: HashMap::new(),
+            receiving_sockets: HashMap::new(),
             requests: FollowedRequests::default(),
             seen: Seen::default(),
         }
     }
 
     /// Counts and checks what the probe has observed of the senders and receivers.
-    fn check_observation(&mut self, observation: &Observation<'_>, senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) {
+    fn check_observation(
+        &mut self,
+        observation: &Observation<'_>,
+        sender_pids: &BTreeSet<u32>,
+        receiver_pids: &BTreeSet<u32>,
+    ) {
         match observation {
-            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
+            Observation::Sent(message) if sender_pids.contains(&message.call.socket.pid) => {
                 self.seen.sent += 1;
                 self.matcher.record_send(message);
             }
             Observation::Unsent(call) => {
                 self.matcher.record_refused_send(call);
             }
-            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => {
+            Observation::Received(message) if receiver_pids.contains(&message.call.socket.pid) => {
                 self.check_received(message);
             }
             Observation::Lost { count, .. } => self.record_lost(*count),
@@ -252,10 +265,10 @@ impl MessageCheck {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
-        let inbox = inbox_of(&mut self.inboxes, message.call.socket);
+        let receiving_socket = find_or_add_receiving_socket(&mut self.receiving_sockets, message.call.socket);
         // Also numbers a message that is not checked, so that each frame has its place in the order.
-        let id = inbox.next_id();
-        let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
+        let id = receiving_socket.take_next_message_id();
+        let batch = match self.decoders.decode(&mut receiving_socket.carries, &[message.payload]) {
             Ok(batch) => batch,
             // Another process sent it, such as a coordinator of several engines.
             Err(_) if matched.is_err() => return,
@@ -272,7 +285,7 @@ impl MessageCheck {
             self.analysis.apply(&Event::new(at, What::Hop(hop)));
         }
         for chunk in batch.chunks() {
-            if self.requests.note_chunk(chunk.rid, chunk.finish.is_some()) {
+            if self.requests.note_chunk_and_check_crossing(chunk.rid, chunk.finish.is_some()) {
                 self.seen.crossed += 1;
             }
         }
@@ -286,7 +299,7 @@ impl MessageCheck {
     }
 
     /// Collects findings of the detectors that check wire arithmetic.
-    fn collect_findings(&mut self) {
+    fn update_broken_findings(&mut self) {
         self.analysis.tick(trace::MonoNs::now());
         let mut broken = Vec::new();
         for finding in self.analysis.findings() {
@@ -322,20 +335,24 @@ pub struct MessageRate {
 
 /// Number of messages that the senders have sent, as counted by the witness, which observes them with a probe. Without a witness, the
 /// number of wake-ups of their I/O threads, which grows with it, or `None` if that is not known.
-fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<u64> {
+fn count_sends_or_io_wakeups(witness: Option<&Witness>, engine: &Engine, sender_pids: &[u32]) -> Option<u64> {
     match witness {
         Some(witness) => Some(witness.seen().sent),
-        None => count_io_wakeups(engine, senders),
+        None => count_io_wakeups(engine, sender_pids),
     }
 }
 
 /// Measures the message rate for [`RATE_WINDOW`], with the witness's probe. Without a witness, estimates it from wake-ups of the senders'
 /// I/O threads: about one per message while they keep up. `None` if these cannot be read.
-pub(super) fn measure_message_rate(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<MessageRate> {
+pub(super) fn measure_message_rate(
+    witness: Option<&Witness>,
+    engine: &Engine,
+    sender_pids: &[u32],
+) -> Option<MessageRate> {
     let began = Instant::now();
-    let count_before = count_sends(witness, engine, senders)?;
+    let count_before = count_sends_or_io_wakeups(witness, engine, sender_pids)?;
     thread::sleep(RATE_WINDOW);
-    let sent = count_sends(witness, engine, senders)?.saturating_sub(count_before);
+    let sent = count_sends_or_io_wakeups(witness, engine, sender_pids)?.saturating_sub(count_before);
     Some(MessageRate {
         per_second: (sent as f64 / began.elapsed().as_secs_f64()).ceil() as u64,
         by: match witness {
@@ -346,9 +363,9 @@ pub(super) fn measure_message_rate(witness: Option<&Witness>, engine: &Engine, s
 }
 
 /// How often the senders' I/O threads woke up so far. `None` if no such thread is known, or one cannot be read.
-fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
+fn count_io_wakeups(engine: &Engine, sender_pids: &[u32]) -> Option<u64> {
     let mut wakeups = 0;
-    for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {
+    for process in engine.processes.iter().filter(|process| sender_pids.contains(&process.id.pid)) {
         for tid in &process.io_threads {
             // A thread gives up its CPU voluntarily to wait, so it wakes up after each such switch.
             wakeups += voluntary_switches(process.id.pid, *tid)?;

@@ -50,7 +50,7 @@ pub(crate) struct ThreadSamples {
 
 impl ThreadSamples {
     /// Bounds the names and counts of functions. A function cannot have more hits than its thread has samples.
-    fn limit_lengths(&mut self) {
+    fn bound_names_and_hits(&mut self) {
         let ThreadStacks { samples, functions, .. } = &mut self.stacks;
         functions.truncate(MAX_FUNCTIONS);
         for (function, hits) in functions {
@@ -80,10 +80,10 @@ fn bounded_text(text: &str) -> String {
 impl StackMessage {
     /// Reads the next message; `None` at the end of the stream.
     pub(super) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
-        let mut message: Option<Self> = read_line(from)?;
+        let mut message: Option<Self> = read_json_line(from)?;
         match &mut message {
             // The text comes from another process, so none of it may grow without bound.
-            Some(Self::Samples(samples)) => samples.limit_lengths(),
+            Some(Self::Samples(samples)) => samples.bound_names_and_hits(),
             Some(Self::Status(status)) => {
                 status.refusals.truncate(MAX_LINES);
                 for refused in &mut status.refusals {
@@ -101,24 +101,24 @@ impl StackMessage {
     }
 
     pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        write_line(self, to)
+        write_json_line(self, to)
     }
 }
 
 impl StackRequest {
     /// Reads the next request; `None` at the end of the stream.
     pub(super) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
-        read_line(from)
+        read_json_line(from)
     }
 
     pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        write_line(self, to)
+        write_json_line(self, to)
     }
 }
 
 /// Reads lines up to the first that is a JSON value of this type, and skips the others. A process that was killed may leave half a line.
 /// Returns `None` at the end of the stream.
-fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
+fn read_json_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -133,7 +133,7 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
 }
 
 /// Writes a value on a line of its own. Begins with a line break, because the process before this one may have left half a line.
-fn write_line(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
+fn write_json_line(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
     let mut line = vec![b'\n'];
     serde_json::to_writer(&mut line, value)?;
     line.push(b'\n');

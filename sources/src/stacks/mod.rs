@@ -61,7 +61,7 @@ struct UnstartedReceiver {
 
 impl UnstartedReceiver {
     /// Starts the thread that receives the messages of the reading process.
-    fn start_thread(self, shared: Arc<Mutex<ReaderState>>) -> std::io::Result<()> {
+    fn start_receiving_thread(self, shared: Arc<Mutex<ReaderState>>) -> std::io::Result<()> {
         let Self { from, sender } = self;
         thread::Builder::new().name("stacks".into()).spawn(move || receive_messages(from, &shared, &sender))?;
         Ok(())
@@ -100,7 +100,7 @@ impl StackReader {
         let mut state = lock(&self.shared);
         // By now, tokengap has dropped its rights, so the new thread has none either.
         if let Some(receiver) = state.unstarted.take()
-            && let Err(error) = receiver.start_thread(Arc::clone(&self.shared))
+            && let Err(error) = receiver.start_receiving_thread(Arc::clone(&self.shared))
         {
             state.is_over = true;
             state.last_ending = Some(format!("an error (cannot start a thread that receives samples: {error})"));
@@ -145,7 +145,7 @@ impl StackReader {
     }
 
     /// Lines for the report about limitations of the samples, and about ends of the process that reads them.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub(crate) fn report_lines(&self) -> Vec<String> {
         let state = lock(&self.shared);
         let mut notes = state.status.notes.clone();
         if let Some(reason) = &state.last_ending {

@@ -77,12 +77,12 @@ pub fn serve_samples() -> anyhow::Result<()> {
         // tokengap has ended, and so must this process, even if another of its threads waits for a file of a target.
         std::process::exit(0);
     })?;
-    send_samples(&requests, &mut socket_on_stdin()?)
+    sample_and_send_until_error(&requests, &mut socket_on_stdin()?)
 }
 
 /// Samples the processes of the latest request and sends the samples, and the status from time to time. Ends only with an error, such as a
 /// closed connection.
-fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyhow::Result<()> {
+fn sample_and_send_until_error(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyhow::Result<()> {
     let first = requests.recv()?;
     let stacks = PythonStacks::start(first.hertz).context("cannot start a thread to read stacks")?;
     stacks.sample_processes(&first.pids);
@@ -92,7 +92,7 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
         if let Some(request) = requests.try_iter().last() {
             stacks.sample_processes(&request.pids);
         }
-        for samples in new_samples(&stacks) {
+        for samples in take_thread_samples(&stacks) {
             StackMessage::Samples(samples).write(to)?;
         }
         if reported_at.is_none_or(|at| at.elapsed() >= STATUS_INTERVAL) {
@@ -104,7 +104,7 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
 }
 
 /// The samples of each thread since the last call.
-fn new_samples(stacks: &PythonStacks) -> Vec<ThreadSamples> {
+fn take_thread_samples(stacks: &PythonStacks) -> Vec<ThreadSamples> {
     let mut samples = Vec::new();
     stacks.poll(|interval| {
         for thread_stacks in interval.threads {

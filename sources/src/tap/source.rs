@@ -7,7 +7,7 @@ use session::{About, Flow, LiveSource};
 use trace::Event;
 use zmq_tap::relay::{Direction, Pair};
 
-use super::{Tap, describe_rejection, limit_warnings};
+use super::{Tap, describe_refused_handshakes, limit_warnings};
 
 /// Maximum number of observations per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const OBSERVATIONS_A_TURN: usize = 256;
@@ -49,7 +49,7 @@ impl About for Tap {
         // Each hop has one entry per direction, in this order.
         let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
         for (direction, tapped) in directions.zip(&self.hops.tapped) {
-            degraded.extend(describe_rejection(direction, tapped));
+            degraded.extend(describe_refused_handshakes(direction, tapped));
         }
         degraded.extend(limit_warnings(&self.stats()));
         degraded
@@ -97,7 +97,7 @@ impl LiveSource for Tap {
 }
 
 /// Lowers the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-pub fn lower_priority() {
+pub fn lower_decoding_priority() {
     if let Err(error) = zmq_tap::relay::lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }

@@ -106,7 +106,7 @@ impl RelayHops {
     }
 
     /// Emits a hop with its ends and its capabilities (the stages of its messages that are observed), unless that was done already.
-    pub(super) fn announce_hop(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn announce_hop_once(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
         if tapped.is_announced {
             return;
@@ -145,11 +145,11 @@ impl RelayHops {
     }
 
     /// Announces a changed hop again, if it was announced.
-    fn announce_again(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
+    fn announce_again_if_announced(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
         if tapped.is_announced {
             tapped.is_announced = false;
-            self.announce_hop(id, at, sink);
+            self.announce_hop_once(id, at, sink);
         }
     }
 
@@ -160,7 +160,7 @@ impl RelayHops {
         }
         self.are_deliveries_visible = are_observable;
         for id in 0..self.tapped.len() {
-            self.announce_again(HopId(id as u16), MonoNs::now(), sink);
+            self.announce_again_if_announced(HopId(id as u16), MonoNs::now(), sink);
         }
     }
 
@@ -175,7 +175,7 @@ impl RelayHops {
             if tapped.hop.pair.listen == *listen && tapped.ends != *ends {
                 tapped.ends.clone_from(ends);
                 tapped.is_named = true;
-                self.announce_again(HopId(index as u16), at, sink);
+                self.announce_again_if_announced(HopId(index as u16), at, sink);
             }
         }
     }
@@ -201,7 +201,7 @@ impl Hops for RelayHops {
             tapped.has_carried_output |= has_chunks;
             tapped.name_ends_by_kind(kind, self.formats);
         }
-        self.announce_hop(id.hop, at, sink);
+        self.announce_hop_once(id.hop, at, sink);
         Some(id)
     }
 }

@@ -24,15 +24,15 @@ pub(super) struct Detokenizer {
 /// Reads a `tokenizer.json`.
 pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
-    let after_word = stream_after_word(&tokenizer).ok_or("none of its first tokens is a word")?;
+    let after_word = find_stream_after_word(&tokenizer).ok_or("none of its first tokens is a word")?;
     // In a vocabulary of bytes, most tokens have the same text anywhere, so it is decoded once.
     let is_of_bytes = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
-    let text_by_id = if is_of_bytes { decode_each_token(&tokenizer) } else { Vec::new() };
+    let text_by_id = if is_of_bytes { decode_texts_by_id(&tokenizer) } else { Vec::new() };
     Ok(Detokenizer { tokenizer, after_word, text_by_id })
 }
 
 /// Text of each token by its id. Empty for a part of a character, which has no text of its own.
-fn decode_each_token(tokenizer: &Tokenizer) -> Vec<Box<str>> {
+fn decode_texts_by_id(tokenizer: &Tokenizer) -> Vec<Box<str>> {
     let has_added_tokens = true;
     let mut text_by_id = Vec::new();
     for id in 0..tokenizer.get_vocab_size(has_added_tokens) as u32 {
@@ -45,7 +45,7 @@ fn decode_each_token(tokenizer: &Tokenizer) -> Vec<Box<str>> {
 
 /// State of decoding after the first token that is a word of lowercase letters, in which every output begins: some tokenizers remove a
 /// space at the start of a text. `None` if none of the first tokens is such a word.
-fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
+fn find_stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
     for id in 0..MAX_TRIED_IDS {
         let text = tokenizer.decode(&[id], SKIPS_SPECIAL_TOKENS).unwrap_or_default();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase()) {
@@ -59,7 +59,7 @@ fn stream_after_word(tokenizer: &Tokenizer) -> Option<TokenStream> {
 
 /// Sets the state that the library would have after a token with this complete text: it is the only one that the next depends on.
 #[inline]
-fn reset_to_token(stream: &mut TokenStream, id: u32, text: &str) {
+fn reset_stream_to_token(stream: &mut TokenStream, id: u32, text: &str) {
     let TokenStream { ids, prefix, next } = stream;
     ids.clear();
     ids.push(id);
@@ -81,7 +81,7 @@ impl Detokenize for Detokenizer {
         let is_at_character_start = stream.ids.len() == stream.next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);
-            reset_to_token(stream, id, known_text);
+            reset_stream_to_token(stream, id, known_text);
             return true;
         }
         let TokenStream { ids, prefix, next } = stream;

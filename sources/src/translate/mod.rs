@@ -108,11 +108,11 @@ pub(crate) struct Translator {
 }
 
 impl Translator {
-    /// A translator of messages in these formats, of up to `longest` bytes.
-    pub(crate) fn new(formats: &'static [Format], longest: usize) -> Self {
+    /// A translator of messages in these formats, of up to `max_message_bytes` bytes.
+    pub(crate) fn new(formats: &'static [Format], max_message_bytes: usize) -> Self {
         Self {
             formats,
-            decoders: Decoders::new(formats, longest),
+            decoders: Decoders::new(formats, max_message_bytes),
             engine: EngineProperties::default(),
             forms: Vec::new(),
             shows_ids: false,
@@ -240,7 +240,7 @@ impl Translator {
         if has_chunks {
             self.engine.update_from_shape(&shape, at, sink);
         }
-        count_form(&mut self.forms, &shape);
+        count_message_form(&mut self.forms, &shape);
         if let ObservedBy::Receive { wakeup, thread } = by {
             if !self.shows_ids {
                 decoded.hide_ids();
@@ -279,7 +279,7 @@ fn emit_engine_times(decoded: &Decoded<'_>, hop: HopId, sent_at: MonoNs, sink: S
 }
 
 /// Emits that messages were missed. Also notes it for `clients`, so that their responses are not compared with an incomplete text.
-pub(crate) fn report_missed<'c>(
+pub(crate) fn report_missed_and_tell_clients<'c>(
     missed: Missed,
     at: MonoNs,
     clients: impl Iterator<Item = &'c mut Clients>,
@@ -302,16 +302,16 @@ pub(crate) struct DispatchedMessage<'r, 'a> {
 impl DispatchedMessage<'_, '_> {
     /// Emits an event for each request of the message. The first event also stands for the message itself. If the message was not read,
     /// emits why, and an event for each request in its captured bytes.
-    pub(crate) fn emit(self, content: Result<DispatchKind, Refused>, sink: Sink<'_>) {
+    pub(crate) fn emit_requests_or_refusal(self, content: Result<DispatchKind, Refused>, sink: Sink<'_>) {
         match content {
-            Ok(kind) => self.emit_read(kind, sink),
-            Err(why) => self.emit_unread(why.reason, sink),
+            Ok(kind) => self.emit_requests_of_kind(kind, sink),
+            Err(why) => self.emit_refusal_and_captured_requests(why.reason, sink),
         }
     }
 
     /// Emits why the message was not read. Of a message that was cut, also emits the first requests. They count from 1, because an event
     /// with index 0 stands for the message itself.
-    fn emit_unread(self, reason: &'static str, sink: Sink<'_>) {
+    fn emit_refusal_and_captured_requests(self, reason: &'static str, sink: Sink<'_>) {
         let Self { id, at, bytes, requests } = self;
         sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, reason))));
         let kind = DispatchKind::Requests;
@@ -322,7 +322,7 @@ impl DispatchedMessage<'_, '_> {
     }
 
     /// Emits a message of this kind with its requests. The first event also stands for the message itself, and alone has its length.
-    fn emit_read(self, kind: DispatchKind, sink: Sink<'_>) {
+    fn emit_requests_of_kind(self, kind: DispatchKind, sink: Sink<'_>) {
         let Self { id, at, bytes, requests } = self;
         let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
         sink(&Event::new(at, What::Dispatched(first)));
@@ -335,7 +335,7 @@ impl DispatchedMessage<'_, '_> {
 }
 
 /// Counts the form of a message. The list is short enough to search for every frame.
-fn count_form(forms: &mut Vec<Form>, shape: &Shape) {
+fn count_message_form(forms: &mut Vec<Form>, shape: &Shape) {
     let Shape { class, codec, schema, .. } = *shape;
     let known = forms.iter_mut().find(|form| form.class == class && form.codec == codec && form.schema == schema);
     match known {

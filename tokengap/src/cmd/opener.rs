@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 /// The process that opens files of other processes for a confined tokengap.
 pub(crate) fn run_opener(args: &Args) -> anyhow::Result<ExitCode> {
-    open_files::raise_limit(open_files::DISCOVERY);
+    open_files::raise_open_file_limit(open_files::DISCOVERY);
     confinement::confine_opener();
     // This process ends when tokengap does. tokengap receives these signals, too, and needs this process to complete its report.
     ignore_ending_signals()?;

@@ -13,8 +13,8 @@ use confine::{Capabilities, Work};
 use outputs::report::Report;
 use sources::account;
 use sources::guard::{Cleanup, Guard};
-use sources::run::{Child, Forwarding, Private, Run};
-use sources::tap::{Tap, lower_priority};
+use sources::run::{Child, Forwarding, PrivateFolder, Run};
+use sources::tap::{Tap, lower_decoding_priority};
 use zmq_tap::relay::RelayOptions;
 
 use session::Signals;
@@ -64,8 +64,8 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
         output::ResultFile::check_writable(report, args.live.record.force)?;
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
-    let signals = Forwarding::install()?;
-    let folder = Private::open_folder(args.folder.as_deref())?;
+    let signals = Forwarding::catch_signals()?;
+    let folder = PrivateFolder::open_named_or_create_temporary(args.folder.as_deref())?;
     // The screen uses the terminal, so the command writes to a file instead.
     let command_log = if args.live.outcome.is_headless() { None } else { Some(create_log_file(args)?) };
     let output = command_log.as_ref().map(|log| log.file.try_clone()).transpose()?;
@@ -75,7 +75,7 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
         // The user asked for a relayed command, so it does not run without the relay.
         Err(error) => {
             child.ask_to_end();
-            child.exit_code(PATIENCE, &app::print_message);
+            child.exit_code_after_wait_or_kill(PATIENCE, &app::print_message);
             return Err(error);
         }
     };
@@ -83,10 +83,10 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: the output of {} is in {}", child.name(), log.path.display());
     }
     // This thread decodes, and must not delay the relay.
-    lower_priority();
+    lower_decoding_priority();
     // The signals go to the command, and the run ends with it.
     let watched = app::run_to_report(source, &args.live, endpoint, &Signals::none());
-    let code = child.exit_code(PATIENCE, &app::print_message);
+    let code = child.exit_code_after_wait_or_kill(PATIENCE, &app::print_message);
     // Removed only after the command has ended.
     drop(folder);
     let report = watched?;
@@ -107,7 +107,7 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the guard of the command's sockets and the relay for them, confines this process, and passes its signals on to the command.
-fn start_relay(args: &Args, child: &Arc<Child>, folder: &Private, signals: Forwarding) -> anyhow::Result<Run> {
+fn start_relay(args: &Args, child: &Arc<Child>, folder: &PrivateFolder, signals: Forwarding) -> anyhow::Result<Run> {
     let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
     // The guard keeps the user of this process.
     let other_account = None;

@@ -12,7 +12,7 @@ use session::Signals;
 use sources::account;
 use sources::guard::Guard;
 use sources::splice::{Located, MessageRate, Movable, Prepared, SETTLE, Splice};
-use sources::tap::lower_priority;
+use sources::tap::lower_decoding_priority;
 use zmq_tap::relay::RelayOptions;
 use zmq_tap::splice::{Folder, Restored, restore_sockets};
 
@@ -106,7 +106,7 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     let splice = prepared.execute_move(&RelayOptions::default(), guard)?;
     std::thread::sleep(SETTLE);
     print_result(&splice);
-    lower_priority();
+    lower_decoding_priority();
     let report = app::run_to_report(splice, &args.live, endpoint, &signals)?;
     app::print_report(&report, args.live.outcome)
 }
@@ -163,7 +163,7 @@ fn ask_for_confirmation() -> anyhow::Result<bool> {
 fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
     let Some(pid) = args.pid else { return Ok(account::own_account()) };
     // In another container, the same path would be another file.
-    account::require_same_files(pid)?;
+    account::require_same_mounts_and_root(pid)?;
     account::account_of_process(pid)
 }
 

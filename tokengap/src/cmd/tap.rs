@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use confine::Work;
-use sources::tap::{Tap, TapHop, lower_priority};
+use sources::tap::{Tap, TapHop, lower_decoding_priority};
 use sources::{account, open_files};
 use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Pair, RelayOptions};
@@ -81,10 +81,10 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
     );
     confine_relay(args)?;
     // Each connection has two sockets.
-    open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
+    open_files::raise_open_file_limit(args.max_connections as u64 * 2 + OTHER_FILES);
     let tap = Tap::start(hops, relay_options(args)).context("the tap did not start")?;
     // This thread decodes, and must not delay the relay.
-    lower_priority();
+    lower_decoding_priority();
     for (listen, upstream) in args.listen.iter().zip(&args.upstream) {
         errln!("tokengap: listening on {listen} -> {upstream}{}", note_on_upstream(upstream));
     }
@@ -100,7 +100,7 @@ pub(crate) fn run_tap(args: &Args) -> anyhow::Result<ExitCode> {
 /// Confines the process to what the relay needs. That is no right of root, so root changes to the user of the endpoints.
 fn confine_relay(args: &Args) -> anyhow::Result<()> {
     let account = if rustix::process::geteuid().is_root() {
-        account::account_for_endpoints(&args.listen, &args.upstream)?
+        account::choose_relay_account(&args.listen, &args.upstream)?
     } else {
         account::own_account()
     };

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::script::{program_to_test, project_root, virtual_environment};
+use crate::script::{given_or_built_program, prepare_virtual_environment_python, project_root};
 
 const FOLDER: &str = "xtask/src/attacks";
 /// Scripts that run at the same time.
@@ -102,18 +102,18 @@ pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
         "attacks need root: they start processes of other users and containers"
     );
     let scripts = select_scripts(&options.names)?;
-    let program = program_to_test(options.tokengap.as_deref())?;
-    let python = virtual_environment(&project_root().join(FOLDER).join("requirements.txt"))?;
+    let program = given_or_built_program(options.tokengap.as_deref())?;
+    let python = prepare_virtual_environment_python(&project_root().join(FOLDER).join("requirements.txt"))?;
     // `python` is `bin/python` in the virtual environment.
     let venv = python.ancestors().nth(2).context("the virtual environment has no folder")?;
-    check_searchable(venv)?;
+    require_others_can_enter(venv)?;
     let waiting = Mutex::new(scripts.iter());
     let counts = Mutex::new(AttackCounts::default());
     thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(script) = next_script(&waiting) {
-                    let outcome = run_script(script, &program, venv)
+                    let outcome = run_attack_script(script, &program, venv)
                         .unwrap_or_else(|error| AttackOutcome::Broken(format!("{error:#}")));
                     counts.lock().expect("no worker panics").count_outcome(&outcome);
                 }
@@ -162,7 +162,7 @@ fn is_named(script: &Path, name: &str) -> bool {
 }
 
 /// Fails unless every user can enter the folder: scripts use the virtual environment as users without rights.
-fn check_searchable(folder: &Path) -> Result<()> {
+fn require_others_can_enter(folder: &Path) -> Result<()> {
     for ancestor in folder.ancestors() {
         let mode =
             fs::metadata(ancestor).with_context(|| format!("cannot read {}", ancestor.display()))?.permissions().mode();
@@ -176,7 +176,7 @@ fn check_searchable(folder: &Path) -> Result<()> {
 }
 
 /// Runs one script and prints its outcome, with the end of its output if it is broken.
-fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcome> {
+fn run_attack_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcome> {
     let name = script.file_stem().unwrap_or_default().display();
     let started = Instant::now();
     let folder = tempfile::Builder::new().prefix("attack-").tempdir()?;
@@ -187,11 +187,11 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
         fs::set_permissions(searched, Permissions::from_mode(0o755))?;
     }
     let output = ScriptOutput { stdout: folder.path().join("stdout"), stderr: folder.path().join("stderr") };
-    let mut command = script_command(script, program, &work);
+    let mut command = isolated_script_command(script, program, &work);
     command.env("ATTACKS_VENV", venv);
     command.stdout(File::create(&output.stdout)?).stderr(File::create(&output.stderr)?);
     let mut child = command.spawn().context("cannot start unshare: install util-linux")?;
-    let outcome = match wait_within(&mut child, TIME_LIMIT)? {
+    let outcome = match wait_or_kill_after(&mut child, TIME_LIMIT)? {
         Some(status) => AttackOutcome::of_ended_script(status, &read_text(&output.stdout)?),
         None => AttackOutcome::Broken(format!("did not end within {} s", TIME_LIMIT.as_secs())),
     };
@@ -201,17 +201,17 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
     Ok(outcome)
 }
 
-/// Command that runs a script against `program` in the folder `work`, in mount and PID namespaces of its own, so that all of its processes
-/// end with it.
-fn script_command(script: &Path, program: &Path, work: &Path) -> Command {
+/// Command that runs a script against `program` in the folder `work_folder`, in mount and PID namespaces of its own, so that all of its
+/// processes end with it.
+fn isolated_script_command(script: &Path, program: &Path, work_folder: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "bash"]);
-    command.arg(script).arg(program).arg(work).current_dir(work).stdin(Stdio::null());
+    command.arg(script).arg(program).arg(work_folder).current_dir(work_folder).stdin(Stdio::null());
     command
 }
 
 /// Waits for the end of a process. Kills it after the limit, and then returns `None`.
-fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+fn wait_or_kill_after(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     while Instant::now() < until {
         if let Some(status) = child.try_wait()? {

@@ -21,8 +21,8 @@ const SAME_MEMCPY: &str = "--envs=GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX512F
 /// Size in bytes of a frame of a thousand requests, whose cost per byte must match that of short ones.
 const LONG_FRAME_BYTES: &str = "107000";
 
-/// Counts the instructions of each benchmark and compares them with the baseline, or with `bless` makes them the baseline.
-pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
+/// Counts the instructions of each benchmark and compares them with the baseline, or makes them the baseline if `makes_baseline`.
+pub(crate) fn compare_counts_or_make_baseline(makes_baseline: bool) -> anyhow::Result<()> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("SKIPPED: counting instructions needs valgrind: apt-get install valgrind");
         return Ok(());
@@ -31,8 +31,8 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
     let baseline = InstructionCounts::read_baseline()?;
     let counted = InstructionCounts { compiler: compiler_here()?, counts };
     let current_compiler = &counted.compiler;
-    let differing = print_changes(&baseline, &counted);
-    if bless {
+    let differing = print_changes_and_find_differing(&baseline, &counted);
+    if makes_baseline {
         counted.write_baseline()?;
     } else if baseline.compiler != *current_compiler {
         // Another compiler makes other instructions of the same code.
@@ -48,7 +48,10 @@ pub(crate) fn compare_counts(bless: bool) -> anyhow::Result<()> {
 
 /// Prints the instructions of each benchmark beside those of the baseline. Returns the benchmarks that differ by more than [`TOLERANCE`],
 /// or that one of the two lacks.
-fn print_changes<'c>(baseline: &'c InstructionCounts, counted: &'c InstructionCounts) -> Vec<&'c str> {
+fn print_changes_and_find_differing<'c>(
+    baseline: &'c InstructionCounts,
+    counted: &'c InstructionCounts,
+) -> Vec<&'c str> {
     let mut differing = Vec::new();
     println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
     for (name, count) in &counted.counts {
@@ -89,11 +92,11 @@ fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     cargo.args(["--", "--output-format=json", "--callgrind-args=--cache-sim=no", SAME_MEMCPY]);
     let summaries = command_output(cargo.current_dir(root).env("PATH", path))
         .context("gungraun-runner is needed: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
-    summaries.lines().filter(|line| line.starts_with('{')).map(parse_summary).collect()
+    summaries.lines().filter(|line| line.starts_with('{')).map(parse_name_and_instructions).collect()
 }
 
 /// Name of a benchmark and its instructions per frame, from its JSON summary.
-fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
+fn parse_name_and_instructions(line: &str) -> anyhow::Result<(String, u64)> {
     let summary: Value = serde_json::from_str(line)?;
     let [function, id] = ["function_name", "id"].map(|key| summary[key].as_str().unwrap_or_default());
     // `Ir` are the instructions read by the CPU, in callgrind's words.

@@ -60,7 +60,7 @@ enum Name {
 pub(crate) fn run_benchmarks(bench: &Bench) -> anyhow::Result<()> {
     let runs_all = bench.names.is_empty() && !bench.quick;
     if runs_all || bench.names.contains(&Name::Count) {
-        count::compare_counts(bench.bless)?;
+        count::compare_counts_or_make_baseline(bench.bless)?;
     }
     let runs_only_count = !bench.names.is_empty() && bench.names.iter().all(|name| *name == Name::Count);
     // `--bless` is only about the instruction counts.

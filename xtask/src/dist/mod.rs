@@ -51,7 +51,7 @@ fn host_target() -> String {
 }
 
 /// The given program, or the host's from the last `cargo xtask dist`.
-pub(crate) fn released_program(given: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn given_or_released_program(given: Option<&Path>) -> Result<PathBuf> {
     let made = project_root().join(format!("target/shipped/tokengap-{VERSION}-{}/tokengap", host_target()));
     let program = given.unwrap_or(&made);
     std::fs::canonicalize(program)

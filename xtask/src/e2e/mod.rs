@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::script::{program_to_test, project_root, run_to_success};
+use crate::script::{given_or_built_program, project_root, run_to_success};
 
 /// Releases that `cargo xtask engine` unpacks by default.
 const RELEASES: &str = include_str!("../../../testbed/releases.txt");
@@ -82,10 +82,10 @@ pub(crate) fn run_end_to_end(options: &E2eOptions) -> Result<()> {
         return run_on_real_server(options);
     }
     setup::prepare_sglang(&[])?;
-    let mut rows = setup::harness_module("testbed.e2e");
+    let mut rows = setup::harness_module_command("testbed.e2e");
     rows.arg("--xtask").arg(std::env::current_exe()?);
     if !options.plain {
-        rows.arg("--tokengap").arg(program_to_test(options.tokengap.as_deref())?);
+        rows.arg("--tokengap").arg(given_or_built_program(options.tokengap.as_deref())?);
     }
     for release in &options.releases {
         rows.args(["--release", release]);
@@ -107,7 +107,7 @@ fn run_on_real_server(options: &E2eOptions) -> Result<()> {
         setup::install_server("sglang", release)?;
     }
     let mut rows = Command::new(python);
-    rows.args(["-m", "testbed.real", "--tokengap"]).arg(program_to_test(options.tokengap.as_deref())?);
+    rows.args(["-m", "testbed.real", "--tokengap"]).arg(given_or_built_program(options.tokengap.as_deref())?);
     rows.arg("--home").arg(setup::server_folder("sglang")?).current_dir(project_root());
     rows.args(options.quick.then_some("--quick"));
     run_to_success(add_common_options(&mut rows, options)?)

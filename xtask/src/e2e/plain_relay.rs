@@ -20,7 +20,7 @@ pub(crate) struct PlainRelayOptions {
     upstream: Vec<String>,
 }
 
-/// Relays each `listen` endpoint to the `upstream` at the same place, until killed. Fails if a listener fails.
+/// Relays each `listen` endpoint to the `upstream` at the same position, until killed. Fails if a listener fails.
 pub(crate) fn relay_until_killed(options: &PlainRelayOptions) -> Result<()> {
     let mut listeners = Vec::new();
     for (front, back) in options.listen.iter().zip(&options.upstream) {

@@ -9,10 +9,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::script::{install_once, project_root, run_to_success, virtual_environment};
+use crate::script::{install_once, prepare_virtual_environment_python, project_root, run_to_success};
 
 /// `python -m MODULE` with the harness's Python, in the project's folder.
-pub(crate) fn harness_module(module: &str) -> Command {
+pub(crate) fn harness_module_command(module: &str) -> Command {
     let mut command = Command::new(harness_python());
     command.current_dir(project_root()).args(["-m", module]);
     command
@@ -29,8 +29,8 @@ fn unpacked_folder() -> PathBuf {
 
 /// Creates the virtual environment and unpacks SGLang `releases` where missing.
 pub(crate) fn prepare_sglang(releases: &[&str]) -> Result<()> {
-    let _lock = lock_unpacked()?;
-    virtual_environment(&project_root().join("testbed/requirements.txt"))?;
+    let _lock = lock_unpacked_folder()?;
+    prepare_virtual_environment_python(&project_root().join("testbed/requirements.txt"))?;
     for release in releases {
         unpack_wheels(&["sglang"], release, &unpacked_folder().join(release))
             .with_context(|| format!("unpacking SGLang {release}"))?;
@@ -51,7 +51,7 @@ pub(crate) fn prepare_vllm(release: &str) -> Result<PathBuf> {
 pub(super) fn prepare_dynamo(releases: &[String]) -> Result<()> {
     let folder = unpacked_folder().join("dynamo");
     fs::create_dir_all(&folder)?;
-    let _lock = lock_unpacked()?;
+    let _lock = lock_unpacked_folder()?;
     for release in releases {
         unpack_wheels(&["ai-dynamo-runtime", "ai-dynamo"], release, &folder.join(release))
             .with_context(|| format!("unpacking Dynamo {release}"))?;
@@ -66,7 +66,7 @@ pub(super) fn prepare_dynamo(releases: &[String]) -> Result<()> {
 }
 
 /// Waits until no other run prepares the engine, and keeps others waiting until the returned file is dropped.
-fn lock_unpacked() -> Result<File> {
+fn lock_unpacked_folder() -> Result<File> {
     fs::create_dir_all(unpacked_folder())?;
     let lock = File::create(unpacked_folder().join("lock"))?;
     lock.lock().context("waiting for another run that prepares the engine")?;
@@ -75,7 +75,7 @@ fn lock_unpacked() -> Result<File> {
 
 /// A pip command that prints only errors, in the harness's Python environment.
 fn pip_command(command: &str) -> Command {
-    let mut pip = harness_module("pip");
+    let mut pip = harness_module_command("pip");
     pip.args([command, "--quiet", "--disable-pip-version-check"]);
     pip
 }
@@ -94,7 +94,7 @@ fn unpack_wheels(packages: &[&str], release: &str, target: &Path) -> Result<()> 
     download_wheels(packages, release, wheels.path())?;
     let unpacked = tempfile::tempdir_in(unpacked_folder())?;
     for wheel in fs::read_dir(wheels.path())? {
-        run_to_success(harness_module("zipfile").arg("-e").arg(wheel?.path()).arg(unpacked.path()))?;
+        run_to_success(harness_module_command("zipfile").arg("-e").arg(wheel?.path()).arg(unpacked.path()))?;
     }
     // Rename at the end, so that an interrupted run leaves no partial release.
     fs::rename(unpacked.keep(), target)?;

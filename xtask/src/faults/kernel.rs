@@ -29,7 +29,7 @@ const MAX_TIME_TO_FREE: Duration = Duration::from_secs(10);
 
 impl KernelObjects {
     /// Adds the objects that a process holds open.
-    pub(super) fn add_held_by(&mut self, pid: u32) -> Result<()> {
+    pub(super) fn add_objects_held_by(&mut self, pid: u32) -> Result<()> {
         let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
         for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
             // A descriptor may be closed during the scan.
@@ -58,7 +58,7 @@ impl KernelObjects {
     }
 
     /// Waits until the kernel has freed all of them, at most [`MAX_TIME_TO_FREE`], and notes those that are left as a failure.
-    pub(super) fn check_freed(&self, checks: &mut FaultChecks) {
+    pub(super) fn wait_and_check_freed(&self, checks: &mut FaultChecks) {
         let until = Instant::now() + MAX_TIME_TO_FREE;
         while self.count_present() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(50));

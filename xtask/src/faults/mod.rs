@@ -15,8 +15,8 @@ use anyhow::{Context, Result, ensure};
 use probe_user::{Capability, Permissions};
 use serde::Deserialize;
 
-use crate::e2e::setup::{harness_module, prepare_sglang};
-use crate::script::{program_to_test, tokengap_with_faults, write_document};
+use crate::e2e::setup::{harness_module_command, prepare_sglang};
+use crate::script::{build_tokengap_with_faults, given_or_built_program, replace_document_part};
 
 /// Options of `cargo xtask faults`.
 #[derive(clap::Args, Debug)]
@@ -110,16 +110,16 @@ pub(crate) fn inject_faults(options: &FaultOptions) -> Result<()> {
             "`cargo xtask faults{long_flag}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
             table.rows
         );
-        write_document("internals/FAULTS.md", "Faults", &text)?;
+        replace_document_part("internals/FAULTS.md", "Faults", &text)?;
     }
     Ok(())
 }
 
 /// Runs the faults of the relay and its environment, which are a script that prints a finished row in each line.
 fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
-    let mut command = harness_module("testbed.e2e.faults");
-    command.arg("--faulty").arg(tokengap_with_faults()?);
-    command.arg("--tokengap").arg(program_to_test(options.tokengap.as_deref())?);
+    let mut command = harness_module_command("testbed.e2e.faults");
+    command.arg("--faulty").arg(build_tokengap_with_faults()?);
+    command.arg("--tokengap").arg(given_or_built_program(options.tokengap.as_deref())?);
     command.arg("--xtask").arg(std::env::current_exe()?);
     command.args(options.long.then_some("--long"));
     command.args(options.only.iter().flat_map(|text| ["--only", text]));

@@ -174,7 +174,7 @@ impl PeerPair {
 
     /// Stops the sender once everything is sent, waits until all messages have arrived or no more arrive, and compares both sides.
     /// Describes the messages that arrived unchanged.
-    pub(super) fn finish(mut self, checks: &mut FaultChecks) -> Result<String> {
+    pub(super) fn finish_and_compare_sides(mut self, checks: &mut FaultChecks) -> Result<String> {
         // A sender that has sent its count has exited and reads no line, but its totals are available.
         let _ = self.sender.write_line("end");
         let sent = self.sender.wait_for_totals()?.connections;

@@ -71,7 +71,7 @@ enum SentContent {
 
 impl Step {
     /// The text that the server writes; `None` if the engine sends a chunk.
-    fn written(&self) -> Option<&str> {
+    fn written_text(&self) -> Option<&str> {
         match self {
             Self::Written(text) => Some(text),
             Self::Chunk(_) => None,
@@ -154,19 +154,19 @@ impl ServedResponse {
     }
 
     /// Enters the frames and the bytes of the response into a new analysis, in the order of the steps. Returns its verdicts on the choices.
-    pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
+    pub(super) fn judge_choices(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
         let table = Arc::new(IdTable::default());
         let mut clients = self.observed_clients(engine, &table);
         let mut run = ResponseRun::new(engine, version);
         let mut reader = ResponseReader::default();
-        let piece_count = self.steps.iter().filter_map(Step::written).count();
+        let piece_count = self.steps.iter().filter_map(Step::written_text).count();
         let mut pieces_written = 0;
         let mut seen_rids = HashSet::new();
         for step in &self.steps {
             match step {
                 Step::Chunk(sent) => {
                     let is_first_of_request = seen_rids.insert(sent.rid.as_str());
-                    run.send_chunk(sent, is_first_of_request, &table, &mut clients);
+                    run.send_chunk_as_frame(sent, is_first_of_request, &table, &mut clients);
                 }
                 Step::Written(text) => {
                     pieces_written += 1;
@@ -182,15 +182,15 @@ impl ServedResponse {
                 }
             }
         }
-        run.verdicts(self, &clients.server.degraded_lines())
+        run.end_and_judge_answers(self, &clients.server.degraded_lines())
     }
 
-    /// Whether the response has the arguments of the call with this index as the model wrote them. True for an unknown request, so that a
+    /// Whether the response has the arguments of a call as the model wrote them. True for an unknown request, so that a
     /// finding about it is an accusation.
-    fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
+    fn has_arguments_as_modelled(&self, rid: &str, call_index: usize) -> bool {
         let Some(choice) = self.choice_index(rid) else { return true };
-        let written = self.written_arguments(choice);
-        let arguments = written.get(call).and_then(|arguments| serde_json::from_str(arguments).ok());
+        let written = self.written_call_arguments(choice);
+        let arguments = written.get(call_index).and_then(|arguments| serde_json::from_str(arguments).ok());
         arguments.is_some_and(|arguments: Value| self.calls[choice].contains(&arguments))
     }
 
@@ -200,15 +200,15 @@ impl ServedResponse {
     }
 
     /// The arguments of each call of a choice as the server wrote them, put together from all its events.
-    fn written_arguments(&self, choice: usize) -> Vec<String> {
+    fn written_call_arguments(&self, choice_index: usize) -> Vec<String> {
         // Index of each call in the response, and what was written of its arguments so far.
         let mut indexes: Vec<Value> = Vec::new();
         let mut arguments: Vec<String> = Vec::new();
-        for text in self.steps.iter().filter_map(Step::written) {
+        for text in self.steps.iter().filter_map(Step::written_text) {
             for data in text.split("data: ") {
                 // Other lines, such as `[DONE]`, are no JSON.
                 let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
-                for part in self.parts_of_calls(&event, choice) {
+                for part in self.tool_call_parts_in(&event, choice_index) {
                     if let Some(call) = indexes.iter().position(|known| *known == part.index) {
                         arguments[call] += &part.arguments;
                     } else {
@@ -222,10 +222,10 @@ impl ServedResponse {
     }
 
     /// The parts of a choice's calls in one event, or in the body of a response that is no stream.
-    fn parts_of_calls(&self, event: &Value, choice: usize) -> Vec<CallPart> {
+    fn tool_call_parts_in(&self, event: &Value, choice_index: usize) -> Vec<CallPart> {
         let mut parts = Vec::new();
         for listed in event["choices"].as_array().into_iter().flatten() {
-            if listed["index"] != choice {
+            if listed["index"] != choice_index {
                 continue;
             }
             let message = if self.stream { &listed["delta"] } else { &listed["message"] };
@@ -266,7 +266,7 @@ struct CallPart {
 }
 
 /// The finish that an engine's frame states with this reason.
-fn finish_of(reason: &str) -> Finish {
+fn finish_from_reason(reason: &str) -> Finish {
     match reason {
         "stop" => Finish::Stop,
         "length" => Finish::Length,
@@ -319,7 +319,7 @@ impl ResponseRun {
 
     /// Puts this chunk into a frame, which is sent, received and processed on the hop, and notes it for the comparison in `clients`. New
     /// ids get their texts in `table`. `is_first`: it is the first chunk of its request.
-    fn send_chunk(&mut self, sent: &SentChunk, is_first: bool, table: &IdTable, clients: &mut Clients) {
+    fn send_chunk_as_frame(&mut self, sent: &SentChunk, is_first: bool, table: &IdTable, clients: &mut Clients) {
         let mut ids = Vec::new();
         let mut text = None;
         let kind = match &sent.content {
@@ -337,7 +337,7 @@ impl ResponseRun {
             listed: Some(sent.tokens),
             completion_tokens: sent.completion_tokens,
             prompt_tokens: states_prompt.then_some(PROMPT_TOKENS),
-            finish: sent.finish_reason.as_deref().map(finish_of),
+            finish: sent.finish_reason.as_deref().map(finish_from_reason),
             ids: &ids,
             text,
             ..Chunk::new(&sent.rid)
@@ -369,7 +369,7 @@ impl ResponseRun {
     }
 
     /// Ends the run, and judges each answer and each finding.
-    fn verdicts(mut self, response: &ServedResponse, degraded: &[String]) -> Vec<ResponseVerdict> {
+    fn end_and_judge_answers(mut self, response: &ServedResponse, degraded: &[String]) -> Vec<ResponseVerdict> {
         // Detectors run once more in each of the four seconds after the last event.
         for _ in 0..4 {
             self.now_ns += 1_000_000_000;
@@ -422,7 +422,7 @@ impl ReadAnswer {
             _ => {
                 // The arguments of a call are damaged. Calls are numbered from 1.
                 let index = calls.call as usize - 1;
-                if response.is_as_modelled(&self.rid, index) {
+                if response.has_arguments_as_modelled(&self.rid, index) {
                     ResponseVerdict::Accused("damaged-tool-calls")
                 } else {
                     ResponseVerdict::Changed

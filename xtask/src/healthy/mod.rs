@@ -52,14 +52,14 @@ pub(crate) struct HealthyOptions {
 
 /// `cargo xtask healthy`: judges the responses of each release, or those on standard input, and prints the tables. Fails if any is accused.
 pub(crate) fn judge_healthy_responses(options: &HealthyOptions) -> Result<()> {
-    let mut accused = options.accused.as_ref().map(File::create).transpose()?;
+    let mut accused_file = options.accused.as_ref().map(File::create).transpose()?;
     let mut rows = Vec::new();
     if let Some([engine, version]) = options.read.as_deref() {
-        rows.push(judge_responses(engine, version, std::io::stdin().lock(), &mut accused)?);
+        rows.push(judge_responses(engine, version, std::io::stdin().lock(), &mut accused_file)?);
     } else {
         let wanted = RELEASES.iter().filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
         for (engine, version) in wanted {
-            rows.push(judge_release(engine, version, options, &mut accused)?);
+            rows.push(judge_release(engine, version, options, &mut accused_file)?);
         }
     }
     print_tables(&rows);
@@ -72,17 +72,17 @@ fn judge_release(
     engine: &str,
     version: &str,
     options: &HealthyOptions,
-    accused: &mut Option<File>,
+    accused_file: &mut Option<File>,
 ) -> Result<ReleaseResults> {
-    let mut served = response_server(engine, version, options)?.spawn().context("starting testbed.healthy")?;
+    let mut served = response_server_command(engine, version, options)?.spawn().context("starting testbed.healthy")?;
     let lines = BufReader::new(served.stdout.take().context("no output of testbed.healthy")?);
-    let row = judge_responses(engine, version, lines, accused)?;
+    let row = judge_responses(engine, version, lines, accused_file)?;
     ensure!(served.wait()?.success(), "cannot serve the responses of {engine} {version}");
     Ok(row)
 }
 
 /// The command that prints the responses of a release.
-fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Result<Command> {
+fn response_server_command(engine: &str, version: &str, options: &HealthyOptions) -> Result<Command> {
     // The packages of the newest release serve all releases of the engine.
     let (_, newest) = INSTALLED.iter().find(|(name, _)| *name == engine).context("unknown engine")?;
     let mut serve = Command::new(install_server(engine, newest)?);
@@ -102,21 +102,21 @@ fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Res
 }
 
 /// Judges the responses of a release, of which each line of `lines` has one in JSON. Writes each response with a finding to the file
-/// `accused`, if one is given: also one that its server's parser has changed, which deserves the finding.
+/// `accused_file`, if one is given: also one that its server's parser has changed, which deserves the finding.
 fn judge_responses(
     engine: &str,
     version: &str,
     lines: impl BufRead,
-    accused: &mut Option<File>,
+    accused_file: &mut Option<File>,
 ) -> Result<ReleaseResults> {
     let mut row = ReleaseResults { release: format!("{engine} {version}"), ..ReleaseResults::default() };
     for line in lines.lines() {
         let line = line?;
         let response: ServedResponse = serde_json::from_str(&line)?;
-        let verdicts = response.judge(engine, version);
+        let verdicts = response.judge_choices(engine, version);
         let first_finding =
             verdicts.iter().find(|verdict| matches!(verdict, ResponseVerdict::Accused(_) | ResponseVerdict::Changed));
-        if let Some(file) = accused
+        if let Some(file) = accused_file
             && let Some(verdict) = first_finding
         {
             writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{verdict:?}\",\"response\":{line}}}", row.release)?;

@@ -35,19 +35,19 @@ fn a_title_is_never_followed_and_lone_zmq_sockets_only_after_a_while() {
     let mut picks_after_a_while = |engines: Vec<Engine>| {
         let topology = Topology { engines, ..Topology::default() };
         search.lone_candidate = None;
-        assert!(search.pick_engines(&topology).is_err(), "not at once");
+        assert!(search.pick_confirmed_or_lone_engines(&topology).is_err(), "not at once");
         if let Some(candidate) = &mut search.lone_candidate {
             candidate.first_seen_at =
                 candidate.first_seen_at.checked_sub(LONE_CANDIDATE_WAIT).expect("the machine runs for longer");
         }
-        search.pick_engines(&topology).map(|engines| first_pid(engines[0]))
+        search.pick_confirmed_or_lone_engines(&topology).map(|engines| first_pid(engines[0]))
     };
     assert!(picks_after_a_while(vec![titled(5, Vec::new())]).is_err());
     assert_eq!(picks_after_a_while(vec![titled(5, vec![6])]), Ok(5));
     assert!(picks_after_a_while(vec![titled(5, vec![6]), titled(7, vec![8])]).is_err());
 
     let topology = Topology { engines: vec![confirmed(9), titled(5, vec![6])], ..Topology::default() };
-    assert_eq!(search.pick_engines(&topology).map(|engines| first_pid(engines[0])), Ok(9));
+    assert_eq!(search.pick_confirmed_or_lone_engines(&topology).map(|engines| first_pid(engines[0])), Ok(9));
 }
 
 #[test]

@@ -65,12 +65,15 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
         lanes.record_send(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut enter);
     }
     for seq in [0, 1, 4] {
-        lanes.record_receive(&message(2, seq, &frame(seq)), &mut enter);
+        lanes.match_receive_with_send_and_emit(&message(2, seq, &frame(seq)), &mut enter);
     }
     assert_eq!(events[..3], [("sent", 0), ("missed", 3), ("sent", 4)]);
     assert_eq!(events[3..].iter().filter(|event| event.0 == "missed").collect::<Vec<_>>(), [&("missed", 2)]);
     // The kernel side counts seven, of which five are reported already.
-    assert_eq!((lanes.take_unreported(3), lanes.take_unreported(4), lanes.take_unreported(1)), (0, 2, 1));
+    assert_eq!(
+        (lanes.take_unreported_by_gaps(3), lanes.take_unreported_by_gaps(4), lanes.take_unreported_by_gaps(1)),
+        (0, 2, 1)
+    );
     let report = Report::of(&analysis, &ReportInput::for_source("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }
@@ -101,7 +104,7 @@ fn the_parts_of_a_message_are_one_frame() {
         (0..6).map(of)
     };
     parts(1).for_each(|part| lanes.record_send(&part, &mut Clients::default(), &mut enter));
-    parts(2).for_each(|part| assert!(lanes.record_receive(&part, &mut enter)));
+    parts(2).for_each(|part| assert!(lanes.match_receive_with_send_and_emit(&part, &mut enter)));
     let bytes = PARTS.iter().map(|part| part.len() as u64).sum();
     let sent = [0, 1, 2].map(|seq| ("sent", seq, bytes, events[0].3));
     assert_eq!(events[..3], sent);
@@ -115,7 +118,8 @@ fn the_parts_of_a_message_are_one_frame() {
 fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[&[u8]]) -> Vec<String> {
     let mut observability = Observability::new(false, false);
     observability.mark_watched(1, MonoNs(0));
-    let mut lanes = Lanes::new(Roles::with_roles(&[(1, scheduler), (2, tokenizer)], &[(1, 2)]), observability);
+    let mut lanes =
+        Lanes::new(Roles::from_roles_and_connections(&[(1, scheduler), (2, tokenizer)], &[(1, 2)]), observability);
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut enter = |event: &Event<'_>| {
@@ -135,7 +139,7 @@ fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[
         lanes.record_send(&part, &mut Clients::default(), &mut enter);
     }
     for (seq, bytes) in (0_u64..).zip(received.iter().cycle()).take(2 * received.len()) {
-        assert!(lanes.record_receive(&message(1, seq, bytes), &mut enter), "part {seq}");
+        assert!(lanes.match_receive_with_send_and_emit(&message(1, seq, bytes), &mut enter), "part {seq}");
     }
     let group = &analysis.ledger().groups()[0];
     assert_eq!(
@@ -175,7 +179,7 @@ fn a_routed_request_is_received_with_its_second_part() {
 fn the_first_requests_of_a_batch_that_was_cut_are_dispatched() {
     const BATCH: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.23/req_batch_3rid.pkl");
     let captured = [&BATCH[..600], &BATCH[BATCH.len() - 600..]].concat();
-    let roles = Roles::with_roles(&[(1, role::SCHEDULER), (2, role::TOKENIZER)], &[(1, 2)]);
+    let roles = Roles::from_roles_and_connections(&[(1, role::SCHEDULER), (2, role::TOKENIZER)], &[(1, 2)]);
     let mut lanes = Lanes::new(roles, Observability::new(false, false));
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut undecoded = Vec::new();
@@ -207,7 +211,7 @@ fn a_router_forwards_requests_and_output() {
     let mut observability = Observability::new(false, false);
     (1..=3).for_each(|pid| observability.mark_watched(pid, MonoNs(0)));
     let roles = [(1, role::SCHEDULER), (2, role::WORKER), (3, role::ROUTER)];
-    let mut lanes = Lanes::new(Roles::with_roles(&roles, &[(1, 3), (3, 2)]), observability);
+    let mut lanes = Lanes::new(Roles::from_roles_and_connections(&roles, &[(1, 3), (3, 2)]), observability);
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut rid = String::new();
@@ -233,11 +237,11 @@ fn a_router_forwards_requests_and_output() {
     let receiver = |pid: u32| SocketId { pid, address: 0x9000 };
     // A router that is attached to in the middle of things; its abort may be for a worker, too.
     lanes.record_send(&call(TO_SCHEDULER, 0, ABORT), &mut Clients::default(), &mut enter);
-    lanes.record_receive(&call(receiver(1), 0, ABORT), &mut enter);
+    lanes.match_receive_with_send_and_emit(&call(receiver(1), 0, ABORT), &mut enter);
     lanes.record_send(&call(FROM_WORKER, 0, REQUEST), &mut Clients::default(), &mut enter);
-    lanes.record_receive(&call(receiver(3), 0, REQUEST), &mut enter);
+    lanes.match_receive_with_send_and_emit(&call(receiver(3), 0, REQUEST), &mut enter);
     lanes.record_send(&call(TO_SCHEDULER, 1, REQUEST), &mut Clients::default(), &mut enter);
-    lanes.record_receive(&call(receiver(1), 1, REQUEST), &mut enter);
+    lanes.match_receive_with_send_and_emit(&call(receiver(1), 1, REQUEST), &mut enter);
     lanes.record_send(&call(TO_WORKER, 0, TEXT), &mut Clients::default(), &mut enter);
     lanes.record_send(&call(TO_SCHEDULER, 2, ABORT), &mut Clients::default(), &mut enter);
     lanes.record_send(&call(TO_WORKER, 1, ABORT), &mut Clients::default(), &mut enter);
@@ -288,7 +292,7 @@ fn token_ids_are_in_events_only_if_requested() {
         let bytes = frame(0);
         one.record_send(&message(1, 0, &bytes), &mut clients, &mut note);
         // From a sender that is not watched.
-        other.record_receive(&message(2, 0, &bytes), &mut note);
+        other.match_receive_with_send_and_emit(&message(2, 0, &bytes), &mut note);
         assert_eq!(emitted, [shows_ids; 2]);
         let mut decoders = Decoders::new(engines::FORMATS, LONGEST);
         decoders.keep_ids();
@@ -306,15 +310,15 @@ fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     for seq in 0..2 {
         lanes.record_send(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut |_| {});
     }
-    lanes.record_receive(&message(2, 0, &frame(0)), &mut |_| {});
+    lanes.match_receive_with_send_and_emit(&message(2, 0, &frame(0)), &mut |_| {});
     assert!(lanes.has_traffic(), "a waiting message counts regardless of age");
-    lanes.record_receive(&message(2, 1, &frame(1)), &mut |_| {});
+    lanes.match_receive_with_send_and_emit(&message(2, 1, &frame(1)), &mut |_| {});
     assert!(!lanes.has_traffic());
     let bytes = frame(2);
     let mut now = message(1, 2, &bytes);
     now.call.at = MonoNs::now();
     lanes.record_send(&now, &mut Clients::default(), &mut |_| {});
-    lanes.record_receive(&message(2, 2, &bytes), &mut |_| {});
+    lanes.match_receive_with_send_and_emit(&message(2, 2, &bytes), &mut |_| {});
     assert!(lanes.has_traffic());
 }
 
@@ -331,7 +335,10 @@ const SECOND: u32 = 3;
 
 impl Engine {
     fn new() -> Self {
-        let roles = Roles::with_roles(&[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)], &[(SCHEDULER, FIRST)]);
+        let roles = Roles::from_roles_and_connections(
+            &[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)],
+            &[(SCHEDULER, FIRST)],
+        );
         let mut observability = Observability::new(true, true);
         for pid in [SCHEDULER, FIRST] {
             observability.mark_watched(pid, MonoNs(0));
@@ -368,7 +375,7 @@ impl Engine {
         let bytes = Self::frame(b'0' + socket as u8, seq);
         let call = self.call(pid, 0x9000, number);
         let analysis = &mut self.analysis;
-        self.lanes.record_receive(&of(call, &bytes), &mut |event| analysis.apply(event));
+        self.lanes.match_receive_with_send_and_emit(&of(call, &bytes), &mut |event| analysis.apply(event));
     }
 
     /// Adds and watches the second tokenizer.
@@ -378,17 +385,17 @@ impl Engine {
         let paths = &mut self.lanes.paths;
         let mut parts = vec![(SCHEDULER, role::SCHEDULER), (pid, role::TOKENIZER)];
         parts.extend(paths.observability.is_watched(FIRST).then_some((FIRST, role::TOKENIZER)));
-        paths.roles = Roles::with_roles(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
+        paths.roles = Roles::from_roles_and_connections(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
         paths.observability.mark_watched(pid, at);
         paths.observability.mark_served(pid, at);
         let analysis = &mut self.analysis;
-        paths.update_receivers(at, &mut |event| analysis.apply(event));
+        paths.update_and_announce_receivers(at, &mut |event| analysis.apply(event));
     }
 
     fn exit(&mut self, pid: u32) {
         let at = MonoNs(self.now);
         let analysis = &mut self.analysis;
-        self.lanes.paths.record_exit(pid, at, &mut |event| analysis.apply(event));
+        self.lanes.paths.remove_exited_process_and_announce(pid, at, &mut |event| analysis.apply(event));
     }
 
     fn report(&mut self) -> Report {
@@ -469,7 +476,8 @@ fn messages_to_another_scheduler_are_read_if_they_name_a_room_of_this_engine() {
     const REQUEST: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.23/req_room_3000tok.pkl");
     const ROOM: u64 = 1_311_768_467_463_790_320;
     let parts = [(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)];
-    let mut lanes = Lanes::new(Roles::with_roles(&parts, &[(SCHEDULER, FIRST)]), Observability::new(true, true));
+    let mut lanes =
+        Lanes::new(Roles::from_roles_and_connections(&parts, &[(SCHEDULER, FIRST)]), Observability::new(true, true));
     let mut found = Vec::new();
     let mut note = |event: &Event<'_>| match event.what {
         What::PairMessage(message) => found.push((message.room, message.kind)),

@@ -21,7 +21,7 @@ fn found_in(network_namespace: u64, name: &str, model: &str, pid: u32) -> FoundE
 /// Adds a run of the engine, which it watches.
 fn watch(node: &mut Node, found: &FoundEngine) -> RunId {
     let run = node.add_run(Some(&found.traits));
-    node.receive_from(run, &found.engine);
+    node.add_receiver_for_engine(run, &found.engine);
     node.set_waiting(run, false);
     run
 }
@@ -32,7 +32,7 @@ fn end(node: &mut Node, run: RunId) {
 }
 
 fn taken_pid(node: &mut Node, run: RunId) -> Option<u32> {
-    node.take_engine(run).map(|found| found.engine.processes[0].id.pid)
+    node.take_next_engine_of_run(run).map(|found| found.engine.processes[0].id.pid)
 }
 
 fn next_name(node: &mut Node) -> Option<String> {
@@ -50,13 +50,16 @@ fn a_restarted_engine_continues_its_run_and_another_one_gets_its_own() {
     let engine = node.next_new_engine().expect("a further engine");
     let third = node.add_run(Some(&engine));
     assert_eq!(node.name_of(third), "sglang:30000-2");
-    assert_eq!((node.shared_name(third), node.shared_name(first)), (Some("sglang:30000"), None));
+    assert_eq!(
+        (node.name_shared_with_other_engine(third), node.name_shared_with_other_engine(first)),
+        (Some("sglang:30000"), None)
+    );
     assert_eq!(taken_pid(&mut node, third), Some(3));
     assert!(node.discovery.found.is_empty(), "the first is watched");
 
     end(&mut node, second);
     node.discovery.found = vec![found("vllm:8000", 4)];
-    assert!(node.has_engine_for(second) && !node.has_engine_for(first));
+    assert!(node.has_next_engine_for(second) && !node.has_next_engine_for(first));
     assert_eq!(next_name(&mut node), None);
     assert_eq!(taken_pid(&mut node, second), Some(4));
 }
@@ -80,7 +83,7 @@ fn a_run_has_the_numbered_name_by_which_its_engine_was_selected() {
         engine
     };
     let run = watch(&mut node, &selected(2));
-    assert_eq!((node.name_of(run), node.shared_name(run)), ("sglang:30000-2", Some("sglang:30000")));
+    assert_eq!((node.name_of(run), node.name_shared_with_other_engine(run)), ("sglang:30000-2", Some("sglang:30000")));
     end(&mut node, run);
     node.discovery.found = vec![selected(3)];
     assert_eq!((taken_pid(&mut node, run), node.name_of(run)), (Some(3), "sglang:30000-2"));
@@ -109,7 +112,7 @@ fn a_full_ring_is_counted_once_for_all_engines() {
         let mut last = String::new();
         let deadline = Instant::now() + Duration::from_mins(1);
         let entry = node.runs.get_mut(&run).expect("a run");
-        entry.inbox.drain_until(deadline, &mut |observation| last = format!("{observation:?}"));
+        entry.inbox.drain_until_and_count(deadline, &mut |observation| last = format!("{observation:?}"));
         last
     });
     assert_eq!(last_of, [lost(75), lost(0), String::new()]);
@@ -128,7 +131,7 @@ fn an_engine_that_shares_a_process_with_a_watched_one_is_named_and_gets_a_run_af
     node.discovery.found = vec![with_shared_process("sglang:30001", "llama", 2)];
     assert_eq!(next_name(&mut node), None);
     let notes = |node: &Node, run| -> Vec<(String, u32)> {
-        node.engines_sharing_process(run).map(|(name, pid)| (name.to_owned(), pid)).collect()
+        node.names_and_shared_pids_of_unwatched_engines(run).map(|(name, pid)| (name.to_owned(), pid)).collect()
     };
     assert_eq!((notes(&node, first), notes(&node, other)), (vec![("sglang:30001".to_owned(), 1)], Vec::new()));
     end(&mut node, first);
@@ -147,10 +150,10 @@ fn a_process_of_two_engines_is_known_as_one_of_the_first() {
     let first = watch(&mut node, &found("sglang:30000", 1));
     let second = watch(&mut node, &found("sglang:30001", 2));
     let shared = titled(1, Vec::new()).processes[0].id;
-    assert_eq!(node.other_run_of_process(second, shared), Some("sglang:30000"));
-    assert_eq!(node.other_run_of_process(first, shared), None);
+    assert_eq!(node.name_of_other_run_watching(second, shared), Some("sglang:30000"));
+    assert_eq!(node.name_of_other_run_watching(first, shared), None);
     // The pid of another process, later.
-    assert_eq!(node.other_run_of_process(second, ProcessId { start_time: 9, ..shared }), None);
+    assert_eq!(node.name_of_other_run_watching(second, ProcessId { start_time: 9, ..shared }), None);
 }
 
 #[test]
@@ -180,15 +183,15 @@ fn the_only_run_continues_with_any_engine_that_is_not_another_one() {
     let mut node = node(EngineLimit::default());
     let run = node.add_run(None);
     node.discovery.found = vec![found("sglang:30000", 1)];
-    assert!(node.take_engine(run).is_some(), "it had none");
+    assert!(node.take_next_engine_of_run(run).is_some(), "it had none");
     // Its port and model are not known yet.
     node.discovery.found = vec![found("sglang (pid 2)", 2)];
-    assert!(node.take_engine(run).is_some());
+    assert!(node.take_next_engine_of_run(run).is_some());
     let first = found_in(1, "sglang:30000", "qwen", 3);
     node.discovery.found = vec![first];
-    assert!(node.take_engine(run).is_some());
+    assert!(node.take_next_engine_of_run(run).is_some());
     node.discovery.found = vec![found_in(2, "sglang:30000", "llama", 4)];
-    assert!(node.take_engine(run).is_none(), "it gets a run of its own");
+    assert!(node.take_next_engine_of_run(run).is_none(), "it gets a run of its own");
     assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"));
 }
 
@@ -197,13 +200,13 @@ fn engines_beyond_the_limit_are_named() {
     let mut node = node(EngineLimit(2));
     watch(&mut node, &found("sglang:30000", 1));
     node.discovery.found = vec![found("vllm:8000", 2)];
-    assert!(!node.is_full() && node.limit_note().is_none(), "it will get a run");
+    assert!(!node.is_full() && node.describe_unwatched_engines().is_none(), "it will get a run");
     let second = watch(&mut node, &found("vllm:8000", 2));
     node.discovery.found = (1..=9).map(|port| found(&format!("vllm:900{port}"), 10 + port)).collect();
-    let note = node.limit_note().expect("engines without a run");
+    let note = node.describe_unwatched_engines().expect("engines without a run");
     assert!(note.starts_with("engine: limit of 2 reached (--max-engines), 9 not watched: vllm:9001, "), "{note}");
     assert!(note.ends_with("vllm:9008, ..."), "{note}");
     end(&mut node, second);
     node.discovery.found = vec![found("vllm:8000", 3)];
-    assert_eq!(node.limit_note(), None, "a run waits for it");
+    assert_eq!(node.describe_unwatched_engines(), None, "a run waits for it");
 }

@@ -93,7 +93,7 @@ impl SglangRelease {
 
     /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics, in three parts. Only the second part
     /// differs between releases.
-    fn load_fields(self) -> [&'static [&'static str]; 3] {
+    fn load_report_fields(self) -> [&'static [&'static str]; 3] {
         let tokens: &[_] = match self {
             Self::V0_5_9 | Self::V0_5_10 => &["num_used_tokens"],
             Self::V0_5_13 => &["num_waiting_uncached_tokens", "num_used_tokens", "num_total_tokens"],
@@ -169,11 +169,11 @@ pub(in crate::demo) fn encode_batch(
     let has_load_report = !is_split && (class == Class::TokenIds || release.text_carries_load());
     let columns = Columns { release, rows, is_split, has_load_report };
     // A pickled object is its class with a dict of its fields, each of which is a column: one value per row.
-    pickler.instance(IO_STRUCT, CLASSES[class as usize], |p| {
-        p.dict(|p| {
+    pickler.instance(IO_STRUCT, CLASSES[class as usize], |pickler| {
+        pickler.dict(|pickler| {
             for field in release.fields(class) {
-                p.text(field);
-                columns.write_column(p, field);
+                pickler.text(field);
+                columns.write_column(pickler, field);
             }
         });
     });
@@ -183,11 +183,11 @@ pub(in crate::demo) fn encode_batch(
 /// Encodes a request to the scheduler as the pickle that SGLang sends.
 pub(in crate::demo) fn encode_request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
     let mut pickler = Pickler::new(PickleStyle::PYTHON);
-    pickler.instance(IO_STRUCT, REQUEST, |p| {
-        p.dict(|p| {
+    pickler.instance(IO_STRUCT, REQUEST, |pickler| {
+        pickler.dict(|pickler| {
             for field in REQUEST_FIELDS[release as usize] {
-                p.interned(field);
-                write_request_field(p, release, row, field);
+                pickler.interned(field);
+                write_request_field(pickler, release, row, field);
             }
         });
     });
@@ -195,44 +195,46 @@ pub(in crate::demo) fn encode_request(release: SglangRelease, row: &RequestRow<'
 }
 
 /// Writes a field of a request. Fields without a value here are `None`.
-fn write_request_field(p: &mut Pickler<'_>, release: SglangRelease, row: &RequestRow<'_>, field: &str) {
+fn write_request_field(pickler: &mut Pickler<'_>, release: SglangRelease, row: &RequestRow<'_>, field: &str) {
     match field {
-        "rid" => p.text(row.rid),
+        "rid" => pickler.text(row.rid),
         "http_worker_ipc" => match row.worker {
-            Some(worker) => p.text(worker),
-            None => p.none(),
+            Some(worker) => pickler.text(worker),
+            None => pickler.none(),
         },
-        "input_text" => p.text(row.text),
-        "input_ids" => write_ids(p, release, row.prompt),
-        "sampling_params" => p.instance(SAMPLING_PARAMS, "SamplingParams", |p| write_sampling_params(p, row.stop)),
-        "stream" => p.boolean(true),
-        "logprob_start_len" => p.int(-1),
-        "top_logprobs_num" | "routed_experts_start_len" => p.int(0),
+        "input_text" => pickler.text(row.text),
+        "input_ids" => write_ids(pickler, release, row.prompt),
+        "sampling_params" => {
+            pickler.instance(SAMPLING_PARAMS, "SamplingParams", |pickler| write_sampling_params(pickler, row.stop));
+        }
+        "stream" => pickler.boolean(true),
+        "logprob_start_len" => pickler.int(-1),
+        "top_logprobs_num" | "routed_experts_start_len" => pickler.int(0),
         "extra_key" => match row.extra_key {
-            Some(key) => p.interned(key),
-            None => p.none(),
+            Some(key) => pickler.interned(key),
+            None => pickler.none(),
         },
-        "need_wait_for_image" | "need_wait_for_mm_inputs" | "no_logs" | "require_reasoning" => p.boolean(false),
-        _ if field.starts_with("return_") => p.boolean(false),
-        _ => p.none(),
+        "need_wait_for_image" | "need_wait_for_mm_inputs" | "no_logs" | "require_reasoning" => pickler.boolean(false),
+        _ if field.starts_with("return_") => pickler.boolean(false),
+        _ => pickler.none(),
     }
 }
 
 /// Writes the `SamplingParams` of a request for [`MAX_NEW_TOKENS`] tokens with these stop strings.
-fn write_sampling_params(p: &mut Pickler<'_>, stop: &[&'static str]) {
-    p.dict(|p| {
-        write_int(p, "max_new_tokens", MAX_NEW_TOKENS);
-        p.interned("stop_strs");
-        p.list(stop, |p, text| p.interned(text));
-        write_unset(p, &["stop_token_ids", "stop_regex_strs"]);
-        write_floats(p, &[("temperature", 1.0), ("top_p", 1.0)]);
-        write_int(p, "top_k", TOP_K_ALL);
-        write_floats(p, &[("min_p", 0.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0)]);
-        write_floats(p, &[("repetition_penalty", 1.0)]);
-        write_int(p, "min_new_tokens", 0);
-        write_unset(p, &["regex"]);
-        write_int(p, "n", 1);
-        write_unset(p, &["json_schema", "ebnf", "structural_tag"]);
+fn write_sampling_params(pickler: &mut Pickler<'_>, stop: &[&'static str]) {
+    pickler.dict(|pickler| {
+        write_int(pickler, "max_new_tokens", MAX_NEW_TOKENS);
+        pickler.interned("stop_strs");
+        pickler.list(stop, |pickler, text| pickler.interned(text));
+        write_none_items(pickler, &["stop_token_ids", "stop_regex_strs"]);
+        write_float_items(pickler, &[("temperature", 1.0), ("top_p", 1.0)]);
+        write_int(pickler, "top_k", TOP_K_ALL);
+        write_float_items(pickler, &[("min_p", 0.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0)]);
+        write_float_items(pickler, &[("repetition_penalty", 1.0)]);
+        write_int(pickler, "min_new_tokens", 0);
+        write_none_items(pickler, &["regex"]);
+        write_int(pickler, "n", 1);
+        write_none_items(pickler, &["json_schema", "ebnf", "structural_tag"]);
         let flags = [
             ("ignore_eos", false),
             ("skip_special_tokens", true),
@@ -240,41 +242,41 @@ fn write_sampling_params(p: &mut Pickler<'_>, stop: &[&'static str]) {
             ("no_stop_trim", false),
         ];
         for (name, value) in flags {
-            p.interned(name);
-            p.boolean(value);
+            pickler.interned(name);
+            pickler.boolean(value);
         }
-        write_unset(p, &["custom_params", "stream_interval", "logit_bias", "sampling_seed"]);
+        write_none_items(pickler, &["custom_params", "stream_interval", "logit_bias", "sampling_seed"]);
     });
 }
 
 /// Writes an item of a dict.
-fn write_int(p: &mut Pickler<'_>, name: &'static str, value: i64) {
-    p.interned(name);
-    p.int(value);
+fn write_int(pickler: &mut Pickler<'_>, name: &'static str, value: i64) {
+    pickler.interned(name);
+    pickler.int(value);
 }
 
 /// Writes items of a dict.
-fn write_floats(p: &mut Pickler<'_>, items: &[(&'static str, f64)]) {
+fn write_float_items(pickler: &mut Pickler<'_>, items: &[(&'static str, f64)]) {
     for &(name, value) in items {
-        p.interned(name);
-        p.float(value);
+        pickler.interned(name);
+        pickler.float(value);
     }
 }
 
 /// Writes items of a dict whose value is `None`.
-fn write_unset(p: &mut Pickler<'_>, names: &[&'static str]) {
+fn write_none_items(pickler: &mut Pickler<'_>, names: &[&'static str]) {
     for &name in names {
-        p.interned(name);
-        p.none();
+        pickler.interned(name);
+        pickler.none();
     }
 }
 
 /// Writes a list of ids as this release does: packed, or one by one.
-fn write_ids(p: &mut Pickler<'_>, release: SglangRelease, ids: &[i64]) {
+fn write_ids(pickler: &mut Pickler<'_>, release: SglangRelease, ids: &[i64]) {
     if release.packs_ids() {
-        p.array(ids);
+        pickler.array(ids);
     } else {
-        p.list(ids, |p, id| p.int(*id));
+        pickler.list(ids, |pickler, id| pickler.int(*id));
     }
 }
 
@@ -288,67 +290,74 @@ struct Columns<'a> {
 
 impl Columns<'_> {
     /// Writes the column of this name. Columns that this server leaves unset (logprobs, hidden states etc.) are `None` as a whole.
-    fn write_column(&self, p: &mut Pickler<'_>, field: &str) {
+    fn write_column(&self, pickler: &mut Pickler<'_>, field: &str) {
         match field {
-            "rids" => self.write_each(p, |p, row| p.text(row.rid)),
+            "rids" => self.write_each(pickler, |pickler, row| pickler.text(row.rid)),
             // A split batch omits empty columns.
-            "http_worker_ipcs" if self.is_split && self.rows.iter().all(|row| row.worker.is_none()) => p.none(),
-            "http_worker_ipcs" => self.write_each(p, |p, row| match row.worker {
-                Some(worker) => p.text(worker),
-                None => p.none(),
+            "http_worker_ipcs" if self.is_split && self.rows.iter().all(|row| row.worker.is_none()) => pickler.none(),
+            "http_worker_ipcs" => self.write_each(pickler, |pickler, row| match row.worker {
+                Some(worker) => pickler.text(worker),
+                None => pickler.none(),
             }),
-            "finished_reasons" => self.write_each(p, |p, row| write_finish_reason(p, row.finish)),
-            "decoded_texts" => self.write_each(p, |p, _| p.interned("")),
+            "finished_reasons" => self.write_each(pickler, |pickler, row| write_finish_reason(pickler, row.finish)),
+            "decoded_texts" => self.write_each(pickler, |pickler, _| pickler.interned("")),
             // Python has only one empty string, so the pickle refers to it.
-            "output_strs" => self.write_each(p, |p, row| {
+            "output_strs" => self.write_each(pickler, |pickler, row| {
                 if row.text.is_empty() {
-                    p.interned("");
+                    pickler.interned("");
                 } else {
-                    p.text(row.text);
+                    pickler.text(row.text);
                 }
             }),
             "decode_ids" => {
                 // The detokenizer needs the end of the prompt before the first new ids. Later chunks have no prompt tail.
-                self.write_each(p, |p, row| write_ids(p, self.release, &[row.prompt_tail, row.ids].concat()));
+                self.write_each(pickler, |pickler, row| {
+                    write_ids(pickler, self.release, &[row.prompt_tail, row.ids].concat());
+                });
             }
-            "output_ids" => self.write_each(p, |p, row| write_ids(p, self.release, row.ids)),
-            "read_offsets" => self.write_each(p, |p, _| p.int(READ_OFFSET as i64)),
-            "skip_special_tokens" | "spaces_between_special_tokens" => self.write_each(p, |p, _| p.boolean(true)),
-            "no_stop_trim" => self.write_each(p, |p, _| p.boolean(false)),
-            "prompt_tokens" => self.write_each(p, |p, row| p.int(row.prompt_tokens.into())),
-            "completion_tokens" => self.write_each(p, |p, row| p.int(row.completion_tokens.into())),
+            "output_ids" => self.write_each(pickler, |pickler, row| write_ids(pickler, self.release, row.ids)),
+            "read_offsets" => self.write_each(pickler, |pickler, _| pickler.int(READ_OFFSET as i64)),
+            "skip_special_tokens" | "spaces_between_special_tokens" => {
+                self.write_each(pickler, |pickler, _| pickler.boolean(true));
+            }
+            "no_stop_trim" => self.write_each(pickler, |pickler, _| pickler.boolean(false)),
+            "prompt_tokens" => self.write_each(pickler, |pickler, row| pickler.int(row.prompt_tokens.into())),
+            "completion_tokens" => self.write_each(pickler, |pickler, row| pickler.int(row.completion_tokens.into())),
             "cached_tokens" | "reasoning_tokens" | "retraction_counts" | "dp_ranks" => {
-                self.write_each(p, |p, _| p.int(0));
+                self.write_each(pickler, |pickler, _| pickler.int(0));
             }
-            "queue_time" => self.write_each(p, |p, row| p.float(row.times.batch_entered - row.times.queued)),
-            "forward_entry_time" => self.write_each(p, |p, row| p.float(row.times.batch_entered)),
+            "queue_time" => {
+                self.write_each(pickler, |pickler, row| pickler.float(row.times.batch_entered - row.times.queued));
+            }
+            "forward_entry_time" => self.write_each(pickler, |pickler, row| pickler.float(row.times.batch_entered)),
             "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
-                self.write_each(p, |p, _| p.none());
+                self.write_each(pickler, |pickler, _| pickler.none());
             }
-            "time_stats" => self
-                .write_each(p, |p, row| p.instance(TIME_STATS, "SchedulerReqTimeStats", |p| self.write_times(p, row))),
-            "customized_info" => p.empty_dict(),
-            "load" if self.has_load_report => self.write_load_report(p),
+            "time_stats" => self.write_each(pickler, |pickler, row| {
+                pickler.instance(TIME_STATS, "SchedulerReqTimeStats", |pickler| self.write_times(pickler, row));
+            }),
+            "customized_info" => pickler.empty_dict(),
+            "load" if self.has_load_report => self.write_load_report(pickler),
             // The demo does not decode speculatively.
-            _ if field.starts_with("spec_") && !self.is_split => write_empty_list(p),
-            _ => p.none(),
+            _ if field.starts_with("spec_") && !self.is_split => write_empty_list(pickler),
+            _ => pickler.none(),
         }
     }
 
-    fn write_each(&self, p: &mut Pickler<'_>, cell: impl Fn(&mut Pickler<'_>, &BatchRow<'_>)) {
-        p.list(self.rows, cell);
+    fn write_each(&self, pickler: &mut Pickler<'_>, cell: impl Fn(&mut Pickler<'_>, &BatchRow<'_>)) {
+        pickler.list(self.rows, cell);
     }
 
     /// Writes the content of `SchedulerReqTimeStats`.
-    fn write_times(&self, p: &mut Pickler<'_>, row: &BatchRow<'_>) {
+    fn write_times(&self, pickler: &mut Pickler<'_>, row: &BatchRow<'_>) {
         // A server without metrics keeps no times.
         if row.times == EngineSeconds::default() {
-            return p.empty_dict();
+            return pickler.empty_dict();
         }
-        p.dict(|p| {
+        pickler.dict(|pickler| {
             for name in self.release.time_stat_names() {
-                p.interned(name);
-                p.float(match *name {
+                pickler.interned(name);
+                pickler.float(match *name {
                     "wait_queue_entry_time" => row.times.queued,
                     "forward_entry_time" => row.times.batch_entered,
                     "prefill_finished_time" => row.times.prefill_finished,
@@ -361,37 +370,37 @@ impl Columns<'_> {
     }
 
     /// Writes `GetLoadsReqOutput`, the scheduler's load report, which contains zeros on a server without metrics.
-    fn write_load_report(&self, p: &mut Pickler<'_>) {
-        p.instance(IO_STRUCT, "GetLoadsReqOutput", |p| {
-            p.dict(|p| {
+    fn write_load_report(&self, pickler: &mut Pickler<'_>) {
+        pickler.instance(IO_STRUCT, "GetLoadsReqOutput", |pickler| {
+            pickler.dict(|pickler| {
                 for field in ["rid", "http_worker_ipc"] {
-                    p.text(field);
-                    p.none();
+                    pickler.text(field);
+                    pickler.none();
                 }
-                for field in self.release.load_fields().into_iter().flatten() {
-                    p.text(field);
-                    p.int(0);
+                for field in self.release.load_report_fields().into_iter().flatten() {
+                    pickler.text(field);
+                    pickler.int(0);
                 }
                 for field in ["memory", "speculative", "lora", "disaggregation", "queues"] {
-                    p.text(field);
-                    p.none();
+                    pickler.text(field);
+                    pickler.none();
                 }
             });
         });
     }
 }
 
-fn write_empty_list(p: &mut Pickler<'_>) {
-    p.list::<()>(&[], |_, ()| {});
+fn write_empty_list(pickler: &mut Pickler<'_>) {
+    pickler.list::<()>(&[], |_, ()| {});
 }
 
 /// Writes the dict that SGLang sends as the reason of a request's end; `None` in a chunk that is not the last.
-fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
-    let Some(finish) = finish else { return p.none() };
-    p.dict(|p| {
+fn write_finish_reason(pickler: &mut Pickler<'_>, finish: Option<Finish>) {
+    let Some(finish) = finish else { return pickler.none() };
+    pickler.dict(|pickler| {
         // The pickle has an interned string only once, and refers to it later, because Python does so with its literals.
-        p.interned("type");
-        p.interned(match finish {
+        pickler.interned("type");
+        pickler.interned(match finish {
             Finish::Length(_) => "length",
             Finish::Stop(_) => "stop",
             Finish::Abort => "abort",
@@ -399,20 +408,20 @@ fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
         // The other keys, each with its value.
         match finish {
             Finish::Length(length) => {
-                p.interned("length");
-                p.int(length.into());
+                pickler.interned("length");
+                pickler.int(length.into());
             }
             Finish::Stop(id) => {
-                p.interned("matched");
-                p.int(id);
+                pickler.interned("matched");
+                pickler.int(id);
             }
             Finish::Abort => {
-                p.interned("message");
-                p.text("AbortReq from client");
-                p.interned("status_code");
-                p.none();
-                p.interned("err_type");
-                p.none();
+                pickler.interned("message");
+                pickler.text("AbortReq from client");
+                pickler.interned("status_code");
+                pickler.none();
+                pickler.interned("err_type");
+                pickler.none();
             }
         }
     });

@@ -46,7 +46,7 @@ impl DemoEngine {
     }
 
     /// Parts of the message with a request.
-    pub(in crate::demo) fn encode_request(self, row: &RequestRow<'_>) -> Vec<Bytes> {
+    pub(in crate::demo) fn encode_request_parts(self, row: &RequestRow<'_>) -> Vec<Bytes> {
         match self {
             Self::Sglang(release) => vec![message::encode_request(release, row).into()],
             Self::Vllm => vec![Bytes::from_static(&vllm::ADD), vllm::encode_request(row).into()],

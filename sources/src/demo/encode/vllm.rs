@@ -27,24 +27,24 @@ pub(in crate::demo) struct Stats {
     pub(in crate::demo) step: u64,
 }
 
-/// Encodes the outputs of one step at `at` seconds of the monotonic clock. Without `stats`, encodes them as an engine with
+/// Encodes the outputs of one step at this time of the monotonic clock. Without `stats`, encodes them as an engine with
 /// `--disable-log-stats` does. The time distinguishes messages with the same tokens.
-pub(super) fn encode_outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
+pub(super) fn encode_outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, mono_seconds: f64) -> Vec<u8> {
     // Usually enough for the whole message.
-    let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
-    p.begin_array(OUTPUTS_FIELDS);
-    p.int(0); // engine_index
-    p.begin_array(rows.len());
+    let mut packer = Packer(Vec::with_capacity(1024 + rows.len() * 96));
+    packer.begin_array(OUTPUTS_FIELDS);
+    packer.int(0); // engine_index
+    packer.begin_array(rows.len());
     for row in rows {
-        write_output(&mut p, row);
+        write_output(&mut packer, row);
     }
     match stats {
-        Some(stats) => write_scheduler_stats(&mut p, stats),
-        None => p.nils(1),
+        Some(stats) => write_scheduler_stats(&mut packer, stats),
+        None => packer.nils(1),
     }
-    p.float(at);
-    p.nils(5); // utility_output, finished_requests, wave_complete, start_wave, weight_version
-    p.0
+    packer.float(mono_seconds);
+    packer.nils(5); // utility_output, finished_requests, wave_complete, start_wave, weight_version
+    packer.0
 }
 
 /// First part of a message with a request.
@@ -53,90 +53,90 @@ pub(super) const ADD: [u8; 1] = [0];
 /// Encodes a request to the engine core.
 pub(super) fn encode_request(row: &RequestRow<'_>) -> Vec<u8> {
     // Usually enough for the whole message: a token id takes at most 5 bytes, and all other fields less than 512.
-    let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
-    p.begin_array(REQUEST_FIELDS);
-    p.text(row.rid);
-    p.begin_array(row.prompt.len());
-    row.prompt.iter().for_each(|&id| p.int(id as u64));
-    p.nils(1); // mm_features
-    p.begin_map(5); // sampling_params, with the following five names and values
-    p.write_fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
-    p.nils(1); // pooling_params
-    p.float(row.arrived);
-    p.nils(5); // lora_request, cache_salt, data_parallel_rank, prompt_embeds, prompt_is_token_ids
-    p.int(0); // client_index
-    p.int(0); // current_wave
-    p.int(0); // priority
-    p.nils(1); // trace_headers
-    p.boolean(false); // resumable
-    p.nils(3); // external_req_id, reasoning_ended, reasoning_parser_kwargs
-    p.boolean(false); // abort_immediately
-    p.nils(2); // session_id, kv_hints
-    p.0
+    let mut packer = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
+    packer.begin_array(REQUEST_FIELDS);
+    packer.text(row.rid);
+    packer.begin_array(row.prompt.len());
+    row.prompt.iter().for_each(|&id| packer.int(id as u64));
+    packer.nils(1); // mm_features
+    packer.begin_map(5); // sampling_params, with the following five names and values
+    packer.write_fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
+    packer.nils(1); // pooling_params
+    packer.float(row.arrived);
+    packer.nils(5); // lora_request, cache_salt, data_parallel_rank, prompt_embeds, prompt_is_token_ids
+    packer.int(0); // client_index
+    packer.int(0); // current_wave
+    packer.int(0); // priority
+    packer.nils(1); // trace_headers
+    packer.boolean(false); // resumable
+    packer.nils(3); // external_req_id, reasoning_ended, reasoning_parser_kwargs
+    packer.boolean(false); // abort_immediately
+    packer.nils(2); // session_id, kv_hints
+    packer.0
 }
 
 /// Writes an `EngineCoreOutput`.
-fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
-    p.begin_array(OUTPUT_FIELDS);
-    p.text(row.rid);
-    p.begin_array(row.ids.len());
-    row.ids.iter().for_each(|&id| p.int(id as u64));
-    p.nils(3); // new_logprobs, new_prompt_logprobs_tensors, pooling_output
+fn write_output(packer: &mut Packer, row: &BatchRow<'_>) {
+    packer.begin_array(OUTPUT_FIELDS);
+    packer.text(row.rid);
+    packer.begin_array(row.ids.len());
+    row.ids.iter().for_each(|&id| packer.int(id as u64));
+    packer.nils(3); // new_logprobs, new_prompt_logprobs_tensors, pooling_output
     match row.finish {
-        None => p.nils(1),
+        None => packer.nils(1),
         // Numbers of `FinishReason`.
-        Some(Finish::Stop(_)) => p.int(0),
-        Some(Finish::Length(_)) => p.int(1),
-        Some(Finish::Abort) => p.int(2),
+        Some(Finish::Stop(_)) => packer.int(0),
+        Some(Finish::Length(_)) => packer.int(1),
+        Some(Finish::Abort) => packer.int(2),
     }
-    p.nils(1); // stop_reason
+    packer.nils(1); // stop_reason
     // Only the first row of a request has the tail of its prompt.
     let is_first_output = !row.prompt_tail.is_empty();
     // An engine without statistics keeps no times, and sends no events.
     let has_times = row.times.queued != 0.0;
     if is_first_output && has_times {
-        write_scheduling_events(p, row.times);
+        write_scheduling_events(packer, row.times);
     } else {
-        p.nils(1);
+        packer.nils(1);
     }
-    p.nils(3); // kv_transfer_params, ec_transfer_params, trace_headers
+    packer.nils(3); // kv_transfer_params, ec_transfer_params, trace_headers
     if is_first_output {
-        write_prefill_stats(p, row.prompt_tokens);
+        write_prefill_stats(packer, row.prompt_tokens);
     } else {
-        p.nils(1);
+        packer.nils(1);
     }
-    p.nils(1); // routed_experts
-    p.int(0); // num_nans_in_logits
-    p.nils(5); // mm_cache_miss_hashes, new_sampling_mask, spec_decode_metrics, prompt_token_id_logprobs, error
+    packer.nils(1); // routed_experts
+    packer.int(0); // num_nans_in_logits
+    packer.nils(5); // mm_cache_miss_hashes, new_sampling_mask, spec_decode_metrics, prompt_token_id_logprobs, error
 }
 
 /// Writes the events since the last output, of the types QUEUED and SCHEDULED.
-fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
+fn write_scheduling_events(packer: &mut Packer, times: EngineSeconds) {
     // Two events, each with a type and a time.
-    p.begin_array(2);
+    packer.begin_array(2);
     for (kind, timestamp) in [(QUEUED, times.queued), (SCHEDULED, times.batch_entered)] {
-        p.begin_map(2);
-        p.text("type");
-        p.int(kind);
-        p.text("timestamp");
-        p.float(timestamp);
+        packer.begin_map(2);
+        packer.text("type");
+        packer.int(kind);
+        packer.text("timestamp");
+        packer.float(timestamp);
     }
 }
 
 /// Writes the `PrefillStats` of a prompt without cached tokens.
-fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
+fn write_prefill_stats(packer: &mut Packer, prompt_tokens: u32) {
     // Six names with their values, in the notation of `write_fields`. `PROMPT` stands for the number of tokens.
     let text = "num_prompt_tokens PROMPT num_computed_tokens PROMPT num_cached_tokens 0 num_local_cached_tokens 0 \
                 num_external_cached_tokens 0 num_cache_creation_tokens 0";
-    p.begin_map(6);
-    p.write_fields(&text.replace("PROMPT", &prompt_tokens.to_string()));
+    packer.begin_map(6);
+    packer.write_fields(&text.replace("PROMPT", &prompt_tokens.to_string()));
 }
 
 /// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
-fn write_scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
-    p.begin_map(SCHEDULER_STATS_FIELDS);
+fn write_scheduler_stats(packer: &mut Packer, Stats { running, waiting, step }: Stats) {
+    packer.begin_map(SCHEDULER_STATS_FIELDS);
     // Names with their values, in the notation of `write_fields`. `{{` is one brace.
-    p.write_fields(&format!(
+    packer.write_fields(&format!(
         "num_running_reqs {running} num_waiting_reqs {waiting} num_skipped_waiting_reqs 0 num_kv_fetch_reqs_by_stage {{0 \
          step_counter {step} current_wave 1 kv_cache_usage 0.421875 iteration_details - \
          prefix_cache_stats {{8 reset false requests 2 queries 64 hits 16 preempted_requests 0 preempted_queries 0 \

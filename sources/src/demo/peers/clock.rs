@@ -33,7 +33,7 @@ impl Clock {
     }
 
     /// Returns the current phase. If a new one has begun, reports its mode.
-    pub(super) fn current_phase(&mut self, reports: &Reports) -> TokenizerPhase {
+    pub(super) fn current_phase_and_report_change(&mut self, reports: &Reports) -> TokenizerPhase {
         let Script { phases, phase: phase_length, .. } = self.script;
         // At least 1 ns, so that a script without a length does not divide by 0.
         let phases_begun = (self.start.elapsed().as_nanos() / phase_length.as_nanos().max(1)) as usize;

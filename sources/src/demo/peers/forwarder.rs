@@ -118,18 +118,18 @@ impl Forwarder {
         &self,
         release: SglangRelease,
         rows: &[BatchRow<'_>],
-        detokenizers: usize,
+        detokenizer_count: usize,
     ) -> Vec<Outgoing> {
         let is_split = true;
         let mut outgoing = Vec::new();
         for row in rows {
-            let mut detokenizer_index = detokenizer_of(row.worker.unwrap_or_default(), detokenizers);
+            let mut detokenizer_index = detokenizer_of(row.worker.unwrap_or_default(), detokenizer_count);
             // A request that strays goes to the next detokenizer.
             if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
                 detokenizer_index += 1;
             }
             let message = encode_batch(release, Class::TokenIds, &[*row], is_split);
-            outgoing.push(Outgoing { outlet_index: detokenizer_index % detokenizers, message });
+            outgoing.push(Outgoing { outlet_index: detokenizer_index % detokenizer_count, message });
         }
         outgoing
     }

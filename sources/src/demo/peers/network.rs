@@ -103,7 +103,7 @@ impl InFlight {
 
     /// Removes a received message, and returns its id: the number of its connection (lane), and its own number there, as the relay counts
     /// them. `None` if no sender of the hop has sent it.
-    fn remove_received(&self, hop: HopId, message: &Parts) -> Option<FrameId> {
+    fn remove_received_and_identify(&self, hop: HopId, message: &Parts) -> Option<FrameId> {
         let mut by_hop = self.lock();
         // The connections of a hop are numbered from 0.
         for (lane, waiting) in (0..).zip(by_hop.get_mut(&hop)?) {
@@ -166,7 +166,7 @@ impl Inbox {
     async fn pull_messages(&self, mut socket: PullSocket, hop: HopId, in_flight: &InFlight) -> anyhow::Result<()> {
         loop {
             let parts = socket.recv().await?.into_vec();
-            let id = in_flight.remove_received(hop, &parts).context("a message that no demo peer sent")?;
+            let id = in_flight.remove_received_and_identify(hop, &parts).context("a message that no demo peer sent")?;
             self.push(InboxMessage { id, parts });
         }
     }
@@ -249,7 +249,7 @@ mod tests {
         for (lane, text) in [(0, b"a"), (0, b"b"), (1, b"c"), (1, b"d")] {
             in_flight.add_sent(hop, lane, message(text));
         }
-        let receive = |text| in_flight.remove_received(hop, &message(text)).map(|id| (id.lane, id.seq));
+        let receive = |text| in_flight.remove_received_and_identify(hop, &message(text)).map(|id| (id.lane, id.seq));
         assert_eq!([receive(b"c"), receive(b"a"), receive(b"d")], [Some((1, 0)), Some((0, 0)), Some((1, 1))]);
         assert_eq!([receive(b"d"), receive(b"b")], [None, Some((0, 1))], "each message is received once");
     }

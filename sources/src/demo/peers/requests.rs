@@ -61,12 +61,17 @@ struct PlannedEnd {
 }
 
 impl DemoRequest {
-    /// Generates the tokens of the next step, at most `burst`, and appends them to `ids`. Returns why the request ends; `None` if it goes
-    /// on. In the last step of the demo, every request ends.
-    pub(super) fn generate_step(&mut self, burst: u32, is_last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
+    /// Generates the tokens of the next step, at most `max_tokens`, and appends them to `ids`. Returns why the request ends; `None` if it
+    /// goes on. In the last step of the demo, every request ends.
+    pub(super) fn append_tokens_of_step(
+        &mut self,
+        max_tokens: u32,
+        is_last_step: bool,
+        ids: &mut Vec<i64>,
+    ) -> Option<Finish> {
         // Prefill makes one token.
-        let burst = if self.generated == 0 { 1 } else { burst };
-        let count = self.random.draw_between(1, burst).min(self.target - self.generated);
+        let max_tokens = if self.generated == 0 { 1 } else { max_tokens };
+        let count = self.random.draw_between(1, max_tokens).min(self.target - self.generated);
         ids.extend((0..count).map(|_| draw_token(&mut self.random)));
         self.generated += count;
         if self.generated < self.target && !is_last_step {
@@ -233,7 +238,7 @@ impl Clients {
             RequestForm::Prefill => ChosenRid::of_prefill(fresh_rid(random), 1),
             RequestForm::Groups => {
                 if self.rest_of_group.is_empty() {
-                    self.begin_group(random);
+                    self.choose_rids_of_group(random);
                 }
                 self.rest_of_group.pop_front().unwrap_or_default()
             }
@@ -241,7 +246,7 @@ impl Clients {
     }
 
     /// Chooses the rids of a group of requests: alternately those of a batch, and those of samples of one prompt.
-    fn begin_group(&mut self, random: &mut Random) {
+    fn choose_rids_of_group(&mut self, random: &mut Random) {
         self.groups += 1;
         let group_rid = fresh_rid(random);
         let is_batch = self.groups % 2 == 1;

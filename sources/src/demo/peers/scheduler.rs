@@ -29,6 +29,8 @@ pub(super) struct Scheduler {
     running: Vec<DemoRequest>,
     /// The wall clock's lead over the monotonic clock in seconds.
     wall_clock_lead: f64,
+    /// When it freezes next; `None` if it never does.
+    next_freeze: Option<Instant>,
 }
 
 impl Scheduler {
@@ -36,16 +38,16 @@ impl Scheduler {
     pub(super) fn new(stage: Stage, inbox: Inbox, outlet: Outlet) -> Self {
         let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let wall_clock_lead = wall_clock - to_seconds(stage.reports.now());
-        Self { stage, inbox, outlet, waiting: VecDeque::new(), running: Vec::new(), wall_clock_lead }
+        Self { stage, inbox, outlet, waiting: VecDeque::new(), running: Vec::new(), wall_clock_lead, next_freeze: None }
     }
 
     /// Serves requests until the simulation ends. Then all requests of clients get their last chunk.
     pub(super) async fn serve_requests(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
         let mut step_end = Instant::now();
-        let mut next_freeze = self.stage.script.freezes.map(|freezes| step_end + freezes.first);
+        self.next_freeze = self.stage.script.freezes.map(|freezes| step_end + freezes.first);
         for step_number in 1.. {
-            let due_freeze = self.take_due_freeze(&mut next_freeze, step_end);
+            let due_freeze = self.take_due_freeze_and_plan_next(step_end);
             if let Some(length) = due_freeze {
                 sleep(length).await;
             }
@@ -58,7 +60,7 @@ impl Scheduler {
             if !self.running.is_empty() {
                 let stats = Stats { running: self.running.len(), waiting: self.waiting.len(), step: step_number };
                 // At the end of the simulation, each step is the last one of its requests.
-                let frame = self.finish_forward_pass(is_ending, stats);
+                let frame = self.finish_forward_pass_and_encode_frame(is_ending, stats);
                 self.outlet.send(vec![frame.into()]).await?;
             }
             let is_idle = self.running.is_empty() && self.waiting.is_empty();
@@ -71,13 +73,13 @@ impl Scheduler {
 
     /// Length of the freeze, during which the scheduler does nothing, that the script plans for the end of the last step. `None` if none is
     /// due. Counts it in the ground truth, and plans the next one.
-    fn take_due_freeze(&self, next_freeze: &mut Option<Instant>, step_end: Instant) -> Option<Duration> {
+    fn take_due_freeze_and_plan_next(&mut self, step_end: Instant) -> Option<Duration> {
         let freezes = self.stage.script.freezes?;
-        let due = (*next_freeze)?;
+        let due = self.next_freeze?;
         if due > step_end {
             return None;
         }
-        *next_freeze = Some(due + freezes.interval);
+        self.next_freeze = Some(due + freezes.interval);
         self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
         Some(freezes.length)
     }
@@ -104,9 +106,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Moves waiting requests into the batch of at most `limit` requests.
-    fn fill_batch(&mut self, limit: usize) {
-        let joining = (limit - self.running.len()).min(self.waiting.len());
+    /// Moves waiting requests into the batch of at most `max_requests` requests.
+    fn fill_batch(&mut self, max_requests: usize) {
+        let joining = (max_requests - self.running.len()).min(self.waiting.len());
         let batch_entered = to_seconds(self.stage.reports.now());
         for mut request in self.waiting.drain(..joining) {
             request.times.batch_entered = batch_entered;
@@ -116,10 +118,10 @@ impl Scheduler {
 
     /// The end of a forward pass: encodes a frame with a chunk for each running request. Requests that end leave the batch. In the last
     /// step, all of them end.
-    fn finish_forward_pass(&mut self, is_last_step: bool, stats: Stats) -> Vec<u8> {
+    fn finish_forward_pass_and_encode_frame(&mut self, is_last_step: bool, stats: Stats) -> Vec<u8> {
         let now = self.stage.reports.now();
         let mut ids = Vec::new();
-        let steps = self.generate_tokens(is_last_step, now, &mut ids);
+        let steps = self.generate_tokens_into(is_last_step, now, &mut ids);
         let frame = self.encode_frame(&steps, &ids, stats);
         self.stage.account.update_truth(|truth| {
             truth.chunks += steps.len() as u64;
@@ -155,7 +157,7 @@ impl Scheduler {
     }
 
     /// Appends the new tokens of all running requests to `ids`. Returns the step of each.
-    fn generate_tokens(&mut self, is_last_step: bool, now: MonoNs, ids: &mut Vec<i64>) -> Vec<RequestStep> {
+    fn generate_tokens_into(&mut self, is_last_step: bool, now: MonoNs, ids: &mut Vec<i64>) -> Vec<RequestStep> {
         let Stage { account, script, .. } = &self.stage;
         let burst = script.load.burst;
         let mut steps = Vec::with_capacity(self.running.len());
@@ -167,7 +169,7 @@ impl Scheduler {
                 request.times.prefill_finished = to_seconds(now);
             }
             let from = ids.len();
-            let finish = request.generate_step(burst, is_last_step, ids);
+            let finish = request.append_tokens_of_step(burst, is_last_step, ids);
             steps.push(RequestStep { is_first, ids: from..ids.len(), finish });
         }
         steps

@@ -161,7 +161,7 @@ impl Tokenizer {
 
     /// Adds the state of a request's waiter, which is idle until the first chunk of the request.
     fn add_waiter(&mut self, request: &DemoRequest, arrival: ArrivalTimes) {
-        let phase = self.clock.current_phase(&self.stage.reports);
+        let phase = self.clock.current_phase_and_report_change(&self.stage.reports);
         let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
         state.arrival = Some(arrival);
         state.leaves_after = request.leaves_after;
@@ -179,7 +179,7 @@ impl Tokenizer {
             account.update_truth(|truth| truth.requests_dispatched_late += 1);
         }
         let prompt = std::mem::take(&mut request.prompt);
-        let message = script.engine.encode_request(&RequestRow {
+        let message = script.engine.encode_request_parts(&RequestRow {
             rid: &request.rid,
             worker: request.worker.as_deref(),
             text: &text_of(&prompt[..prompt.len().min(TEXT_TOKENS)]),
@@ -197,9 +197,9 @@ impl Tokenizer {
     /// Processes one message, up to the call for the next one, as SGLang's `handle_loop` does.
     async fn process_message(&mut self, id: FrameId, message: &Parts) -> anyhow::Result<()> {
         self.stage.reports.push(PeerAction::Received { id, wakeup: Some(self.wakeup_count) });
-        let phase = self.clock.current_phase(&self.stage.reports);
+        let phase = self.clock.current_phase_and_report_change(&self.stage.reports);
         let pause = self.clock.take_due_pause();
-        let chunks = self.queue_chunks(message)?;
+        let chunks = self.queue_chunks_and_count(message)?;
         self.event_loop_time.spend_time(phase.cost.for_chunks(chunks) + pause).await;
         self.stage.reports.push(PeerAction::Processed(id));
         Ok(())
@@ -207,7 +207,7 @@ impl Tokenizer {
 
     /// Appends each chunk of a message to the `out_list` of its request, as SGLang's `_handle_batch_output` does, and wakes the waiter that
     /// passes them to the client. Returns the number of chunks.
-    fn queue_chunks(&mut self, message: &Parts) -> anyhow::Result<u32> {
+    fn queue_chunks_and_count(&mut self, message: &Parts) -> anyhow::Result<u32> {
         let parts: Vec<&[u8]> = message.iter().map(|part| &part[..]).collect();
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {

@@ -86,7 +86,7 @@ impl WaiterState {
         if !is_cumulative && waiter == Waiter::YieldsAll {
             // Each chunk has a delivery of its own, so none is dropped or merged.
             for &chunk in &queued {
-                give(self.create_delivery(chunk.tokens, chunk, account));
+                give(self.create_and_count_delivery(chunk.tokens, chunk, account));
             }
             return;
         }
@@ -101,14 +101,14 @@ impl WaiterState {
         };
         // Before the delivery, which may close the request: the truth is complete once no request is open.
         if !earlier.is_empty() {
-            self.count_affected_chunks(earlier, are_dropped, account);
+            self.count_dropped_or_merged_chunks(earlier, are_dropped, account);
         }
-        give(self.create_delivery(tokens, last, account));
+        give(self.create_and_count_delivery(tokens, last, account));
     }
 
     /// Counts the chunks before the last one, which were dropped, or merged with the last one, in the ground truth. Counts their request
     /// once: a flag of the request notes that, so that nothing needs to be stored for finished requests.
-    fn count_affected_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
+    fn count_dropped_or_merged_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
         let chunks = earlier.len() as u64;
         account.update_truth(|truth| {
             if are_dropped {
@@ -126,7 +126,7 @@ impl WaiterState {
 
     /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new. A client that reads cumulative
     /// counts takes only the tokens for new that it does not have. Any other client takes all.
-    fn create_delivery(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
+    fn create_and_count_delivery(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
         let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
         let new_for_client = match mode {
             Mode::Incremental => tokens,

@@ -45,7 +45,7 @@ const ENDS: [At; 2] = [At::Direct, At::Router];
 fn script(scenario: Scenario, at: At) -> Script {
     let (schedulers, detokenizers, workers) = match at {
         At::Own => return scenario.script(),
-        At::Number(number) => return scenario.with_workers(number).expect("a scenario about workers"),
+        At::Number(number) => return scenario.script_with_worker_count(number).expect("a scenario about workers"),
         At::Direct => (1, 0, 1),
         At::Detokenizer => (1, 1, 1),
         At::Workers => (1, 1, 4),

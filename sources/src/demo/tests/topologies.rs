@@ -120,7 +120,7 @@ fn idle_workers_and_requests_that_change_workers_are_found() {
 #[test]
 fn more_detokenizers_move_the_wait_to_the_next_bottleneck() {
     let run = |workers: usize| -> Report {
-        let script = Scenario::Detokenizers.with_workers(workers).expect("a number of workers");
+        let script = Scenario::Detokenizers.script_with_worker_count(workers).expect("a number of workers");
         let (report, _) = play(script, Duration::from_secs(4));
         serde_json::from_value(report).expect("our own report")
     };

@@ -50,14 +50,16 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
                     let mut requests = Vec::new();
                     let content = (script.engine.format().read_requests)(&parts, &mut requests);
                     let dispatched = DispatchedMessage { id, at, bytes, requests: &requests };
-                    dispatched.emit(content, &mut |event| join.record_event(event, &mut apply));
+                    dispatched.emit_requests_or_refusal(content, &mut |event| {
+                        join.pass_event_after_earlier_reports(event, &mut apply);
+                    });
                     continue;
                 }
                 let batch = decoder.decode(&[&message[0]]).expect("the peers' own frames");
                 let what = What::Sent(Frame { forwarded: Some(at), ..batch.frame(id, bytes) });
-                join.record_event(&Event { at, what }, &mut apply);
+                join.pass_event_after_earlier_reports(&Event { at, what }, &mut apply);
                 for times in batch.request_times(at) {
-                    join.record_event(&Event { at, what: What::RequestTimes(times) }, &mut apply);
+                    join.pass_event_after_earlier_reports(&Event { at, what: What::RequestTimes(times) }, &mut apply);
                 }
             }
             let now = reports.now();

@@ -158,14 +158,14 @@ pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
     // With --follow, the engine may start later, so nothing is waited for here.
     if args.follow {
-        let (engines, first) = EngineRuns::follow(options, args.engine_names())?;
+        let (engines, first) = EngineRuns::wait_for_engines(options, args.engine_names())?;
         return watch_engines(args, engines, vec![first], endpoint, &signals);
     }
     match attach_to_running(args, options, &signals)? {
         AttachOutcome::Attached(attached) => {
             let AttachedEngines { engines, first } = *attached;
             print_attached(&first);
-            if let Some(note) = engines.limit_note() {
+            if let Some(note) = engines.describe_unwatched_engines() {
                 errln!("tokengap: {note}");
             }
             watch_engines(args, engines, first, endpoint, &signals)
@@ -196,19 +196,19 @@ fn attach_to_running(args: &Args, options: AttachOptions, signals: &Signals) -> 
     // A step has no result if the start was interrupted.
     let named_processes = args.pid.clone();
     let find = move || find_processes(&named_processes);
-    let Some(watcher) = start_up.wait_for_result_of(find)? else {
+    let Some(watcher) = start_up.run_until_end_requested(find)? else {
         return Ok(AttachOutcome::Interrupted { unfinished: "the search for the engine's processes" });
     };
     let topology = watcher.topology().clone();
     let named_processes = args.pid.clone();
     let engine_names = args.engine_names();
     let choose = move || engine_names.select_engines(choose_engines(&topology, &named_processes)?);
-    let Some(chosen) = start_up.wait_for_result_of(choose)? else {
+    let Some(chosen) = start_up.run_until_end_requested(choose)? else {
         return Ok(AttachOutcome::Interrupted { unfinished: "the choice of an engine" });
     };
     let may_join = args.engines_that_may_join();
-    let attach = move || EngineRuns::attach(watcher, chosen, options, may_join);
-    let Some((engines, first)) = start_up.wait_for_result_of(attach)? else {
+    let attach = move || EngineRuns::attach_selected_engines(watcher, chosen, options, may_join);
+    let Some((engines, first)) = start_up.run_until_end_requested(attach)? else {
         return Ok(AttachOutcome::Interrupted { unfinished: "the attach to the engine's processes" });
     };
     Ok(AttachOutcome::Attached(Box::new(AttachedEngines { engines, first })))
@@ -223,14 +223,14 @@ fn print_attached(engines: &[EngineRun]) {
     }
     for engine in engines {
         let name = if are_several { engine.name() } else { String::from("this") };
-        let Some(attach) = engine.watched() else {
-            errln!("tokengap: {name} is not watched yet: {}", engine.obstacle().unwrap_or_default());
+        let Some(attach) = engine.current_attach() else {
+            errln!("tokengap: {name} is not watched yet: {}", engine.reason_no_engine_is_watched().unwrap_or_default());
             continue;
         };
         print_observation(&name, attach);
         let pid = attach.main_pid().unwrap_or_default();
         let suffix = if are_several { format!(" of {name} (main pid {pid})") } else { String::new() };
-        errln!("tokengap: attached to {} processes{suffix}", attach.watched());
+        errln!("tokengap: attached to {} processes{suffix}", attach.probed_process_count());
     }
 }
 
@@ -244,7 +244,7 @@ fn print_observation(engine_name: &str, attach: &Attach) {
             side.value.sends
         );
     }
-    for (process, means) in attach.probed_processes() {
+    for (process, means) in attach.probed_processes_with_means() {
         let means = means.unwrap_or("nothing");
         errln!("tokengap: frames of {} {} are observed by {means}", process.role, process.id.pid);
     }
@@ -262,7 +262,7 @@ fn watch_engines(
     let mut maker = RunMaker::new(live);
     let mut runs = maker.start_first_runs(first, endpoint)?;
     let mut pairs = LivePairs::new(maker.screen(), live.report.slowest);
-    let mut join = || Some(maker.start_further_run(engines.next_run()?));
+    let mut join = || Some(maker.start_further_run(engines.create_run_for_new_engine()?));
     let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     app::run_live(&mut runs, live, signals, hooks)?;
@@ -367,7 +367,7 @@ fn end_early(
 
 /// Finds the processes of engines, and those `named` by the user.
 pub(super) fn find_processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
-    open_files::raise_limit(open_files::DISCOVERY);
+    open_files::raise_open_file_limit(open_files::DISCOVERY);
     let options =
         discover::DiscoverOptions { named: named.to_vec(), ..discover::DiscoverOptions::new(engines::DISCOVERED) };
     Watcher::new(options).context("cannot look for the engine's processes")

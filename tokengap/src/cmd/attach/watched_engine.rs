@@ -40,7 +40,7 @@ impl WatchedEngine {
             model: self.engine.model().unwrap_or_default().to_owned(),
             state: self.state,
             state_age_ns: (now - self.state_since).as_nanos() as u64,
-            reason: self.engine.obstacle().unwrap_or_default(),
+            reason: self.engine.reason_no_engine_is_watched().unwrap_or_default(),
             records_missed: missed.reported() + missed.unannounced,
             // Unlike a remote run, this one has all its records.
             begun_wall_ns: None,
@@ -69,7 +69,7 @@ impl WatchedEngine {
         let line = self.line_at(now, analysis);
         let mut screen = screen.borrow_mut();
         screen.set_pod(*run_index, line);
-        screen.set_run_list_note(self.engine.limit_note());
+        screen.set_run_list_note(self.engine.describe_unwatched_engines());
     }
 
     /// Role of the engine among others; empty while it is not watched, because its settings are not known.

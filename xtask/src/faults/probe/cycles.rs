@@ -47,13 +47,13 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
     }
     checks.expect_equal("cycles without observations", &0, &cycles_without_observations);
     checks.expect_equal("records lost", &0, &records_lost);
-    objects.check_freed(checks);
+    objects.wait_and_check_freed(checks);
     let mut grown = Vec::new();
     for first in &first_readings {
-        let grown_kib = first.check_growth(checks)?;
+        let grown_kib = first.check_growth_and_get_grown_kib(checks)?;
         grown.push(format!("{} {grown_kib} KiB", first.name));
     }
-    let arrived = pair.finish(checks)?;
+    let arrived = pair.finish_and_compare_sides(checks)?;
     let grown = grown.join(", ");
     checks.outcome = format!("{cycles} cycles, {objects}, all freed; growth: {grown}; {arrived}");
     Ok(())
@@ -62,7 +62,7 @@ pub(super) fn attach_repeatedly(setup: &FaultSetup, checks: &mut FaultChecks) ->
 /// Attaches a probe to the pair, counts what it observes, and detaches it. Adds the kernel objects of the probe to `objects`.
 fn observe_for_a_cycle(pair: &PeerPair, objects: &mut KernelObjects) -> Result<Counts> {
     let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
-    objects.add_held_by(std::process::id())?;
+    objects.add_objects_held_by(std::process::id())?;
     let mut counts = Counts::default();
     counts.read_for(&mut probe, CYCLE_TIME)?;
     // Wait for traffic: on a busy machine the peers may not have run.
@@ -79,8 +79,8 @@ struct FirstReading {
 }
 
 impl FirstReading {
-    /// Checks that the process holds no more now than its resources may grow. Returns the growth of its memory in KiB.
-    fn check_growth(&self, checks: &mut FaultChecks) -> Result<u64> {
+    /// Checks that each resource of the process has grown by no more than its limit. Returns the growth of its memory in KiB.
+    fn check_growth_and_get_grown_kib(&self, checks: &mut FaultChecks) -> Result<u64> {
         let now = resources_held_by(self.pid)?;
         for (index, (what, slack)) in RESOURCES.into_iter().enumerate() {
             let before = self.resources[index];
@@ -123,7 +123,7 @@ pub(super) fn attach_two_probes(setup: &FaultSetup, checks: &mut FaultChecks) ->
     );
     checks.expect_equal("records lost by the detached probe", &(0, 0), &(of_detached.lost, of_detached.overflowed));
     drop(remaining);
-    let arrived = pair.finish(checks)?;
+    let arrived = pair.finish_and_compare_sides(checks)?;
     let received = of_detached.received;
     checks.outcome = format!("{arrived}; one probe observed all of them, the other {received} until it detached");
     Ok(())

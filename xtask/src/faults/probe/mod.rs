@@ -43,14 +43,14 @@ pub(super) const FAULTS: &[ProbeFault] = &[
     ProbeFault::new(
         "target execs",
         "the sender execs another program with the same process id; attached again",
-        targets::exec_target,
+        targets::exec_target_and_attach_again,
     ),
     ProbeFault::new(
         "target stopped",
         "SIGSTOP for the sender before the attach, SIGCONT after it",
         targets::stop_target,
     ),
-    ProbeFault::new("target frozen", "the same with the cgroup freezer", targets::freeze_target),
+    ProbeFault::new("target frozen", "the same with the cgroup freezer", targets::attach_to_target_frozen_by_cgroup),
     ProbeFault::new(
         "two at once",
         "two probes on the same processes; one detaches under traffic",
@@ -142,7 +142,7 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     pair.sender.start_sending()?;
     // A record for the send and one for the receive of each message.
     let records = 2 * wanted;
-    let counts = read_rarely(&mut probe, records)?;
+    let counts = read_rarely_until(&mut probe, records)?;
     checks.expect_equal(
         "records received or counted as dropped, one per sent and per received message",
         &records,
@@ -152,7 +152,7 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     // A few records could also be dropped without the pauses.
     checks.expect_true("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
-    pair.finish(checks)?;
+    pair.finish_and_compare_sides(checks)?;
     let received = counts.sent + counts.received;
     let dropped = counts.overflowed;
     checks.outcome = format!("{received} received and {dropped} counted as dropped, of {records} in total");
@@ -161,7 +161,7 @@ fn fill_ring(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
 
 /// Reads with pauses, in which the ring buffer becomes full, until `records` are received or counted as dropped. Gives up after about a
 /// minute. Returns the counts.
-fn read_rarely(probe: &mut Probe, records: u64) -> Result<Counts> {
+fn read_rarely_until(probe: &mut Probe, records: u64) -> Result<Counts> {
     let mut counts = Counts::default();
     for _ in 0..MAX_READS {
         thread::sleep(Duration::from_millis(20));

@@ -39,9 +39,9 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
         // The later the round, the later the attach is interrupted.
         let kill_after = Duration::from_millis(u64::from(round) * LATEST_KILL_MS / u64::from(rounds));
         // Whether killed before, during or after attach, the result is an error or a reported exit.
-        refused += u32::from(!is_attached_while_killed(&mut probe, victim, kill_after));
+        refused += u32::from(!try_attach_while_killing(&mut probe, victim, kill_after));
         counts.read_for(&mut probe, EXIT_REPORT_TIME)?;
-        objects.add_held_by(own)?;
+        objects.add_objects_held_by(own)?;
     }
     checks.expect_equal(
         "reported exits and refused attaches",
@@ -50,15 +50,15 @@ pub(super) fn kill_target_at_attach(setup: &FaultSetup, checks: &mut FaultChecks
     );
     checks.expect_true("the receiver is observed throughout", counts.received > 100);
     drop(probe);
-    objects.check_freed(checks);
-    let arrived = pair.finish(checks)?;
+    objects.wait_and_check_freed(checks);
+    let arrived = pair.finish_and_compare_sides(checks)?;
     checks.outcome = format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited);
     Ok(())
 }
 
 /// Adds a sender to the targets of the probe, and kills it after this time, whether it is attached by then or not. Returns whether the
 /// probe accepted it.
-fn is_attached_while_killed(probe: &mut Probe, victim: Peer, kill_after: Duration) -> bool {
+fn try_attach_while_killing(probe: &mut Probe, victim: Peer, kill_after: Duration) -> bool {
     let pid = victim.pid();
     let killer = thread::spawn(move || {
         thread::sleep(kill_after);
@@ -71,7 +71,7 @@ fn is_attached_while_killed(probe: &mut Probe, victim: Peer, kill_after: Duratio
 }
 
 /// Makes a process exec another program, by which it loses its probes. After a second attach, all its messages must be observed.
-pub(super) fn exec_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+pub(super) fn exec_target_and_attach_again(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = PeerPair::start(COUNTED, &setup.endpoint)?;
     let mut probe = attach_probe(&pair.pids(), ProbeOptions::default())?;
     pair.sender.exec_again()?;
@@ -82,7 +82,7 @@ pub(super) fn exec_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Resul
     pair.sender.start_sending()?;
     expect_all_reported(&mut probe, checks)?;
     drop(probe);
-    checks.outcome = pair.finish(checks)? + ", each observed at both ends";
+    checks.outcome = pair.finish_and_compare_sides(checks)? + ", each observed at both ends";
     Ok(())
 }
 
@@ -141,7 +141,7 @@ fn attach_to_frozen(method: &FreezeMethod, setup: &FaultSetup, checks: &mut Faul
         .expect_true(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
     let attached = attach_time.as_millis();
     let detached = detach_time.as_millis();
-    let arrived = pair.finish(checks)?;
+    let arrived = pair.finish_and_compare_sides(checks)?;
     checks.outcome =
         format!("attached in {attached} ms, detached in {detached} ms; {arrived}, each observed at both ends");
     Ok(())
@@ -209,7 +209,7 @@ impl Drop for CgroupFreezer {
 }
 
 /// Freezes the sender with a cgroup before the attach, and thaws it after. Skipped where no cgroup can be made.
-pub(super) fn freeze_target(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
+pub(super) fn attach_to_target_frozen_by_cgroup(setup: &FaultSetup, checks: &mut FaultChecks) -> Result<()> {
     match CgroupFreezer::create() {
         Ok(freezer) => attach_to_frozen(&FreezeMethod::Cgroup(freezer), setup, checks),
         Err(why) => {
