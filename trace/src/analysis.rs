@@ -93,7 +93,7 @@ impl Analysis {
 
     /// Attribution of the time of chunks and first tokens so far.
     pub fn attribution(&self) -> Attribution<'_> {
-        Attribution::of_ledger(&self.ledger)
+        Attribution::of_token_time(&self.ledger)
     }
 
     /// Time series of the run so far.

@@ -9,12 +9,12 @@ const MAX_NAMED: usize = 3;
 
 /// Reports abandoned requests, which the engine continues although nobody receives their output: their clients left, or they were aborted.
 /// If none were observed, the numbers are those of the engine's log.
-pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
     // Without a longest one, no request was abandoned.
     let Some(longest) = abandoned.longest().first() else { return };
     let summary = describe_abandoned(context, &abandoned, longest.length_ns());
-    let verdict = out
+    let verdict = verdicts
         .add_verdict(Severity::Warning, summary)
         .hop(context.token_source_role().unwrap_or_default())
         .rid(&longest.rid)
@@ -68,7 +68,7 @@ fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
 }
 
 /// Says that a number is one of the longest requests: `of the 8 longest, `. Empty if these are all.
-fn scope_of_longest(abandoned: &AbandonedRequests) -> String {
+fn prefix_if_not_all_are_listed(abandoned: &AbandonedRequests) -> String {
     let listed = abandoned.longest().len();
     let are_all = abandoned.requests <= listed as u64;
     if are_all { String::new() } else { format!("of the {listed} longest, ") }
@@ -94,7 +94,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
         return String::new();
     }
     // Says once that both numbers are those of the longest requests.
-    format!("; {}{}", scope_of_longest(abandoned), parts.join("; "))
+    format!("; {}{}", prefix_if_not_all_are_listed(abandoned), parts.join("; "))
 }
 
 /// Returns the advice for the engine's release. If the engine's facts have none, observed requests get a general one, and requests that

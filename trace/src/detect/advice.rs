@@ -110,11 +110,11 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,
-    hop: &str,
+    hop_name: &str,
     observed: Option<ThreadState>,
 ) -> String {
     // The part of the path that is the wait on this hop.
-    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
+    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop_name);
     let Some(leg) = leg else { return String::from("the receiver of this hop is slower than its senders") };
     if leg.thread == ThreadState::Unknown
         && let Some(observed_state) = observed
@@ -267,7 +267,7 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             receivers,
         ),
         ThreadState::PartlyRunning if leg.spent.share(leg.spent.on_ns) >= BOTTLENECK_SHARE => {
-            let running = leg.describe_running();
+            let running = leg.describe_running_share();
             with_relief(
                 &format!("while frames wait, {subject} {running}: most of it is its own work"),
                 engine,
@@ -275,7 +275,7 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             )
         }
         ThreadState::PartlyRunning => {
-            format!("while frames wait, {subject} {}: no single cause has most of it", leg.describe_running())
+            format!("while frames wait, {subject} {}: no single cause has most of it", leg.describe_running_share())
         }
         ThreadState::Starved => format!("{subject} is waiting for a CPU while frames wait; {STARVED}"),
         ThreadState::Throttled => format!("{subject} is throttled by its CPU quota while frames wait; {THROTTLED}"),

@@ -17,7 +17,7 @@ pub(super) const MIN_SHARE: f64 = 0.5;
 
 /// Reports consumers (threads that receive frames) that are off the CPU in one of these states while frames wait for them. `states` has at
 /// least one.
-pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
+pub(super) fn detect_consumer_away(context: &DetectContext<'_>, verdicts: &mut Verdicts, states: &[AwayState]) {
     // A suspended thread cannot run, whatever it has to do.
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
@@ -41,7 +41,7 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         );
         let away_in = (!system_call.is_empty()).then_some(system_call);
         consumer
-            .add_verdict(context, out, summary)
+            .add_verdict(context, verdicts, summary)
             .with("away", state.as_str())
             .with_known("away_in", away_in)
             .advice(advice::not_running_advice(state, system_call));
@@ -83,7 +83,7 @@ pub(super) fn describe_away_state(state: AwayState, system_call: &str) -> String
 
 /// Reports I/O threads of libzmq that wait for a CPU. They move frames from the socket to the inbox of the consumer, the thread that
 /// receives them. Frames then wait on the way although the consumer has time for them.
-pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // A scheduler, which receives requests, also sleeps in calls of its device while it computes, so its sleep shows nothing.
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
         // `None` if the consumer hardly slept, so that it is itself the cause.
@@ -102,7 +102,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
             percent(off_cpu),
         );
         consumer
-            .add_verdict(context, out, summary)
+            .add_verdict(context, verdicts, summary)
             .with("io_pid", id.pid)
             .with("io_tid", id.tid)
             .with("io_on_cpu", round_share(spent.share(spent.on_ns)))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::explained_ttft::explained_ttft_ns;
 use super::finding::{Finding, HopTarget, LATE_FRAMES, Severity, Verdict, Verdicts, holds_requests};
-use super::held_requests::{HeldRequests, add_new_waits, are_waits_known};
+use super::held_requests::{HeldRequests, add_new_waits_to_held_requests, are_most_waits_known};
 use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
 use crate::stats::WINDOW_NS;
@@ -30,15 +30,15 @@ impl Findings {
     pub fn run_detectors(&mut self, context: &DetectContext<'_>) {
         self.updated_at = context.now;
         // First, because verdicts are compared with what detectors found, without what `extend_findings` added.
-        self.restore_findings();
+        self.undo_extend_findings();
         let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
         for detector in ALL {
             self.run_detector(detector, context);
         }
-        self.mark_changes(&was_active, context.now);
-        self.drop_explained_late_frames();
+        self.mark_activity_changes(&was_active, context.now);
+        self.drop_explained_late_frame_findings();
         // Last: both use the complete list of findings, and the second also what the first looks up.
-        self.look_up_targets(context);
+        self.look_up_hop_targets(context);
         self.extend_findings(context);
     }
 
@@ -70,7 +70,7 @@ impl Findings {
     }
 
     /// Marks the findings that have become active, or have ended, as changed. `was_active` is in the order of the findings.
-    fn mark_changes(&mut self, was_active: &[bool], now: MonoNs) {
+    fn mark_activity_changes(&mut self, was_active: &[bool], now: MonoNs) {
         for (index, finding) in self.list.iter_mut().enumerate() {
             // New findings are at the end, and were not active before.
             if finding.active != was_active.get(index).copied().unwrap_or(false) {
@@ -80,7 +80,7 @@ impl Findings {
     }
 
     /// Looks up where the frames of each finding's hop go.
-    fn look_up_targets(&mut self, context: &DetectContext<'_>) {
+    fn look_up_hop_targets(&mut self, context: &DetectContext<'_>) {
         self.targets.clear();
         for hop in self.list.iter().map(|finding| &finding.verdict.hop).filter(|hop| !hop.is_empty()) {
             self.targets.insert(hop.clone(), context.hop_target(hop));
@@ -104,12 +104,12 @@ impl Findings {
     }
 
     /// Removes from findings what [`Self::extend_findings`] added after the last run of the detectors.
-    fn restore_findings(&mut self) {
+    fn undo_extend_findings(&mut self) {
         for held_requests in &mut self.held {
             let mut list = self.list.iter_mut();
             let held_finding = list.find(|finding| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some(finding) = held_finding {
-                held_requests.restore_finding(finding);
+                held_requests.undo_extend_finding(finding);
             }
         }
     }
@@ -118,7 +118,7 @@ impl Findings {
     /// another cause, if that explains far more of this time. The next run of the detectors begins by undoing both.
     fn extend_findings(&mut self, context: &DetectContext<'_>) {
         // The ledger numbers the waits of requests. Those up to `seen_waits` were added after earlier runs.
-        add_new_waits(context, &mut self.held, self.seen_waits);
+        add_new_waits_to_held_requests(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
         // Computed before any finding is changed, because each is compared with the others.
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
@@ -134,15 +134,18 @@ impl Findings {
 
     /// Severity that a finding does not exceed, as far as the requests that it held up are known; `None` without a limit.
     fn limit_of(&self, finding: &Finding, context: &DetectContext<'_>) -> Option<Severity> {
-        self.limit_of_severity(finding).filter(|_| are_waits_known(context, &finding.verdict.hop))
+        self.limit_of_severity(finding).filter(|_| are_most_waits_known(context, &finding.verdict.hop))
     }
 
     /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes (a time
     /// in which frames were late).
-    fn drop_explained_late_frames(&mut self) {
+    fn drop_explained_late_frame_findings(&mut self) {
         // Decided for all before any is removed, because each is compared with the whole list.
-        let are_kept: Vec<bool> =
-            self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
+        let are_kept: Vec<bool> = self
+            .list
+            .iter()
+            .map(|finding| finding.kind != LATE_FRAMES || !self.are_all_episodes_explained(finding))
+            .collect();
         // In the order of the list, in which `retain` visits the findings.
         let mut decisions = are_kept.into_iter();
         self.list.retain(|_| decisions.next().unwrap_or(true));
@@ -150,13 +153,13 @@ impl Findings {
 
     /// Whether each episode of a finding about late frames (a time in which they were late) overlaps another finding about the same hop.
     /// That finding must be worse than information.
-    fn is_explained(&self, late: &Finding) -> bool {
+    fn are_all_episodes_explained(&self, late_finding: &Finding) -> bool {
         let is_explanation = |other: &Finding| {
             other.kind != LATE_FRAMES
-                && other.verdict.hop == late.verdict.hop
+                && other.verdict.hop == late_finding.verdict.hop
                 && other.verdict.severity > Severity::Info
         };
-        for episode in late.times.episodes() {
+        for episode in late_finding.times.episodes() {
             let mut explanations = self.list.iter().filter(|other| is_explanation(other));
             if !explanations.any(|explanation| explanation.times.overlap(episode)) {
                 return false;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::consumer::round_share;
-use super::explained_ttft::{describe_part, describe_place};
+use super::explained_ttft::{describe_part, describe_place_of_request};
 use super::finding::{Finding, HopTarget, is_about_receiver};
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
@@ -142,7 +142,7 @@ impl HeldRequests {
     }
 
     /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
-    pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
+    pub(super) fn undo_extend_finding(&mut self, finding: &mut Finding) {
         // The added words are the end of the summary.
         let own_length = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         if let Some(own_length) = own_length {
@@ -164,7 +164,7 @@ impl HeldRequests {
     ) {
         let verdict = &mut finding.verdict;
         if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
-            // `restore_finding` sets it back before the detectors run again.
+            // `undo_extend_finding` sets it back before the detectors run again.
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }
@@ -173,7 +173,8 @@ impl HeldRequests {
             return;
         }
         // A leg is a part of the path of a request, named by the moment with which it begins.
-        let places: Vec<String> = self.legs.iter().map(|from| describe_place(context.facts(), *from)).collect();
+        let places: Vec<String> =
+            self.legs.iter().map(|from| describe_place_of_request(context.facts(), *from)).collect();
         self.added = format!("; {}", describe_part(context.ledger.ttft(), self.part, &places.join(" and ")));
         verdict.summary.push_str(&self.added);
         verdict.with("ttft_share", round_share(self.part.share())).with("ttft_share_requests", self.part.requests);
@@ -191,26 +192,30 @@ fn pid_of_socket_reader(ledger: &Ledger) -> Option<u32> {
     readers.next().map(|reader| reader.pid)
 }
 
-/// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen` waits are not new.
-pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequests], seen: u64) {
-    if held.is_empty() {
+/// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen_waits` waits are not new.
+pub(super) fn add_new_waits_to_held_requests(
+    context: &DetectContext<'_>,
+    held_requests: &mut [HeldRequests],
+    seen_waits: u64,
+) {
+    if held_requests.is_empty() {
         return;
     }
-    for wait in context.ledger.process_waits_since(seen) {
+    for wait in context.ledger.process_waits_since(seen_waits) {
         let named = NamedWait::new(context, wait);
-        for requests in held.iter_mut() {
+        for requests in held_requests.iter_mut() {
             requests.add_wait(context, &named);
         }
     }
 }
 
 /// Whether the waits for the receivers of this hop (connection between two processes) are known for most requests.
-pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
+pub(super) fn are_most_waits_known(context: &DetectContext<'_>, hop_name: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
     // The output of requests that are not streamed is not judged.
     let are_most_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
-    let is_at_end_of_path = context.hop_target(hop) != HopTarget::Other;
+    let is_at_end_of_path = context.hop_target(hop_name) != HopTarget::Other;
     // The waits on the first and the last output hop are known. Of two, a hop that is not the last is the first.
     let has_two_hops = context.ledger.output_groups().count() == 2;
     are_most_streamed && (is_at_end_of_path || has_two_hops)

@@ -12,7 +12,7 @@ pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 
 /// Reports frames that were received late, for each group of hops (connections of one name). A state of the receiver is only named if it
 /// was observed.
-pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_frames(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let late = late_frames_of_group(context, group_index);
         // A few late frames are not worth a finding.
@@ -29,7 +29,8 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         // Without samples of its thread, the time between its receives shows that it kept processing.
         let observed = processing.filter(|share| *share >= CPU_BOUND_SHARE).map(|_| ThreadState::Busy);
         let advice = advice::hop_advice_by_state(context.facts(), &context.attribution, &group.name, observed);
-        out.add_verdict(severity_of_late_frames(&late), summary)
+        verdicts
+            .add_verdict(severity_of_late_frames(&late), summary)
             .hop(&group.name)
             .times(late.times)
             .occurrences(late.frames)

@@ -60,7 +60,7 @@ pub struct DetectContext<'a> {
 impl<'a> DetectContext<'a> {
     /// Detector input for this state at `now`.
     pub fn new(ledger: &'a Ledger, now: MonoNs) -> Self {
-        Self { ledger, attribution: Attribution::of_ledger(ledger), now }
+        Self { ledger, attribution: Attribution::of_token_time(ledger), now }
     }
 
     fn facts(&self) -> &'a dyn Facts {

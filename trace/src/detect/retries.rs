@@ -23,7 +23,7 @@ fn rows_of_latest(ledger: &Ledger) -> Vec<Value> {
 }
 
 /// Reports retries that an abort ended by mistake. The abort was meant for an earlier attempt with the same rid.
-pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     let requests = ledger.aborted_retry_count();
     let Some(latest) = ledger.aborted_retries().next_back() else { return };
@@ -38,7 +38,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         context.facts().receiver(),
         list_latest(ledger),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts.add_verdict(Severity::Warning, summary)
         .rid(&latest.rid)
         .since(ledger.first_aborted_retry_at())
         .occurrences(requests)

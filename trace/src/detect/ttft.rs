@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::advice::Receivers;
 use super::attribution::{self, ThreadState};
 use super::consumer::round_share;
-use super::explained_ttft::{describe_part, describe_place};
+use super::explained_ttft::{describe_part, describe_place_of_request};
 use super::finding::REQUESTS_HOP;
 use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
@@ -27,14 +27,14 @@ pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
 pub(super) const MIN_PREPARING_SHARE: f64 = 0.25;
 
 /// Reports requests that wait long in the server's socket until it reads them.
-pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_reads(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let receiver = context.facts().receiver();
     // The requests that waited long between their arrival and the next moment on their path.
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
+    let state = attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
     let mut advice = late_read_advice(context, state);
     // A profile shows the cause only if the thread ran, or may have run.
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
@@ -61,17 +61,17 @@ fn add_late_accepts(verdict: &mut Verdict, late: &LateLeg) {
 }
 
 /// Reports requests that stay long in the tokenizer before it sends them to the scheduler.
-pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let receiver = context.facts().receiver();
     // The requests that waited long between their first read and their dispatch.
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
     // How the tokenizer used the time of these waits. Samples of less than half of it show nothing about it.
     let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
     let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
-        ThreadState::Unknown => attribution::socket_reader_state(context.ledger, worst.at, worst.ns),
+        ThreadState::Unknown => attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns),
         // The shortage was measured over the waits of all these requests, not only over the longest.
         lacks_cpu => lacks_cpu,
     };
@@ -150,14 +150,14 @@ fn role_that_forwards<'a>(context: &DetectContext<'a>, late: &LateLeg) -> Option
 }
 
 /// Reports requests that the scheduler receives late.
-pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_receives(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let source = context.facts().source();
     // The requests that waited long between their dispatch and the scheduler's receive.
     let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    let state = attribution::state_of_request_receiver_during_wait(context.ledger, late.worst_hop, worst.at, worst.ns);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     verdict.with("thread", state.as_str());
     // A process between tokenizer and scheduler may receive them instead of the scheduler.
@@ -187,21 +187,21 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
 }
 
 /// Reports requests that the scheduler has received and that enter its queue late.
-pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_intakes(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // The requests that waited long between the scheduler's receive and its queue.
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
-    if let Some(verdict) = detect_late_leg(context, late, out) {
+    if let Some(verdict) = detect_late_leg(context, late, verdicts) {
         verdict.hop(context.token_source_role().unwrap_or_default()).advice(context.facts().late_intake());
     }
 }
 
 /// Reports requests that wait long in the scheduler's queue.
-pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_queued_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let facts = context.facts();
     // The requests that waited long between the queue and a batch.
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     add_load(verdict, late);
     let relief = facts.queue_relief();
@@ -234,12 +234,12 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
 }
 
 /// Reports requests whose prefill is slow beside others with as much work.
-pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let source = context.facts().source();
     // The requests whose prefill, from the batch to the first token, took long.
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
     // `None` if these prefills are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     let mut state = ThreadState::Unknown;
     if let Some(slowest) = context.ledger.ttft().slowest_prefill() {
@@ -272,17 +272,17 @@ fn cpu_shortage(used: TimeUse) -> ThreadState {
 }
 
 /// Reports requests whose first token comes late, where the parts of that time cannot be told apart.
-pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let facts = context.facts();
     // A leg is a part of a request's path. A merged leg spans moments in between that were not observed.
     let merged_legs = context.ledger.ttft().late_legs().iter().filter(|late| late.leg.is_merged());
     let Some(late) = merged_legs.max_by_key(|late| late.ns) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let source = facts.source();
-    let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    let state = attribution::state_of_request_receiver_during_wait(context.ledger, late.worst_hop, worst.at, worst.ns);
     let place = describe_merged_leg(context, late.leg);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg_at(context, late, &place, out) else { return };
+    let Some(verdict) = detect_late_leg_at(context, late, &place, verdicts) else { return };
     add_load(verdict, late);
     verdict.with("leg", late.leg.to_string());
     // Moments compare in the order of the path. Until the read is over, slow clients may be part of the wait.
@@ -396,8 +396,12 @@ pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
 }
 
 /// Adds a verdict without advice on a leg that has one part. `None` if the leg is not worth a finding.
-fn detect_late_leg<'v>(context: &DetectContext<'_>, late: &LateLeg, out: &'v mut Verdicts) -> Option<&'v mut Verdict> {
-    detect_late_leg_at(context, late, &describe_place(context.facts(), late.leg.from), out)
+fn detect_late_leg<'v>(
+    context: &DetectContext<'_>,
+    late: &LateLeg,
+    verdicts: &'v mut Verdicts,
+) -> Option<&'v mut Verdict> {
+    detect_late_leg_at(context, late, &describe_place_of_request(context.facts(), late.leg.from), verdicts)
 }
 
 /// Adds a verdict on requests that waited long on a leg, a part of their path. The caller adds the advice. `place` says where requests are
@@ -406,7 +410,7 @@ fn detect_late_leg_at<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,
     place: &str,
-    out: &'v mut Verdicts,
+    verdicts: &'v mut Verdicts,
 ) -> Option<&'v mut Verdict> {
     let ttft = context.ledger.ttft();
     let worst = late.worst.as_ref()?;
@@ -418,7 +422,7 @@ fn detect_late_leg_at<'v>(
         duration(GAP_WARNING_NS),
         duration(worst.ns),
     );
-    let verdict = out.add_verdict(severity, summary);
+    let verdict = verdicts.add_verdict(severity, summary);
     verdict
         .rid(&worst.rid)
         .times(late.times)

@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 3;
 const MAX_LISTED: usize = 16;
 
 /// Reports requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
-pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     if ledger.current_engine_silence(context.now).is_some() {
         return;
@@ -37,7 +37,8 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         duration(longest_ns),
         list_oldest(&unanswered, context.now),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))
         .requests(&unanswered.iter().map(|request| request.rid).collect())

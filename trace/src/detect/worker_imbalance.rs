@@ -80,7 +80,7 @@ fn name_receiver(hop: &Hop) -> String {
 }
 
 /// Reports groups of hops (connections of one name) where one receiver gets far more chunks than the others.
-pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let receivers = receivers_with_load(&members);
@@ -106,7 +106,8 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             percent(busiest.chunks as f64 / sum as f64),
             count(sum),
         );
-        out.add_verdict(severity, summary)
+        verdicts
+            .add_verdict(severity, summary)
             .hop(&group.name)
             .last_at(group.last_frame_at)
             .occurrences(sum)
