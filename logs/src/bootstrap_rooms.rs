@@ -85,14 +85,14 @@ impl BootstrapRooms {
     }
 
     /// Remembers that these two rids (request ids) are of one request. At the limit, the pair of the oldest request is removed first.
-    fn pair_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
+    fn pair_rids(&mut self, prefill_rid: Box<str>, decode_rid: Box<str>) {
         if self.decode_order.len() >= self.limit
             && let Some(oldest) = self.decode_order.pop_front()
         {
             self.prefill_rids.remove(&oldest);
         }
-        self.decode_order.push_back(decode.clone());
-        self.prefill_rids.insert(decode, prefill);
+        self.decode_order.push_back(decode_rid.clone());
+        self.prefill_rids.insert(decode_rid, prefill_rid);
     }
 
     /// Translates a decode server's rid to the prefill server's rid of the same request. `None` if no such pair is known.

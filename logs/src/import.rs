@@ -27,8 +27,8 @@ const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 
 /// Finds the UTC offset of each file, which its parser applies to timestamps without a zone. A file whose lines do not show the offset gets
 /// that of the others, if they agree.
-fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
-    let mut reader = reader_of_timestamps(engines);
+fn derive_utc_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
+    let mut reader = timestamp_only_reader(engines);
     for source in &mut *sources {
         derive_offset(source, &mut reader, options);
     }
@@ -36,14 +36,14 @@ fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn Log
     if options.zone.is_some() {
         return;
     }
-    let Some(agreed_offset_s) = agreed_offset_s(sources) else { return };
+    let Some(agreed_offset_s) = utc_offset_s_if_agreed(sources) else { return };
     for source in sources.iter_mut().filter(|source| source.parser.derived_offset_s().is_none()) {
         source.parser.set_offset_s(agreed_offset_s);
     }
 }
 
 /// Creates a reader for lines of which only the timestamps are of interest. It keeps no rids and no rejections.
-fn reader_of_timestamps(engines: &'static [&'static dyn LogLines]) -> LogRecordReader {
+fn timestamp_only_reader(engines: &'static [&'static dyn LogLines]) -> LogRecordReader {
     let keeps_nothing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
     // Only names of processes and rejections depend on this, and neither is used.
     let has_several_logs = false;
@@ -51,7 +51,7 @@ fn reader_of_timestamps(engines: &'static [&'static dyn LogLines]) -> LogRecordR
 }
 
 /// The UTC offset that the lines of some files have shown, in seconds. `None` if no file has shown one, or if they differ.
-fn agreed_offset_s(sources: &[LogSource]) -> Option<i32> {
+fn utc_offset_s_if_agreed(sources: &[LogSource]) -> Option<i32> {
     let mut offsets = sources.iter().filter_map(|source| source.parser.derived_offset_s());
     let first_offset_s = offsets.next()?;
     let agree = offsets.all(|offset_s| offset_s == first_offset_s);
@@ -94,7 +94,11 @@ fn are_of_several_logs(files: &[LogFile]) -> bool {
 }
 
 /// Reads the first lines of each file, and returns the files that are to be imported. The others are counted as skipped.
-fn probe_sources(sources: Vec<LogSource>, options: &ImportOptions, stats: &mut ImportStats) -> Vec<LogSource> {
+fn probe_and_keep_readable_sources(
+    sources: Vec<LogSource>,
+    options: &ImportOptions,
+    stats: &mut ImportStats,
+) -> Vec<LogSource> {
     let mut imported = Vec::new();
     for mut source in sources {
         match source.probe_first_lines(options) {
@@ -148,8 +152,8 @@ impl Import {
         let total_bytes = files.iter().map(|file| file.bytes).sum();
         let has_several_logs = are_of_several_logs(&files);
         let mut sources: Vec<LogSource> = files.into_iter().map(|file| LogSource::new(file, &options)).collect();
-        derive_offsets(&mut sources, engines, &options);
-        let mut waiting = probe_sources(sources, &options, &mut stats);
+        derive_utc_offsets(&mut sources, engines, &options);
+        let mut waiting = probe_and_keep_readable_sources(sources, &options, &mut stats);
         // Files are opened from the end of the list.
         sort_latest_first(&mut waiting);
         Ok(Self {
@@ -179,7 +183,7 @@ impl Import {
         if !has_more {
             self.active.swap_remove(lagging_index);
         }
-        self.pass_events_before(self.horizon_ns(), sink);
+        self.pass_events_before(self.earliest_expected_ns(), sink);
         self.pass_statements_above_limit(sink);
         true
     }
@@ -197,13 +201,13 @@ impl Import {
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
             self.reader.stats.passed_early += early.len() as u64;
-            self.pass_slot(early, sink);
+            self.pass_slot_of_events(early, sink);
         }
     }
 
     /// Time before which no more lines are expected: the time that the file furthest behind has reached (its frontier), less the window by
     /// which lines may be out of order.
-    fn horizon_ns(&self) -> u64 {
+    fn earliest_expected_ns(&self) -> u64 {
         let next_file_ns = self.waiting.last().map(|source| source.first_ns);
         let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
         // Without any file, nothing more is expected.
@@ -247,15 +251,15 @@ impl Import {
     }
 
     /// Passes all statements from before this time to `sink`, in order.
-    fn pass_events_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
-        while let Some(due) = self.queue.pop_slot_before(horizon_ns) {
-            self.pass_slot(due, sink);
+    fn pass_events_before(&mut self, limit_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
+        while let Some(due) = self.queue.pop_slot_before(limit_ns) {
+            self.pass_slot_of_events(due, sink);
         }
     }
 
     /// Passes the statements of one slot of the queue, a short span of time, to `sink` in order of their times. Counts those that are late,
     /// because a statement of a later time was passed before them. The slot's memory is used again.
-    fn pass_slot(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn pass_slot_of_events(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
             let is_late = queued.at_ns < self.passed_ns;
             self.reader.stats.late += u64::from(is_late);

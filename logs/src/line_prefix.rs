@@ -74,7 +74,7 @@ fn parse_prefix<'l>(before: &'l str, parser: &mut TimestampParser) -> LinePrefix
     };
     // The logger's date is first in most lines, which no collector has touched.
     let outer = if own.at == 0 { None } else { first_timestamp(&before[..own.at], parser) };
-    LinePrefix { stamp: more_precise(outer, Some(own.stamp)), rank: own.rank }
+    LinePrefix { stamp: more_precise_timestamp(outer, Some(own.stamp)), rank: own.rank }
 }
 
 /// First timestamp near the beginning of `text`.
@@ -100,7 +100,7 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
     while let Some(offset) = bytes[index..].iter().position(u8::is_ascii_digit) {
         index += offset;
         if may_be_date(bytes, index)
-            && let Some((stamp, rest)) = parser.parse_start(&bytes[index..])
+            && let Some((stamp, rest)) = parser.parse_timestamp_at_start(&bytes[index..])
         {
             let end = bytes.len() - rest.len();
             last_date = Some(date_in_text(text, index, end, stamp));
@@ -145,7 +145,7 @@ struct LeadingTimestamp<'l> {
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let outer = find_leading_timestamp(strip_pod_name(line.trim_start()), parser)?;
     let own = find_leading_timestamp(strip_runtime_tag(outer.rest), parser).map(|own| own.stamp);
-    more_precise(Some(outer.stamp), own)
+    more_precise_timestamp(Some(outer.stamp), own)
 }
 
 /// Removes `[pod/NAME/CONTAINER] `, with which `kubectl logs --prefix` begins each line. Returns a text without it as it is.
@@ -156,20 +156,27 @@ fn strip_pod_name(text: &str) -> &str {
     text.split_once("] ").map_or(text, |(_, after)| after.trim_start())
 }
 
-/// Selects the more precise of two timestamps: `outer`, which a collector wrote in front of a line, and the line's own. The outer one is
-/// used if only it has a zone, or a finer time. `None` if there is neither.
-pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
-    let (Some(outer), Some(own)) = (outer, own) else { return own.or(outer) };
+/// Selects the more precise of two timestamps: `collector_time`, which a collector wrote in front of a line, and the line's own. The outer
+/// one is used if only it has a zone, or a finer time. `None` if there is neither.
+pub(super) fn more_precise_timestamp(
+    collector_time: Option<LogTimestamp>,
+    own_time: Option<LogTimestamp>,
+) -> Option<LogTimestamp> {
+    let (Some(collector_time), Some(own_time)) = (collector_time, own_time) else { return own_time.or(collector_time) };
     // Without a zone, the collector's time may be hours off.
-    if outer.zone == ZoneSource::Assumed {
-        return Some(own);
+    if collector_time.zone == ZoneSource::Assumed {
+        return Some(own_time);
     }
     // Without a zone, the line's own time may be hours off, so the two are not compared.
-    if own.zone == ZoneSource::Assumed {
-        return Some(outer);
+    if own_time.zone == ZoneSource::Assumed {
+        return Some(collector_time);
     }
     // A collector's time is finer than whole seconds.
-    Some(if own.is_whole_second && was_written_at_once(own, outer) { outer } else { own })
+    Some(if own_time.is_whole_second && was_written_at_once(own_time, collector_time) {
+        collector_time
+    } else {
+        own_time
+    })
 }
 
 /// Whether a collector may have read a line, at the time `outer`, right after the process wrote it, at its `own` time. It may also have
@@ -196,7 +203,7 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
         }
         // A timestamp begins with a number or the name of a month.
         let may_begin_timestamp = is_word_start && (byte.is_ascii_digit() || byte.is_ascii_uppercase());
-        if may_begin_timestamp && let Some((stamp, rest)) = parser.parse_start(&bytes[at..]) {
+        if may_begin_timestamp && let Some((stamp, rest)) = parser.parse_timestamp_at_start(&bytes[at..]) {
             let rest = &text[text.len() - rest.len()..];
             return Some(LeadingTimestamp { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
         }

@@ -120,7 +120,10 @@ impl LineReader {
             let line_bytes = self.file.advance_line(self.max_line_bytes + LONGEST_LINE_END.len())?;
             if line_bytes == 0 {
                 // The file may end before the last part of a line.
-                return Ok(self.joiner.take_unfinished().map(|stream| self.joined_line(stream, recogniser)));
+                return Ok(self
+                    .joiner
+                    .take_stream_of_unfinished_line()
+                    .map(|stream| self.joined_line(stream, recogniser)));
             }
             self.text_bytes += line_bytes;
             match self.joiner.add_line(self.file.current_line(), self.max_line_bytes) {

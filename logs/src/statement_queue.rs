@@ -113,11 +113,11 @@ impl StatementQueue {
         entries.push(queued);
     }
 
-    /// Removes and returns the earliest slot, if it ends by `horizon_ns`. `None` if it ends later, or the queue is empty.
-    pub(super) fn pop_slot_before(&mut self, horizon_ns: u64) -> Option<DueSlot> {
+    /// Removes and returns the earliest slot, if it ends by `limit_ns`. `None` if it ends later, or the queue is empty.
+    pub(super) fn pop_slot_before(&mut self, limit_ns: u64) -> Option<DueSlot> {
         let first = self.slots.first_entry()?;
         let slot_end_ns = (first.key() + 1).saturating_mul(self.slot_ns);
-        if slot_end_ns > horizon_ns {
+        if slot_end_ns > limit_ns {
             return None;
         }
         let due = DueSlot::from_entries(first.remove(), std::mem::take(&mut self.spare_order));

@@ -79,11 +79,11 @@ impl Position {
     /// largest number. `None` if the text is no time.
     fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
         // Signs count from the current position. A result below 0 or above the largest number gives an empty list.
-        if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_moment) {
+        if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_typed_time_ns) {
             let target_ns = self.at_ns.checked_add(ahead_ns);
             return Some(target_ns.into_iter().collect());
         }
-        if let Some(back_ns) = text.strip_prefix('-').and_then(units::parse_moment) {
+        if let Some(back_ns) = text.strip_prefix('-').and_then(units::parse_typed_time_ns) {
             let target_ns = self.at_ns.checked_sub(back_ns);
             return Some(target_ns.into_iter().collect());
         }
@@ -96,7 +96,7 @@ impl Position {
     /// Times from the start that a text such as `1:23` or `14:59:08` may mean, the likelier first. It may be a time from the start and a
     /// time of day. `None` if it is neither. Empty if it is a time of day only and the wall clock is unknown.
     fn parse_clock_candidates(&self, text: &str) -> Option<Vec<u64>> {
-        let from_start_ns = units::parse_moment(text);
+        let from_start_ns = units::parse_typed_time_ns(text);
         let time_of_day = TimeOfDay::parse(text);
         if from_start_ns.is_none() && time_of_day.is_none() {
             return None;
@@ -134,7 +134,7 @@ impl Position {
 
     /// Text of a time in the run: the time of day, if it is known, and the time from the start, such as `14:59:08Z, 0:05`.
     pub fn format_target(&self, target_ns: u64) -> String {
-        let from_start = units::format_clock(target_ns);
+        let from_start = units::format_elapsed_clock(target_ns);
         let wall_ns = self.start_wall_ns().and_then(|start_ns| start_ns.checked_add(target_ns));
         match wall_ns.and_then(units::format_wall_time) {
             Some(time_of_day) => format!("{time_of_day}, {from_start}"),
@@ -146,7 +146,7 @@ impl Position {
     /// 14:59:15 UTC, 0:00 to 0:12: type for example 14:59:09 or 0:06`.
     pub fn outside_message(&self) -> String {
         let middle_ns = self.whole_ns / 2;
-        let from_start = units::format_clock(middle_ns);
+        let from_start = units::format_elapsed_clock(middle_ns);
         let example = match self.wall_at(middle_ns) {
             Some(time) => format!("{} or {from_start}", time.strftime("%H:%M:%S")),
             None => from_start,
@@ -162,7 +162,8 @@ impl Position {
     /// Dates and times that the run covers: `2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12`. Without a known wall clock only the times
     /// from the start.
     pub fn describe_range(&self) -> String {
-        let from_start = format!("{} to {}", units::format_clock(0), units::format_clock(self.whole_ns));
+        let from_start =
+            format!("{} to {}", units::format_elapsed_clock(0), units::format_elapsed_clock(self.whole_ns));
         let (Some(start), Some(end)) = (self.wall_at(0), self.wall_at(self.whole_ns)) else { return from_start };
         // A run over midnight ends on another date.
         let is_one_day = start.strftime("%F").to_string() == end.strftime("%F").to_string();

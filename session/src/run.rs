@@ -77,7 +77,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
     loop {
         let is_tick_due = Instant::now() >= next_tick;
         for run in &mut *runs {
-            run.poll_source(is_tick_due, options.alarm);
+            run.poll_source_and_process_tick(is_tick_due, options.alarm);
         }
         // No run joins the others while they drain.
         if is_tick_due && drain_deadline.is_none() {
@@ -105,7 +105,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             if is_dump_requested {
                 run.session.dump_ring("SIGUSR1", &run.source);
             }
-            match run.run_observer(drain_deadline.is_some()) {
+            match run.show_run_and_execute_playback(drain_deadline.is_some()) {
                 ScreenCommand::None => {}
                 ScreenCommand::End => end_commands += 1,
                 _ => is_kept_open = true,
@@ -133,7 +133,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         }
         if end_requests > 1 || drain_deadline.is_some_and(|deadline| now >= deadline) {
             for run in runs.iter_mut().filter(|run| run.flow != Flow::Ended) {
-                run.session.add_degraded("end: stopped before all frames in flight were read".into());
+                run.session.add_degraded_line("end: stopped before all frames in flight were read".into());
             }
             return;
         }
@@ -167,7 +167,7 @@ impl<S: Source> Running<S> {
 
     /// Lets the source pass its new events to the session. At a tick, lets the analysis look for findings. A panic in the analysis disables
     /// the analysis and is reported to `alarm`. The source is still polled, because traffic may depend on it.
-    fn poll_source(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
+    fn poll_source_and_process_tick(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
         let Self { source, session, flow } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| {
             // A live source has no more events after its end. A recording may be rewound.
@@ -181,12 +181,12 @@ impl<S: Source> Running<S> {
         }));
         let is_first_panic = polled.is_err() && !self.session.has_failed();
         if is_first_panic {
-            self.go_on_without_analysis(alarm);
+            self.disable_analysis_and_alarm(alarm);
         }
     }
 
     /// Disables the analysis after its first panic, and reports that to `alarm`.
-    fn go_on_without_analysis(&mut self, alarm: &dyn Fn(&str)) {
+    fn disable_analysis_and_alarm(&mut self, alarm: &dyn Fn(&str)) {
         self.session.disable_analysis();
         alarm(if self.source.is_in_the_path() {
             "the analysis failed; traffic is relayed without being observed until this process is stopped"
@@ -199,7 +199,7 @@ impl<S: Source> Running<S> {
 
     /// Lets the observer show the run, and returns its command. A playback command is also passed to the source. `is_ending`: the sources
     /// were asked to end.
-    fn run_observer(&mut self, is_ending: bool) -> ScreenCommand {
+    fn show_run_and_execute_playback(&mut self, is_ending: bool) -> ScreenCommand {
         let stage = if self.flow == Flow::Ended {
             RunStage::Ended
         } else if is_ending {

@@ -352,7 +352,7 @@ fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     let mut requests_by_cause: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
     for row in pair.joined() {
         for moment in PairMoment::ALL {
-            if let Some(reason) = pair.reason_unknown(row, *moment) {
+            if let Some(reason) = pair.reason_moment_is_unknown(row, *moment) {
                 *requests_by_cause.entry((*moment, reason)).or_default() += 1;
             }
         }

@@ -81,9 +81,9 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens `files`. Called before the run, so that errors appear at once. `source` is the kind of source that recordings name.
-    pub fn open(files: &OutputFiles, source: &str, config: &Config) -> anyhow::Result<Self> {
-        let mut sink = Self::none(source, config);
+    /// Opens `files`. Called before the run, so that errors appear at once. `source_kind` is the kind of source that recordings name.
+    pub fn open(files: &OutputFiles, source_kind: &str, config: &Config) -> anyhow::Result<Self> {
+        let mut sink = Self::none(source_kind, config);
         sink.header.payload = files.payload;
         sink.options = files.options;
         if let Some(path) = &files.record {
@@ -95,10 +95,10 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Creates a sink without outputs. `source` is the kind of source that later recordings name.
-    pub fn none(source: &str, config: &Config) -> Self {
+    /// Creates a sink without outputs. `source_kind` is the kind of source that later recordings name.
+    pub fn none(source_kind: &str, config: &Config) -> Self {
         Self {
-            header: RecordingHeader::for_source(source, *config),
+            header: RecordingHeader::for_source(source_kind, *config),
             is_remote: false,
             options: RecordOptions::default(),
             recording: None,
@@ -138,7 +138,7 @@ impl Sink {
         if self.has_no_output() {
             return;
         }
-        self.catch_panic(|sink| {
+        self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
                 recorder.event(event);
             }
@@ -154,7 +154,7 @@ impl Sink {
         if self.has_no_output() {
             return;
         }
-        self.catch_panic(|sink| {
+        self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
                 recorder.tick(now);
             }
@@ -167,7 +167,7 @@ impl Sink {
                 }
             }
         });
-        self.check_recording();
+        self.report_stopped_recording_once();
     }
 
     /// Takes the message for the user, if any.
@@ -198,7 +198,7 @@ impl Sink {
 
     /// Records the events of the engine and its hops. They came before the recording, and a reader needs them.
     fn record_preamble(&mut self, analysis: &Analysis) {
-        self.catch_panic(|sink| {
+        self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
                 preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
             }
@@ -257,21 +257,21 @@ impl Sink {
         Some(match finished {
             Ok(summary) => recorded_message(&path, &summary),
             Err(error) if is_reported => problem_message(format_args!("recording: {error}")),
-            Err(error) => self.record_problem(format!("recording: {error}")),
+            Err(error) => self.record_problem_and_format_message(format!("recording: {error}")),
         })
     }
 
     /// Reports a recording that has stopped by itself, for example because of its size limit or a full disk. Reports it only once.
-    fn check_recording(&mut self) {
+    fn report_stopped_recording_once(&mut self) {
         let Some(reason) = self.recording.as_ref().and_then(|recorder| recorder.status().stopped) else { return };
         if !self.problems.contains(&reason) {
-            let message = self.record_problem(reason);
+            let message = self.record_problem_and_format_message(reason);
             self.message = Some(message);
         }
     }
 
     /// Runs `write`. A panic in it ends the outputs with a message for the user, but not the run.
-    fn catch_panic(&mut self, write: impl FnOnce(&mut Self)) {
+    fn disable_outputs_on_panic(&mut self, write: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| write(self))).is_err() {
             let message = self.disable_outputs();
             self.message = Some(message);
@@ -282,11 +282,13 @@ impl Sink {
     fn disable_outputs(&mut self) -> String {
         self.recording = None;
         self.ring = None;
-        self.record_problem("recording crashed and was disabled; the run continues. Please report this bug.".into())
+        self.record_problem_and_format_message(
+            "recording crashed and was disabled; the run continues. Please report this bug.".into(),
+        )
     }
 
     /// Records a problem for the report, and returns a message about it.
-    fn record_problem(&mut self, problem: String) -> String {
+    fn record_problem_and_format_message(&mut self, problem: String) -> String {
         let message = problem_message(format_args!("{problem}"));
         self.problems.push(problem);
         message

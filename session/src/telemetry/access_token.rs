@@ -29,7 +29,7 @@ impl fmt::Debug for AccessToken {
 /// Reads a token file, and refuses one that other users can read. Reads at most one byte beyond the limit, by which the caller recognises a
 /// file that is too long.
 fn read_secret(file: File) -> io::Result<Vec<u8>> {
-    secret_file::check_secret(&file, OTHER_USERS)?;
+    secret_file::refuse_exposed_secret_file(&file, OTHER_USERS)?;
     let mut text = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
     Ok(text)

@@ -140,7 +140,7 @@ impl EndpointServer {
         // The run writes its recording to `stream`. The endpoint's thread reads it from `jobs`, encodes it with `packer` and keeps it in
         // `store` for the clients.
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
-        self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
+        self.runtime.spawn(encode_and_store_sections(jobs, packer, Arc::clone(&store)));
         let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
         let runs_before = self.runs.add_run(Arc::clone(&run));
         if runs_before > 0 {
@@ -181,7 +181,7 @@ impl RunEndpoint {
             address: server.listen_address,
             clients: sum_counts(&server.stream_clients()),
             dropped: sum_counts(&server.counts.dropped()),
-            refused: sum_counts(&server.counts.refused()),
+            refused: sum_counts(&server.counts.refused_clients_by_reason()),
         }
     }
 
@@ -191,7 +191,7 @@ impl RunEndpoint {
         self.is_first.then(|| EndpointUse {
             clients: server.stream_clients(),
             dropped: server.counts.dropped(),
-            refused: server.counts.refused(),
+            refused: server.counts.refused_clients_by_reason(),
         })
     }
 
@@ -215,7 +215,7 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
 
 /// Encodes what the run has queued as sections of its recording, and stores them in order, until the run ends. Then waits a limited time
 /// for the clients to receive the end, and wakes the run, which waits for that.
-async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
+async fn encode_and_store_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
         match job.encode_section(&mut packer) {
             Ok(section) => store.add_section(section),
@@ -227,7 +227,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
         if let StreamJob::End(_, done) = job {
             store.mark_end();
             // A client that reads too slowly does not hold up the end of the run.
-            timeout(LAST_READ_TIMEOUT, wait_for_streams(&store)).await.ok();
+            timeout(LAST_READ_TIMEOUT, wait_until_no_connection_streams(&store)).await.ok();
             // Fails if the run waits no longer.
             done.send(()).ok();
             return;
@@ -238,7 +238,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
 }
 
 /// Waits until no connection streams the run any more.
-async fn wait_for_streams(store: &SectionStore) {
+async fn wait_until_no_connection_streams(store: &SectionStore) {
     while load_count(&store.streaming_connections) > 0 {
         sleep(STREAM_CHECK_INTERVAL).await;
     }

@@ -29,7 +29,7 @@ impl EndpointCounts {
     }
 
     /// Clients refused so far, by reason.
-    pub(super) fn refused(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn refused_clients_by_reason(&self) -> [(&'static str, u64); 4] {
         [
             ("displaced", load_count(&self.displaced)),
             ("failed", load_count(&self.failed)),

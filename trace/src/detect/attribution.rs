@@ -312,8 +312,8 @@ fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
     group_indices
 }
 
-/// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `wait_end`. Samples
-/// always show whether the thread is stopped. Only while frames wait for it do they also show whether it is blocked or asleep.
+/// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `wait_end`.
+/// Samples always show whether the thread is stopped. Only while frames wait for it do they also show whether it is blocked or asleep.
 pub(super) fn state_of_socket_reader_during_wait(ledger: &Ledger, wait_end: MonoNs, wait_ns: u64) -> ThreadState {
     // The last hop of the path leads to the process that answers clients.
     let mut last_hops = ledger.hops().iter().filter(|hop| hop.last);
@@ -372,8 +372,8 @@ impl WaitTimes {
 }
 
 /// Computes the part of the path (leg) that is the wait on a group of hops, the connections of one name. `group_hops` are these hops. They
-/// lead to the processes of `receiver_role`, which were busy for the share `receivers_busy_share` of the run of length `run_ns`. `None` if no chunk was received
-/// from the hops, and none waits there.
+/// lead to the processes of `receiver_role`, which were busy for the share `receivers_busy_share` of the run of length `run_ns`. `None` if
+/// no chunk was received from the hops, and none waits there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
@@ -491,8 +491,8 @@ impl<'l> StageTimes<'l> {
     }
 }
 
-/// Computes the part of the path (leg) inside the processes of a role; `None` if no chunk has passed them. `busy_share` is the share of the run
-/// for which they were busy, and `receivers` is their number. `shows_receives` says whether their receives are observed.
+/// Computes the part of the path (leg) inside the processes of a role; `None` if no chunk has passed them. `busy_share` is the share of the
+/// run for which they were busy, and `receivers` is their number. `shows_receives` says whether their receives are observed.
 fn inside_leg<'l>(
     ledger: &'l Ledger,
     role: &str,

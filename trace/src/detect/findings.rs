@@ -134,7 +134,7 @@ impl Findings {
 
     /// Severity that a finding does not exceed, as far as the requests that it held up are known; `None` without a limit.
     fn limit_of(&self, finding: &Finding, context: &DetectContext<'_>) -> Option<Severity> {
-        self.limit_of_severity(finding).filter(|_| are_most_waits_known(context, &finding.verdict.hop))
+        self.max_severity_by_other_causes(finding).filter(|_| are_most_waits_known(context, &finding.verdict.hop))
     }
 
     /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes (a time

@@ -142,7 +142,7 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
 }
 
 /// Describes the long waits of first and of last tokens in a frontend. Those without a long wait are not named.
-fn describe_late_parts(waits: &FrontendWaits) -> String {
+fn describe_late_frontend_waits(waits: &FrontendWaits) -> String {
     let mut late_parts = Vec::new();
     for (which, part_waits) in [("first", &waits.first_token), ("last", &waits.last_token)] {
         if longest_wait_ns(part_waits) >= GAP_WARNING_NS {
@@ -163,7 +163,7 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, verdicts: &mut V
     let Some(severity) = gap_severity(waits.worst.ns) else { return };
     let late_first_tokens = waits.first_token.count_above(GAP_WARNING_NS);
     let late_last_tokens = waits.last_token.count_above(GAP_WARNING_NS);
-    let summary = format!("in the frontend, {} after the worker wrote them", describe_late_parts(waits));
+    let summary = format!("in the frontend, {} after the worker wrote them", describe_late_frontend_waits(waits));
     verdicts.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .times(waits.late)

@@ -12,7 +12,7 @@ pub(super) const CRITICAL_SHARE: f64 = 0.05;
 /// Reports frames that could not be decoded, for each group of hops (connections of one name).
 pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.groups().iter().enumerate() {
-        let FrameCounts { undecoded, frames } = count_frames(context, group_index);
+        let FrameCounts { undecoded, frames } = count_frames_of_group(context, group_index);
         if undecoded == 0 {
             continue;
         }
@@ -50,7 +50,7 @@ struct FrameCounts {
 }
 
 /// Counts the frames on the hops of a group.
-fn count_frames(context: &DetectContext<'_>, group_index: usize) -> FrameCounts {
+fn count_frames_of_group(context: &DetectContext<'_>, group_index: usize) -> FrameCounts {
     let mut sum = FrameCounts::default();
     for counts in context.ledger.hops_of_group(group_index).map(|hop| hop.counts) {
         sum.undecoded += counts.undecoded;
@@ -96,11 +96,11 @@ pub(super) fn detect_missed_observations(context: &DetectContext<'_>, verdicts: 
         .with("too_large", missed.too_large)
         .with("cut_short", missed.cut_short)
         .with("unannounced", missed.unannounced)
-        .advice(missed_advice(&missed));
+        .advice(advice_for_most_frequent_miss(&missed));
 }
 
 /// Advice for the most frequent cause.
-fn missed_advice(missed: &MissedCounts) -> &'static str {
+fn advice_for_most_frequent_miss(missed: &MissedCounts) -> &'static str {
     let causes = [
         (missed.queue_full, "tokengap had too little CPU: give it a core, or a larger --ring"),
         (missed.unframed, "start tokengap before the engine connects: it joined in the middle of a frame"),

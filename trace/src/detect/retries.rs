@@ -10,7 +10,7 @@ use crate::words::{duration, plural};
 const MAX_NAMED: usize = 3;
 
 /// Rows of the evidence: the aborted retries, the latest first as in the summary.
-fn rows_of_latest(ledger: &Ledger) -> Vec<Value> {
+fn evidence_rows_of_aborted_retries(ledger: &Ledger) -> Vec<Value> {
     let mut rows = Vec::new();
     for retry in ledger.aborted_retries().rev() {
         rows.push(json!({
@@ -36,7 +36,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, verdicts: &mut
          ends whatever has its rid by then; {}",
         plural(requests, "request"),
         context.facts().receiver(),
-        list_latest(ledger),
+        list_latest_aborted_retries(ledger),
     );
     verdicts.add_verdict(Severity::Warning, summary)
         .rid(&latest.rid)
@@ -45,14 +45,14 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, verdicts: &mut
         .requests(&ledger.aborted_retries().map(|retry| &*retry.rid).collect())
         .with_weight("requests", requests)
         .with("delay_ns", delay_ns)
-        .with("latest", rows_of_latest(ledger))
+        .with("latest", evidence_rows_of_aborted_retries(ledger))
         .advice(format!(
             "give each attempt a rid of its own, also where a router retries, or send it again only {delay} after the response has ended"
         ));
 }
 
 /// Lists the latest retries that were aborted, each with its rid and the time since its dispatch.
-fn list_latest(ledger: &Ledger) -> String {
+fn list_latest_aborted_retries(ledger: &Ledger) -> String {
     let mut named = Vec::new();
     for retry in ledger.aborted_retries().rev().take(MAX_NAMED) {
         let since_dispatch = duration(retry.aborted.since(retry.dispatched));

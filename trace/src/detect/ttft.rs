@@ -34,7 +34,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, verdicts: &mut Verd
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     let mut advice = late_read_advice(context, state);
     // A profile shows the cause only if the thread ran, or may have run.
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
@@ -45,12 +45,12 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, verdicts: &mut Verd
     if state != ThreadState::Unknown {
         let _ = write!(verdict.summary, "; the {receiver} was {} then", state.as_str());
     }
-    add_late_accepts(verdict, late);
+    add_late_accepted_connections(verdict, late);
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
 /// Adds how many of the late requests came on connections that were accepted late. Adds nothing if there are none.
-fn add_late_accepts(verdict: &mut Verdict, late: &LateLeg) {
+fn add_late_accepted_connections(verdict: &mut Verdict, late: &LateLeg) {
     if late.accepted_late == 0 {
         return;
     }
@@ -67,15 +67,15 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, verdicts: &mut
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     // How the tokenizer used the time of these waits. Samples of less than half of it show nothing about it.
     let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
-    let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
+    let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage_state(used.main)) {
         ThreadState::Unknown => attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns),
         // The shortage was measured over the waits of all these requests, not only over the longest.
         lacks_cpu => lacks_cpu,
     };
-    let advice_if_stopped = stopped_advice(state);
+    let advice_if_stopped = advice_if_thread_could_not_run(state);
     let preparing = used.map(|used| used.process.share(used.process.wanted_ns()));
     let may_be_slow_client = advice_if_stopped.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
     if late.concurrent < MIN_LATE_DISPATCHES || may_be_slow_client {
@@ -157,13 +157,13 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, verdicts: &mut V
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::state_of_request_receiver_during_wait(context.ledger, late.worst_hop, worst.at, worst.ns);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     verdict.with("thread", state.as_str());
     // A process between tokenizer and scheduler may receive them instead of the scheduler.
     let forwarding_role = role_that_forwards(context, late);
     // `Some` if the thread could not run.
-    if let Some(advice) = stopped_advice(state) {
+    if let Some(advice) = advice_if_thread_could_not_run(state) {
         let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
         verdict.advice(advice);
@@ -176,7 +176,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, verdicts: &mut V
 
 /// Advice about a thread that could not run: it waited for a CPU, was throttled by its quota, or was stopped or frozen. `None` for other
 /// states.
-fn stopped_advice(state: ThreadState) -> Option<&'static str> {
+fn advice_if_thread_could_not_run(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
         ThreadState::Throttled => Some(advice::THROTTLED),
@@ -190,7 +190,7 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
 pub(super) fn detect_late_intakes(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // The requests that waited long between the scheduler's receive and its queue.
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
-    if let Some(verdict) = detect_late_leg(context, late, verdicts) {
+    if let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) {
         verdict.hop(context.token_source_role().unwrap_or_default()).advice(context.facts().late_intake());
     }
 }
@@ -201,9 +201,9 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, verdicts: &mut
     // The requests that waited long between the queue and a batch.
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
-    add_load(verdict, late);
+    add_scheduler_load(verdict, late);
     let relief = facts.queue_relief();
     // Output of other requests in most of this time shows that its batches were full.
     verdict.advice(if late.is_beside_others() {
@@ -218,7 +218,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, verdicts: &mut
 
 /// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. It is not known
 /// which of those without output were in a batch, because the engine reports that only with the output.
-fn add_load(verdict: &mut Verdict, late: &LateLeg) {
+fn add_scheduler_load(verdict: &mut Verdict, late: &LateLeg) {
     // The hop of a request's message to the scheduler. Without these messages, the scheduler's load is not known.
     if late.worst_hop.is_none() {
         return;
@@ -239,7 +239,7 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, verdicts: &mut V
     // The requests whose prefill, from the batch to the first token, took long.
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
     // `None` if these prefills are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, verdicts) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     let mut state = ThreadState::Unknown;
     if let Some(slowest) = context.ledger.ttft().slowest_prefill() {
@@ -247,9 +247,9 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, verdicts: &mut V
         let _ = write!(verdict.summary, "; usual: {} for {} tokens", duration(others.usual_ns), count(others.tokens));
         verdict.with("usual_ns", others.usual_ns).with("tokens", others.tokens);
         // Of the scheduler's thread during this prefill.
-        state = slowest.scheduler_use.map_or(ThreadState::Unknown, cpu_shortage);
+        state = slowest.scheduler_use.map_or(ThreadState::Unknown, cpu_shortage_state);
     }
-    if let Some(advice) = stopped_advice(state) {
+    if let Some(advice) = advice_if_thread_could_not_run(state) {
         let _ = write!(verdict.summary, "; the {source} was {} meanwhile", state.as_str());
         verdict.with("thread", state.as_str()).advice(advice);
         return;
@@ -261,7 +261,7 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, verdicts: &mut V
 }
 
 /// Whether a thread was throttled or lacked a CPU; [`ThreadState::Unknown`] otherwise.
-fn cpu_shortage(used: TimeUse) -> ThreadState {
+fn cpu_shortage_state(used: TimeUse) -> ThreadState {
     if used.throttled_ns().is_some_and(|ns| used.share(ns) >= THROTTLED_SHARE) {
         ThreadState::Throttled
     } else if used.starved_ns().is_some_and(|ns| used.share(ns) >= STARVED_SHARE) {
@@ -282,8 +282,8 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, verdicts: &m
     let state = attribution::state_of_request_receiver_during_wait(context.ledger, late.worst_hop, worst.at, worst.ns);
     let place = describe_merged_leg(context, late.leg);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg_at(context, late, &place, verdicts) else { return };
-    add_load(verdict, late);
+    let Some(verdict) = add_verdict_on_late_leg_at(context, late, &place, verdicts) else { return };
+    add_scheduler_load(verdict, late);
     verdict.with("leg", late.leg.to_string());
     // Moments compare in the order of the path. Until the read is over, slow clients may be part of the wait.
     if late.leg.from <= Read {
@@ -291,7 +291,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, verdicts: &m
     }
     let relief = facts.queue_relief();
     // `Some` if the thread could not run.
-    let advice_if_stopped = stopped_advice(state);
+    let advice_if_stopped = advice_if_thread_could_not_run(state);
     if advice_if_stopped.is_some() {
         let _ = write!(verdict.summary, "; the thread that receives them was {} then", state.as_str());
     }
@@ -370,7 +370,7 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
 
 /// Severity of the late requests on a leg (a part of their path), by the longest time on it and without regard to other legs. `None` if
 /// they are not worth a finding.
-fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+fn severity_regardless_of_other_legs(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let worst = late.worst.as_ref()?;
     let severity = gap_severity(worst.ns)?;
     // Where the leg takes a small share of the time to first token, another leg matters more.
@@ -383,11 +383,11 @@ fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
 /// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
 /// that takes far more time, so that few requests do not outrank many.
 pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
-    let mut severity = severity_alone(ttft, late)?;
+    let mut severity = severity_regardless_of_other_legs(ttft, late)?;
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // A leg that begins with the read is no limit: its requests may be dispatched late because their clients are slow.
     let limiting_legs = longer_legs.filter(|other| other.leg.from != Read);
-    let worst_of_longer = limiting_legs.filter_map(|other| severity_alone(ttft, other)).max();
+    let worst_of_longer = limiting_legs.filter_map(|other| severity_regardless_of_other_legs(ttft, other)).max();
     // A leg that is mere information does not matter more than this one.
     if let Some(limit) = worst_of_longer.filter(|limit| *limit > Severity::Info) {
         severity = severity.min(limit);
@@ -396,17 +396,17 @@ pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
 }
 
 /// Adds a verdict without advice on a leg that has one part. `None` if the leg is not worth a finding.
-fn detect_late_leg<'v>(
+fn add_verdict_on_late_leg<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,
     verdicts: &'v mut Verdicts,
 ) -> Option<&'v mut Verdict> {
-    detect_late_leg_at(context, late, &describe_place_of_request(context.facts(), late.leg.from), verdicts)
+    add_verdict_on_late_leg_at(context, late, &describe_place_of_request(context.facts(), late.leg.from), verdicts)
 }
 
 /// Adds a verdict on requests that waited long on a leg, a part of their path. The caller adds the advice. `place` says where requests are
 /// on this leg. `None` if it is not worth a finding.
-fn detect_late_leg_at<'v>(
+fn add_verdict_on_late_leg_at<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,
     place: &str,

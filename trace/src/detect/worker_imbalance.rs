@@ -15,11 +15,11 @@ pub(super) const MIN_UNEVEN_RATIO: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub fn imbalance(members: &[&Hop]) -> Option<f64> {
-    imbalance_of(&receivers_with_load(members))
+    busiest_chunks_per_even_share(&sum_load_of_receivers(members))
 }
 
 /// Number of chunks of the busiest receiver, as a multiple of an even share. `None` with a single receiver, or without chunks.
-fn imbalance_of(receivers: &[Receiver<'_>]) -> Option<f64> {
+fn busiest_chunks_per_even_share(receivers: &[Receiver<'_>]) -> Option<f64> {
     let max = receivers.iter().map(|receiver| receiver.chunks).max()?;
     let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
     if receivers.len() < 2 || sum == 0 {
@@ -41,7 +41,7 @@ type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
 
 /// Sums the traffic of each receiver over these hops (connections between two processes), of which several may lead to one receiver.
 /// Receivers that cannot serve output are left out.
-fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
+fn sum_load_of_receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
     for hop in members {
         let worker = hop.worker;
@@ -83,10 +83,10 @@ fn name_receiver(hop: &Hop) -> String {
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
-        let receivers = receivers_with_load(&members);
+        let receivers = sum_load_of_receivers(&members);
         let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
         // The chunks of the busiest receiver. `None` with a single receiver, or without chunks.
-        let Some(times_even_share) = imbalance_of(&receivers) else { continue };
+        let Some(times_even_share) = busiest_chunks_per_even_share(&receivers) else { continue };
         let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
         // Few chunks are uneven by chance.
         if times_even_share < MIN_UNEVEN_RATIO || sum < MIN_JUDGED_CHUNKS {

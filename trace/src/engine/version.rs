@@ -50,7 +50,7 @@ impl Version {
 
     /// Parses the version of an installed package as the release whose behaviour it has. A development version counts as its release, an
     /// alpha or beta as a candidate. Any other suffix is ignored. `None` unless the text begins with a number.
-    pub fn of_package(text: &str) -> Option<Self> {
+    pub fn parse_package_version(text: &str) -> Option<Self> {
         let (release, suffix) = split_release(text)?;
         let phase = match split_phase(suffix) {
             Some((Phase::Alpha(n) | Phase::Beta(n), _)) => Phase::Candidate(n),
@@ -242,21 +242,21 @@ mod tests {
             ("26.4", "26.4.0"),
         ] {
             assert_eq!(
-                Version::of_package(text).map(|version| version.to_string()).as_deref(),
+                Version::parse_package_version(text).map(|version| version.to_string()).as_deref(),
                 Some(release),
                 "{text}"
             );
         }
         for wrong in ["", "unknown", "."] {
-            assert_eq!(Version::of_package(wrong), None, "{wrong}");
+            assert_eq!(Version::parse_package_version(wrong), None, "{wrong}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_parses_and_round_trips_or_is_rejected(text in "\\PC{0,24}") {
-            let of_package = Version::of_package(&text);
-            prop_assert!(text.parse::<Version>().is_err() || of_package.is_some());
+            let parse_package_version = Version::parse_package_version(&text);
+            prop_assert!(text.parse::<Version>().is_err() || parse_package_version.is_some());
             if let Ok(version) = text.parse::<Version>() {
                 prop_assert_eq!(version.to_string().parse(), Ok(version));
             }

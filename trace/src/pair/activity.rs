@@ -23,11 +23,12 @@ struct Task {
 }
 
 impl Task {
-    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no time.
+    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no
+    /// time.
     fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
-        let from = time_of(request, clock, self.from)?;
+        let from = time_on_decode_clock(request, clock, self.from)?;
         // It ends at the first moment that is known of those in `until`.
-        let end = self.until.iter().find_map(|moment| time_of(request, clock, *moment));
+        let end = self.until.iter().find_map(|moment| time_on_decode_clock(request, clock, *moment));
         let lasts_now = self.may_last && request.is_open;
         let to = match end {
             Some(end) => end,
@@ -77,7 +78,7 @@ const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
 impl SchedulerSigns {
     /// Adds the times at which the scheduler worked on a request, on the decode server's clock.
     fn add_steps(&self, steps: &mut Vec<Interval>, request: &ServerRequest<'_>, clock: ClockUse) {
-        let moments = self.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
+        let moments = self.steps.iter().filter_map(|moment| time_on_decode_clock(request, clock, *moment));
         steps.extend(moments.map(Interval::at));
         // Only a decode server sends output of a request for some time: a prefill server ends it with the first token.
         if self.sends_output {
@@ -87,7 +88,7 @@ impl SchedulerSigns {
 }
 
 /// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock` converts the times of a prefill server.
-fn time_of(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
+fn time_on_decode_clock(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
     if moment.is_of_prefill() {
         request.prefill_time(moment).and_then(|at| clock.on_decode_clock(at))
     } else {
@@ -116,7 +117,7 @@ impl SchedulerActivity {
         let shows_steps = !steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
         // Without a step, it may have stopped at any time: nothing shows that it went on. Its times may not be comparable.
-        let stops = if shows_steps { pauses.common_with(&Intervals::covered_by(tasks)) } else { pauses.clone() };
+        let stops = if shows_steps { pauses.intersection_with(&Intervals::merged_from(tasks)) } else { pauses.clone() };
         Self { pauses, stops }
     }
 }
@@ -159,7 +160,7 @@ impl PairActivity {
 
 /// Whether one of the intervals takes more than half of a span.
 fn takes_most(intervals: &Intervals, span: Interval) -> bool {
-    intervals.longest_within(span) > span.ns() / 2
+    intervals.longest_within_ns(span) > span.ns() / 2
 }
 
 #[cfg(test)]

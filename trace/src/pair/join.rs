@@ -162,8 +162,8 @@ fn compare_clocks(
 }
 
 impl<'a> Pair<'a> {
-    /// Joins the requests of a decode server with those of its prefill servers: by room, and by id where neither has a room. A room or an id
-    /// that several requests of a side have joins none.
+    /// Joins the requests of a decode server with those of its prefill servers: by room, and by id where neither has a room. A room or an
+    /// id that several requests of a side have joins none.
     pub fn join(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger) -> Self {
         Self::join_newest(prefill, decode, usize::MAX)
     }
@@ -209,7 +209,7 @@ impl<'a> Pair<'a> {
         };
         let are_all_read = pair.has_all_requests(decode) && pair.has_all_prefill_requests();
         pair.prefill_only = are_all_read.then_some(all_prefill.saturating_sub(joined) as u64);
-        pair.add_up_legs();
+        pair.sum_legs_and_ttft();
         pair
     }
 
@@ -246,7 +246,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Sums the legs (parts of the path between two moments) of all joined requests with a time to first token.
-    fn add_up_legs(&mut self) {
+    fn sum_legs_and_ttft(&mut self) {
         // In the order of the path, because moments compare in this order.
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.prefill_rid.is_some()) {
@@ -378,7 +378,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Why a moment of a request is not known; `None` if it is.
-    pub fn reason_unknown(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
+    pub fn reason_moment_is_unknown(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
         if row.time_of(moment).is_some() {
             return None;
         }

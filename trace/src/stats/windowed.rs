@@ -25,7 +25,7 @@ impl WindowedDistribution {
         self.whole.record(ns);
         let seconds = self.seconds;
         let slices = self.slices.get_or_insert_with(|| Box::new(Slices::with_seconds(seconds)));
-        if let Some(slice) = slices.slice_at(at, Counted::clear) {
+        if let Some(slice) = slices.slice_of_second_at(at, Counted::clear) {
             slice.record_n(ns, 1);
         }
     }

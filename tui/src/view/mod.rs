@@ -18,7 +18,9 @@ use std::borrow::Cow;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use session::units::{format_bytes, format_clock, format_count, format_duration, format_wall_time, known_or_dash};
+use session::units::{
+    format_bytes, format_count, format_duration, format_elapsed_clock, format_wall_time, known_or_dash,
+};
 use trace::stats::Spread;
 use trace::words::{decimal_percent, plural};
 
@@ -157,7 +159,7 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     if ui.tab == Tab::Pods {
         let state = if is_paused { "PAUSED" } else { model.run.stage };
         let runs = plural(model.pods.len() as u64, "run");
-        let time = format_clock(model.running_ns);
+        let time = format_elapsed_clock(model.running_ns);
         return [format!(" {runs} {state} {time} "), format!(" {state} {time} "), format!(" {time} ")];
     }
     let watched = model.pods.get(model.shown_pod);
@@ -171,7 +173,7 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     };
     let begun = watched.and_then(|pod| format_wall_time(pod.begun_wall_ns?));
     let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
-    let time = format_clock(model.running_ns);
+    let time = format_elapsed_clock(model.running_ns);
     [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} "), format!(" {state} {time} ")]
 }
 

@@ -88,13 +88,14 @@ fn report_of_engine(engine: EngineIdentity, report: Report) -> RunReport {
     }
 }
 
-/// The only report as JSON, or the report of several runs. `no_answer` names further runs, which have none: with these, even a single
-/// report has the form of several.
-fn report_json(reports: &[RunReport], no_answer: Vec<String>) -> serde_json::Result<String> {
+/// The only report as JSON, or the report of several runs. `unanswered_engine_names` names further runs, which have none: with these, even
+/// a single report has the form of several.
+fn report_json(reports: &[RunReport], unanswered_engine_names: Vec<String>) -> serde_json::Result<String> {
     match reports {
-        [only] if no_answer.is_empty() => serde_json::to_string(&only.report),
+        [only] if unanswered_engine_names.is_empty() => serde_json::to_string(&only.report),
         several => {
-            let runs_report = RunsReport::of_runs(several).map(|report| report.with_unanswered(no_answer));
+            let runs_report =
+                RunsReport::of_runs(several).map(|report| report.with_unanswered(unanswered_engine_names));
             serde_json::to_string(&runs_report)
         }
     }

@@ -68,14 +68,14 @@ impl StreamClient {
     pub(super) fn send_events(self, engines: Engines) {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
-            let end = self.convert_events(engines, &runtime);
+            let end = self.convert_and_send_events(engines, &runtime);
             runtime.block_on(self.end_response(end));
         });
     }
 
     /// Converts the sections (blocks of the recording) of the run to JSON lines and sends them, until the run ends or the client does not
     /// keep up. Has a thread of its own, because it blocks.
-    fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
+    fn convert_and_send_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
         // What the export states before its first event. A copy of the cursor reads ahead for it, so that the conversion begins at the
         // start.

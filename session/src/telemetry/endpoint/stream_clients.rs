@@ -193,6 +193,6 @@ fn clients_beyond_the_limit_of_a_path_are_refused_and_counted() {
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after"), "{refused}");
     let metrics = endpoint.ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
-    assert_eq!(endpoint.server.counts.refused()[3], ("over_limit", 1));
+    assert_eq!(endpoint.server.counts.refused_clients_by_reason()[3], ("over_limit", 1));
     assert!(endpoint.server.counts.problems()[0].starts_with("metrics: 1 requests were refused because the path"));
 }

@@ -249,7 +249,7 @@ impl Pod {
         if let Some(path) = self.record.take()
             && let Err(error) = session.sink().start_recording(&path)
         {
-            session.add_degraded(format!("recording: {error}"));
+            session.add_degraded_line(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
         }
     }
