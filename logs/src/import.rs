@@ -30,7 +30,7 @@ const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 fn derive_utc_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
     let mut reader = timestamp_only_reader(engines);
     for source in &mut *sources {
-        derive_offset(source, &mut reader, options);
+        derive_utc_offset(source, &mut reader, options);
     }
     // A zone that the user states is used instead of the offset of other files.
     if options.zone.is_some() {
@@ -60,7 +60,7 @@ fn utc_offset_s_if_agreed(sources: &[LogSource]) -> Option<i32> {
 
 /// Reads lines of a file until one shows the UTC offset of its timestamps, which the file's parser then knows. Leaves a pipe alone, because
 /// its lines could not be read again.
-fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
+fn derive_utc_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
     if !source.is_regular() {
         return;
     }
@@ -316,6 +316,6 @@ impl Import {
 
     /// What the unknown lines are, if they are of a known kind: one sentence for each kind.
     pub fn describe_unread_kinds(&self) -> Vec<String> {
-        self.reader.unread_lines.describe_kinds()
+        self.reader.unread_lines.describe_found_file_kinds()
     }
 }

@@ -325,7 +325,7 @@ impl LogRecordReader {
     }
 
     /// Counts a record of this form.
-    fn count_form(&mut self, form: &'static str) {
+    fn count_record_of_form(&mut self, form: &'static str) {
         // The same constant is found without comparing its text.
         match self.form_counts.iter_mut().find(|count| std::ptr::eq(count.form, form)) {
             Some(count) => count.records += 1,
@@ -341,7 +341,7 @@ impl LogRecordReader {
     /// Counts a line without a record. The shape of the first one is kept.
     fn count_unknown_line(&mut self, line: &[u8]) {
         self.stats.unknown += 1;
-        self.unread_lines.compare_line(line);
+        self.unread_lines.count_line_for_file_kind(line);
         if self.stats.first_unknown.is_none() && !line.trim_ascii().is_empty() {
             self.stats.first_unknown = Some(describe_line_shape(&plain_text(line)));
         }
@@ -442,7 +442,7 @@ impl<'s, 't> RecordSink<'s, 't> {
     /// Queues a statement of the record for its time. A statement that needs no time is stored or counted at once.
     fn queue_or_store_statement(&mut self, statement: &Statement<'_>) {
         match statement.kind {
-            StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),
+            StatementKind::RequestHalf(half) => self.reader.rooms.add_half_and_pair_rids(&half),
             StatementKind::ImpossibleDurations => self.reader.stats.impossible += 1,
             StatementKind::ServerAddress(address) => {
                 // An address needs no time, so its line does not count as undated.
@@ -510,7 +510,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         // Only the first one names the engine.
         self.reader.engine_name.get_or_insert(engine);
         stats.undated += u64::from(!self.is_dated);
-        self.reader.count_form(form);
+        self.reader.count_record_of_form(form);
         if let Some(stamp) = self.stamp {
             self.count_timestamp_and_derive_offset(&stamp);
         }
@@ -521,7 +521,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         // 0 stands for none.
         let states_time = self.latest_stated_ns > 0;
         if states_time {
-            self.target.source.parser.derive_offset(stamp, self.latest_stated_ns);
+            self.target.source.parser.derive_offset_from_event(stamp, self.latest_stated_ns);
         }
         let stats = &mut self.reader.stats;
         stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);

@@ -111,7 +111,7 @@ impl TimestampParser {
 
     /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`,
     /// so hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
-    pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
+    pub(super) fn derive_offset_from_event(&mut self, stamp: &LogTimestamp, event_ns: u64) {
         // A timestamp with a zone needs no offset. An equal time was computed from the timestamp itself, and shows nothing.
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
             return;
@@ -147,7 +147,7 @@ impl TimestampParser {
         let (day, rest) = parse_exact_digits(rest.strip_prefix(&[separator])?, 2)?;
         let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
         let (time, rest) = parse_time_of_day(rest)?;
-        let (offset, rest) = parse_zone(rest);
+        let (offset, rest) = parse_zone_offset_s(rest);
         let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?;
         Some((stamp, rest))
     }
@@ -158,7 +158,7 @@ impl TimestampParser {
         let (month, rest) = parse_month(rest.strip_prefix(b"/")?)?;
         let (year, rest) = parse_exact_digits(rest.strip_prefix(b"/")?, 4)?;
         let (time, rest) = parse_time_of_day(rest.strip_prefix(b":")?)?;
-        let (offset, rest) = parse_zone(rest);
+        let (offset, rest) = parse_zone_offset_s(rest);
         Some((self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?, rest))
     }
 
@@ -293,7 +293,7 @@ fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
 
 /// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC; returns them with the text behind it. Without a zone, returns
 /// `None` and the whole text.
-fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
+fn parse_zone_offset_s(text: &[u8]) -> (Option<i32>, &[u8]) {
     let trimmed = text.strip_prefix(b" ").unwrap_or(text);
     let named = trimmed.strip_prefix(b"UTC").or_else(|| trimmed.strip_prefix(b"GMT"));
     if let Some(rest) = named.or_else(|| text.strip_prefix(b"Z")) {
@@ -442,7 +442,7 @@ mod tests {
         ] {
             let mut parser = TimestampParser::new(TimeZone::fixed(jiff::tz::offset(-3)), 2026, 1);
             let (read, _) = parser.parse_timestamp_at_start(stamp.as_bytes()).unwrap();
-            parser.derive_offset(&read, event_ns);
+            parser.derive_offset_from_event(&read, event_ns);
             assert_eq!(parser.derived_offset_s(), offset_s, "{stamp}");
             let (again, _) = parser.parse_timestamp_at_start(stamp.as_bytes()).unwrap();
             assert_eq!(again.zone == ZoneSource::File, offset_s.is_some(), "{stamp}");

@@ -347,7 +347,7 @@ async fn send_request(
     connection.spawn(io);
     let mut request = Request::get(path).header(HOST, &target.address);
     if let Some(token) = &target.token {
-        request = request.header(AUTHORIZATION, token.bearer());
+        request = request.header(AUTHORIZATION, token.bearer_header_value());
     }
     let response = sender.send_request(request.body(String::new())?).await;
     response.map_err(|error| describe_http_error(&error))

@@ -103,7 +103,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         let mut is_kept_open = false;
         for run in &mut *runs {
             if is_dump_requested {
-                run.session.dump_ring("SIGUSR1", &run.source);
+                run.session.dump_hindsight_ring("SIGUSR1", &run.source);
             }
             match run.show_run_and_execute_playback(drain_deadline.is_some()) {
                 ScreenCommand::None => {}

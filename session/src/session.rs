@@ -172,11 +172,11 @@ impl Session {
         self.observer = Box::new(NoObserver);
     }
 
-    /// Dumps the hindsight ring, which keeps the recent past on disk, into a recording. Shows the user a message about it. `why` is the
+    /// Dumps the hindsight ring, which keeps the recent past on disk, into a recording. Shows the user a message about it. `reason` is the
     /// reason that the message names.
-    pub(crate) fn dump_ring(&mut self, why: &str, about: &dyn About) {
+    pub(crate) fn dump_hindsight_ring(&mut self, reason: &str, about: &dyn About) {
         let input = self.report_input(about);
-        let message = self.sink.dump_ring(why, &input);
+        let message = self.sink.dump_hindsight_ring(reason, &input);
         self.notify(message);
     }
 
@@ -206,11 +206,11 @@ impl Session {
             })
         }));
         let command = self.command_or_remove_failed_observer(command);
-        self.execute_command(command, about)
+        self.execute_output_command(command, about)
     }
 
     /// Executes a command about outputs, and returns any other one, which the run loop executes.
-    fn execute_command(&mut self, command: ScreenCommand, about: &dyn About) -> ScreenCommand {
+    fn execute_output_command(&mut self, command: ScreenCommand, about: &dyn About) -> ScreenCommand {
         match command {
             ScreenCommand::Record => {
                 let input = self.report_input(about);
@@ -219,7 +219,7 @@ impl Session {
                 ScreenCommand::Stay
             }
             ScreenCommand::Dump => {
-                self.dump_ring("requested on the screen", about);
+                self.dump_hindsight_ring("requested on the screen", about);
                 ScreenCommand::Stay
             }
             other => other,

@@ -183,7 +183,7 @@ impl SlotStart {
         SlotValues {
             passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
             live: ledger.live_count(),
-            gap: ledger.gap_slot().tally(),
+            gap: ledger.gap_slot().to_tally(),
             // An observation that ended before the slot began has no values in it.
             receives_ended: self.begins_after(ledger.receives_end()),
             deliveries_ended: self.begins_after(ledger.deliveries_end()),
@@ -203,7 +203,7 @@ impl SlotStart {
             backlog_max: group.backlog_slot,
             // Until now: the slot ends with this call.
             kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
-            queue_wait: group.queue_wait_slot.tally(),
+            queue_wait: group.queue_wait_slot.to_tally(),
             receives_ended: self.begins_after(ledger.group_receives_end(group_index)),
         }
     }
@@ -228,7 +228,7 @@ impl SlotStart {
 
     /// Adds the threads whose samples began in the slot that ends. Those on the token path, which receive frames or are main threads, have
     /// a limit of their own. Of the others, keeps at most `max_off_path`.
-    fn add_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
+    fn add_newly_sampled_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
         let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
         for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
@@ -493,7 +493,7 @@ impl TimeSeries {
     fn end_second(&mut self, ledger: &mut Ledger) {
         // Threads off the token path are on the screen only, which shows recent seconds.
         let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
-        self.slot_start.add_threads(ledger, max_off_path);
+        self.slot_start.add_newly_sampled_threads(ledger, max_off_path);
         let ended = Arc::new(self.slot_start.slot_values_until_now(ledger));
         // Only now: it resets values that the ended slot has.
         ledger.next_slot();

@@ -206,11 +206,11 @@ impl Sink {
     }
 
     /// Starts a dump of the hindsight ring. Returns a message: the name of the file, or why there is no dump.
-    pub(crate) fn dump_ring(&mut self, why: &str, input: &ReportInput) -> String {
+    pub(crate) fn dump_hindsight_ring(&mut self, reason: &str, input: &ReportInput) -> String {
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
         };
-        match catch_unwind(AssertUnwindSafe(|| ring.start_dump(why, input))) {
+        match catch_unwind(AssertUnwindSafe(|| ring.start_dump(reason, input))) {
             Ok(message) => message,
             Err(_) => self.disable_outputs(),
         }

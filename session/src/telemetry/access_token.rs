@@ -52,11 +52,11 @@ fn fault_of_token_file(text: &[u8]) -> Option<&'static str> {
 impl AccessToken {
     /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
     pub fn read(path: &Path) -> io::Result<Self> {
-        Self::of_file(path, trace::named_file::open_regular(path))
+        Self::read_opened_file(path, trace::named_file::open_regular(path))
     }
 
     /// Reads the token from the file that was opened at this path. If opening it has failed, the error names the path.
-    pub fn of_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
+    pub fn read_opened_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
         let shown_path = path.display();
         let text = opened
             .and_then(read_secret)
@@ -72,7 +72,7 @@ impl AccessToken {
     /// # Panics
     ///
     /// Never: a token consists of graphic ASCII characters only.
-    pub fn bearer(&self) -> HeaderValue {
+    pub fn bearer_header_value(&self) -> HeaderValue {
         let text = [b"Bearer ", &*self.secret].concat();
         let mut value = HeaderValue::from_bytes(&text).expect("graphic ASCII characters");
         value.set_sensitive(true);

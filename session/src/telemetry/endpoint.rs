@@ -273,7 +273,7 @@ fn serve_on_thread(
 }
 
 /// Waits for the next connection. `None`, after a pause, if it cannot be accepted, for example because all file descriptors are in use.
-async fn accept_connection(listener: &TcpListener) -> Option<TcpStream> {
+async fn accept_connection_or_pause(listener: &TcpListener) -> Option<TcpStream> {
     match listener.accept().await {
         Ok((stream, _)) => Some(stream),
         Err(error) => {
@@ -295,7 +295,7 @@ async fn accept_connections(
     // Connections that do not stream, the oldest first.
     let mut open_connections: VecDeque<OpenConnection> = VecDeque::new();
     loop {
-        let Some(stream) = accept_connection(&listener).await else { continue };
+        let Some(stream) = accept_connection_or_pause(&listener).await else { continue };
         // The paths of streams have limits of their own.
         open_connections.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open_connections.len() >= limits.connections {

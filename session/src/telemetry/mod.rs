@@ -151,7 +151,7 @@ impl Telemetry {
     }
 
     /// Report of the run. Includes the report of its pair of prefill and decode servers, if there is a recent one.
-    fn report(&self, analysis: &Analysis, input: &ReportInput) -> Report {
+    fn report_with_pair(&self, analysis: &Analysis, input: &ReportInput) -> Report {
         let mut report = Report::of(analysis, input);
         if let Some(pair_report) = self.recent_pair_report() {
             report.add_pair_report(pair_report.clone());
@@ -292,7 +292,7 @@ impl Telemetry {
     /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so the report stays valid.
     fn publish_report(&self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         if let Some(endpoint) = &self.endpoint {
-            endpoint.report.publish(self.report(analysis, input), is_final);
+            endpoint.report.publish(self.report_with_pair(analysis, input), is_final);
         }
     }
 

@@ -157,12 +157,17 @@ impl PushQueue {
         self.lock_state().deadline.is_some()
     }
 
-    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `rejected` of them for the reason
-    /// `why`.
-    pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
+    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `reported_rejections` of them for the
+    /// reason `rejection_reason`.
+    pub(super) fn record_outcome_of_sent_body(
+        &self,
+        body: &PushBody,
+        reported_rejections: u64,
+        rejection_reason: &str,
+    ) {
         let mut state = self.lock_state();
         // A receiver may claim to have rejected more than the body has.
-        let rejected_items = rejected.min(body.items);
+        let rejected_items = reported_rejections.min(body.items);
         let accepted = body.items - rejected_items;
         state.pushed_items_of_body(body).accepted += accepted;
         // A body that is given up after failed attempts comes here, too, with all of its items rejected.
@@ -170,7 +175,7 @@ impl PushQueue {
             state.is_failing = false;
         }
         if rejected_items > 0 {
-            state.count_dropped_items_and_notify_once(body, rejected_items, why);
+            state.count_dropped_items_and_notify_once(body, rejected_items, rejection_reason);
         }
         state.sending = None;
         self.changed.notify_all();
@@ -375,7 +380,7 @@ impl PushSender {
         loop {
             let failure = match self.send_once(body) {
                 Ok(RejectedItems { count, why }) => {
-                    queue.record_sent(body, count, &why);
+                    queue.record_outcome_of_sent_body(body, count, &why);
                     return;
                 }
                 Err(failure) => failure,
@@ -385,7 +390,7 @@ impl PushSender {
             let would_be_too_old = body.created_at.elapsed() + wait > MAX_BODY_AGE;
             if queue.is_closing() || would_be_too_old {
                 // All of its items are dropped.
-                queue.record_sent(body, body.items, &failure.why);
+                queue.record_outcome_of_sent_body(body, body.items, &failure.why);
                 return;
             }
             queue.record_failed_attempt(&failure.why);

@@ -188,7 +188,7 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
     // The flag that selects incremental mode in this release or, if the release is unknown, in those that drop chunks.
-    let flag = engine.behaviour().flag().unwrap_or(drops.flag);
+    let flag = engine.behaviour().incremental_output_flag().unwrap_or(drops.flag);
     let cause = match engine.waiter {
         Some(Waiter::KeepsLast) => format!(" ({} keeps only the last)", engine.title()),
         _ => String::new(),
@@ -236,7 +236,7 @@ pub(super) fn would_drop_advice(engine: &EngineState) -> String {
         return String::from("keep the cumulative mode in this release");
     };
     // The flag that selects incremental mode.
-    let flag = engine.behaviour().flag().unwrap_or(drops.flag);
+    let flag = engine.behaviour().incremental_output_flag().unwrap_or(drops.flag);
     format!("do not set {flag} before {}, which merges queued chunks", name_fixed_releases(engine, &drops))
 }
 

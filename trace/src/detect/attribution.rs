@@ -3,8 +3,8 @@
 
 mod receivers;
 
-pub use receivers::busy_share;
 pub(super) use receivers::count_receivers;
+pub use receivers::mean_busy_share;
 use receivers::{hop_of_slowest_receiver, hops_of_receiver, name_receiver, share_of};
 use serde::{Deserialize, Serialize};
 
@@ -117,7 +117,7 @@ pub struct Leg<'l> {
     pub first_token: [LegTime; 2],
     /// Parts of long first-token gaps over the run, by the length of the whole gap. Includes those of requests that wait now.
     pub(super) long_gaps: LongDurations,
-    /// Share of the run for which the process was busy, as [`busy_share`] computes it; `None` if not observed.
+    /// Share of the run for which the process was busy, as [`mean_busy_share`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames wait for it.
     pub thread: ThreadState,
@@ -165,7 +165,7 @@ impl<'l> Attribution<'l> {
             // Role of the processes to which the group leads.
             let role = group.ends.as_str().to;
             let hops_into_role = output_hops_into(ledger, role);
-            let busy = busy_share(ledger, hops_into_role.iter().copied(), run_ns);
+            let busy = mean_busy_share(ledger, hops_into_role.iter().copied(), run_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             legs.extend(wait_leg(ledger, group, role, &members, busy, run_ns));
             // Several groups may lead to one process, whose inside is one leg.
@@ -308,7 +308,8 @@ fn output_hops_into<'l>(ledger: &'l Ledger, role: &str) -> Vec<&'l Hop> {
 fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
     let mut group_indices: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
     let ends: Vec<Ends<&str>> = ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
-    group_indices.sort_by_key(|&group_index| path::depth(&ends, ledger.groups()[group_index].ends.as_str().from));
+    group_indices
+        .sort_by_key(|&group_index| path::max_hops_before_role(&ends, ledger.groups()[group_index].ends.as_str().from));
     group_indices
 }
 
@@ -412,7 +413,7 @@ pub struct HopReceiver {
     pub thread: ThreadState,
     /// Shares of its time; empty if not sampled.
     pub spent: TimeUse,
-    /// Share of the run for which it was busy, as [`busy_share`] computes it; `None` if not observed.
+    /// Share of the run for which it was busy, as [`mean_busy_share`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
     pub worker: Option<String>,
@@ -428,7 +429,7 @@ impl HopReceiver {
             return Self::of_summed_hops(group_hops, busy, worker);
         };
         let hops_of_slowest = hops_of_receiver(group_hops, hop_of_slowest);
-        let busy_of_slowest = busy_share(ledger, hops_of_slowest.iter().copied(), run_ns);
+        let busy_of_slowest = mean_busy_share(ledger, hops_of_slowest.iter().copied(), run_ns);
         Self::of_summed_hops(&hops_of_slowest, busy_of_slowest, Some(name_receiver(hop_of_slowest)))
     }
 

@@ -95,10 +95,10 @@ impl Findings {
         }
         let known = self.held.iter_mut().find(|requests| requests.are_of_finding(kind, &verdict.hop));
         if let Some(held_requests) = known {
-            held_requests.record_problem(verdict, now);
+            held_requests.record_problem_span(verdict, now);
         } else {
             let mut held_requests = HeldRequests::new(kind, &verdict.hop);
-            held_requests.record_problem(verdict, now);
+            held_requests.record_problem_span(verdict, now);
             self.held.push(held_requests);
         }
     }

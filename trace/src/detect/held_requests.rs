@@ -28,8 +28,8 @@ struct ProblemSpan {
 impl ProblemSpan {
     /// Whether the problem explains a wait for this process. It does if it lasted for more than half of the wait, and is about this process
     /// or about no particular one.
-    fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
-        let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
+    fn explains_wait(&self, wait: &ProcessWait, waited_for_pid: Option<u32>) -> bool {
+        let is_of_process = self.pid.is_none() || self.pid == waited_for_pid.map(u64::from);
         // 0 if they do not overlap.
         let common_ns = self.to.min(wait.to).since(self.from.max(wait.from));
         is_of_process && common_ns > wait.ns() / 2
@@ -90,7 +90,7 @@ impl HeldRequests {
     }
 
     /// Records that the problem lasts at `now`, in a span from its start until then. Waits of requests are compared with these spans later.
-    pub(super) fn record_problem(&mut self, verdict: &Verdict, now: MonoNs) {
+    pub(super) fn record_problem_span(&mut self, verdict: &Verdict, now: MonoNs) {
         let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
         let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
         // A problem that goes on, with the same process, extends its last span.
@@ -127,7 +127,7 @@ impl HeldRequests {
     /// Adds the wait of a request, if the problem explains it.
     fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
         let wait = named.wait;
-        let is_in_span = self.spans.iter().any(|span| span.explains(wait, named.pid));
+        let is_in_span = self.spans.iter().any(|span| span.explains_wait(wait, named.pid));
         if !is_in_span || !self.is_about_wait(context, named) {
             return;
         }

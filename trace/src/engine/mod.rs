@@ -143,7 +143,7 @@ impl EngineState {
         self.version = version.map(Into::into);
         // Before the other fields, whose defaults are those of this release.
         self.resolve_facts(self.known);
-        self.mode = mode.or(self.behaviour.mode());
+        self.mode = mode.or(self.behaviour.fixed_output_mode());
         self.waiter = waiter.or(self.behaviour.waiter);
         self.turnaround = turnaround;
     }

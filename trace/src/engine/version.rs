@@ -255,8 +255,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_parses_and_round_trips_or_is_rejected(text in "\\PC{0,24}") {
-            let parse_package_version = Version::parse_package_version(&text);
-            prop_assert!(text.parse::<Version>().is_err() || parse_package_version.is_some());
+            let package_version = Version::parse_package_version(&text);
+            prop_assert!(text.parse::<Version>().is_err() || package_version.is_some());
             if let Ok(version) = text.parse::<Version>() {
                 prop_assert_eq!(version.to_string().parse(), Ok(version));
             }

@@ -283,7 +283,7 @@ impl<'p> LateRequests<'p> {
     }
 
     /// The time at which the first late request began to wait, and the one at which the last of them ceased to.
-    fn span(&self) -> [MonoNs; 2] {
+    fn begin_and_end(&self) -> [MonoNs; 2] {
         let from = self.list.iter().map(|late| late.span.from).min();
         let to = self.list.iter().map(|late| late.span.to).max();
         [from.unwrap_or_default(), to.unwrap_or_default()]
@@ -395,7 +395,7 @@ fn leg_finding(
         kind: rule.kind,
         severity,
         rid: worst.map_or_else(String::new, |worst| worst.rid.to_owned()),
-        span: late.span(),
+        span: late.begin_and_end(),
         total_ns: late.sum_ns(),
         summary,
         evidence: evidence.map(|(name, value)| (name.to_owned(), value)).into(),
@@ -465,7 +465,7 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         kind: LATE_RESPONSE,
         severity: Severity::Info,
         rid: worst.rid.to_owned(),
-        span: held.span(),
+        span: held.begin_and_end(),
         total_ns: held.sum_ns(),
         summary,
         evidence: evidence.map(|(name, value)| (name.to_owned(), value)).into(),

@@ -54,7 +54,7 @@ impl MaximumTree {
     }
 
     /// Maximum of the numbers from one index to before another; 0 without any.
-    fn of_range(&self, from_index: usize, end_index: usize) -> u64 {
+    fn maximum_of_range(&self, from_index: usize, end_index: usize) -> u64 {
         let count = self.nodes.len() / 2;
         let mut left = from_index + count;
         let mut right = end_index + count;
@@ -145,7 +145,7 @@ impl Intervals {
         let (Some(first_inside), Some(last_inside)) = (inside.first(), inside.last()) else { return 0 };
         // Only the first and the last one may reach beyond the span. The lengths of all between them are known whole.
         let outer_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
-        let longest_between_ns = self.lengths.of_range(first + 1, end - 1);
+        let longest_between_ns = self.lengths.maximum_of_range(first + 1, end - 1);
         outer_ns.max(longest_between_ns)
     }
 }

@@ -70,7 +70,7 @@ impl Buckets {
     }
 
     /// Copies the values into a tally, which stores only the buckets that have any.
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn to_tally(&self) -> Tally {
         let mut counts = Vec::new();
         // The counters are allocated at the first value.
         if let Some(all_counts) = &self.counts {
@@ -211,7 +211,7 @@ mod tests {
         for &ns in values {
             buckets.record(ns);
         }
-        buckets.tally()
+        buckets.to_tally()
     }
 
     proptest! {
@@ -259,6 +259,6 @@ mod tests {
         let mut buckets = Buckets::default();
         buckets.record(0);
         buckets.clear();
-        assert_eq!(buckets.tally(), Tally::default());
+        assert_eq!(buckets.to_tally(), Tally::default());
     }
 }

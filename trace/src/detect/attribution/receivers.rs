@@ -99,7 +99,7 @@ fn wait_of_received_and_queued_ns(hop: &Hop, now: MonoNs) -> u128 {
 
 /// Mean share of the window for which the receivers of these hops were busy; `None` if none was observed. A receiver is busy while it
 /// processes a frame. If its event loop's polls are observed, it is busy whenever it is outside the poll, such as in HTTP writes.
-pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
+pub fn mean_busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     // Of other hops, it is not observed when their frames were processed.
     for hop in hops.filter(|hop| hop.capabilities().processed) {

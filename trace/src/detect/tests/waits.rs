@@ -2,7 +2,7 @@
 
 use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
-use crate::detect::attribution::busy_share;
+use crate::detect::attribution::mean_busy_share;
 use crate::detect::late::add_busiest_server_thread;
 use crate::detect::{DetectContext, Findings, Severity, Verdict};
 use crate::engine::{Engines, Facts};
@@ -16,7 +16,7 @@ fn time_away_from_the_poll_is_busy_time() {
     let mut scene = Scene::skip_path();
     scene.send(0, &[]);
     scene.receive_by(MS, 0, 7);
-    let busy_of = |scene: &Scene| busy_share(&scene.ledger, scene.ledger.hops().iter(), SECOND);
+    let busy_of = |scene: &Scene| mean_busy_share(&scene.ledger, scene.ledger.hops().iter(), SECOND);
     assert_eq!(busy_of(&scene), Some(0.0));
     let sample = CpuSample {
         name: "python3",
@@ -26,7 +26,7 @@ fn time_away_from_the_poll_is_busy_time() {
     };
     scene.apply(SECOND, What::Cpu(sample));
     assert_eq!(busy_of(&scene), Some(0.31));
-    let of_longer_run = busy_share(&scene.ledger, scene.ledger.hops().iter(), 4 * SECOND);
+    let of_longer_run = mean_busy_share(&scene.ledger, scene.ledger.hops().iter(), 4 * SECOND);
     assert_eq!(of_longer_run, Some(0.31 / 4.0), "of the run, although the poll was sampled for a part of it");
 }
 
