@@ -54,7 +54,7 @@ impl BootstrapRooms {
         if self.limit == 0 {
             return;
         }
-        self.make_place_for_room(half.room);
+        self.add_room_and_evict_oldest(half.room);
         let halves = self.halves.entry(half.room).or_default();
         if halves.are_of_earlier_request(half) {
             *halves = RoomHalves::default();
@@ -72,7 +72,7 @@ impl BootstrapRooms {
     }
 
     /// Makes this room the newest, unless it is kept already. At the limit, forgets the oldest room and its rids first.
-    fn make_place_for_room(&mut self, room: u64) {
+    fn add_room_and_evict_oldest(&mut self, room: u64) {
         if self.halves.contains_key(&room) {
             return;
         }

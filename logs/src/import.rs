@@ -38,7 +38,7 @@ fn derive_utc_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn
     }
     let Some(agreed_offset_s) = utc_offset_s_if_agreed(sources) else { return };
     for source in sources.iter_mut().filter(|source| source.parser.derived_offset_s().is_none()) {
-        source.parser.set_offset_s(agreed_offset_s);
+        source.parser.set_utc_offset_s(agreed_offset_s);
     }
 }
 
@@ -170,7 +170,7 @@ impl Import {
 
     /// Reads some lines, and passes to `sink` all events that no later line is expected to precede. Returns `false` at the end of the last
     /// file, after all events were passed.
-    pub fn read_some(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+    pub fn read_some_lines_and_pass_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
         // The file that is furthest behind, by its latest timestamp so far, goes first, so that few events wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
@@ -267,7 +267,7 @@ impl Import {
             self.reader.emit_event(queued, sink);
         }
         self.reader.stats.events += due.len() as u64;
-        self.queue.reuse_slot(due);
+        self.queue.keep_memory_of_slot(due);
     }
 
     /// Counters of recognised and unrecognised lines.

@@ -86,13 +86,13 @@ fn is_json_start(text: &str) -> bool {
 impl<'l> JsonSearch<'_, 'l> {
     /// Searches a value, which lies inside `depth` others, for records. Each known record contains a mark, a fixed text. A value without
     /// one is a prompt, an output or a label, and is skipped.
-    pub(super) fn search_value(&mut self, json: &'l str, depth: usize) {
+    pub(super) fn search_value_for_records(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;
         }
         match json.as_bytes().first() {
-            Some(b'{') => self.search_object(json, depth),
-            Some(b'[') => self.search_array(json, depth),
+            Some(b'{') => self.search_object_for_records(json, depth),
+            Some(b'[') => self.search_array_for_records(json, depth),
             Some(b'"') => {
                 if let Ok(JsonString(text)) = serde_json::from_str(json) {
                     self.found.push(FoundRecord { content: RecordContent::Line(text), stamp: None });
@@ -104,7 +104,7 @@ impl<'l> JsonSearch<'_, 'l> {
     }
 
     /// Searches an object for records, and adds them to `found`. An engine's own record is not searched further, because it holds prompts.
-    fn search_object(&mut self, json: &'l str, depth: usize) {
+    fn search_object_for_records(&mut self, json: &'l str, depth: usize) {
         if let Some(record) = self.recogniser.parse_record(json) {
             let content = RecordContent::EngineRecord(Box::new(record));
             self.found.push(FoundRecord { content, stamp: None });
@@ -120,7 +120,7 @@ impl<'l> JsonSearch<'_, 'l> {
     }
 
     /// Searches the elements of an array for records, and adds them to `found`.
-    fn search_array(&mut self, json: &'l str, depth: usize) {
+    fn search_array_for_records(&mut self, json: &'l str, depth: usize) {
         let found_before = self.found.len();
         let mut times = TimesOfObject::default();
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
@@ -228,7 +228,7 @@ impl<'l> MemberVisitor<'_, '_, 'l> {
         if matches!(value.as_bytes().first(), Some(b'"' | b'0'..=b'9')) {
             self.times.keep_time_if_better(kind, value, self.search.parser);
         }
-        self.search.search_value(value, self.depth + 1);
+        self.search.search_value_for_records(value, self.depth + 1);
     }
 }
 

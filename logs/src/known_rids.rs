@@ -50,7 +50,7 @@ impl KnownRids {
     }
 
     /// Adds a complete rid (request id) unless it is known, and returns its shared text.
-    pub(super) fn add_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
+    pub(super) fn add_and_share_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
         // With a limit of 0 no rid is kept, so truncated ones stay truncated.
         if self.limit == 0 {
             return rid.into();
@@ -152,13 +152,13 @@ mod tests {
     fn a_truncated_rid_is_completed_only_if_one_rid_matches() {
         let (mut rids, mut stats) = (KnownRids::new(3), ImportStats::default());
         for rid in ["20cba755-1", "20cba756-2", "5b920f43-3", "20cba755-1"] {
-            rids.add_rid(rid, &mut stats);
+            rids.add_and_share_rid(rid, &mut stats);
         }
         assert_eq!(rids.complete_truncated_rid("20cba755", &mut stats), Some("20cba755-1"));
         assert_eq!(rids.complete_truncated_rid("20cba75", &mut stats), None);
         assert_eq!(rids.complete_truncated_rid("ffff", &mut stats), None);
         assert_eq!((stats.rids_completed, stats.rids_ambiguous, stats.rids_incomplete), (1, 1, 1));
-        rids.add_rid("aaaa", &mut stats);
+        rids.add_and_share_rid("aaaa", &mut stats);
         assert_eq!(rids.complete_truncated_rid("20cba755", &mut stats), None, "the oldest was evicted");
         assert_eq!(stats.rids_evicted, 1);
     }

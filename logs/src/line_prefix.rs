@@ -43,37 +43,44 @@ pub(super) struct LinePrefixMemo {
 impl LinePrefixMemo {
     /// Parses the timestamp before a record and the rank behind it, the tag `DP0 TP0` of a process. Returns the last result again if the
     /// text is the same.
-    pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
+    pub(super) fn read_prefix<'l>(
+        &mut self,
+        text_before_record: &'l str,
+        parser: &mut TimestampParser,
+    ) -> LinePrefix<'l> {
         // Once a line has shown the file's UTC offset, the same text is another time. An unused memo has an empty text, so none matches it.
-        if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
-            return LinePrefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
+        if self.text == text_before_record
+            && !text_before_record.is_empty()
+            && self.offset_s == parser.derived_offset_s()
+        {
+            return LinePrefix { stamp: self.stamp, rank: &text_before_record[self.rank_at..][..self.rank_bytes] };
         }
-        let prefix = parse_prefix(before, parser);
-        if before.len() <= REMEMBERED_BYTES {
-            self.remember_prefix(before, &prefix, parser.derived_offset_s());
+        let prefix = parse_prefix(text_before_record, parser);
+        if text_before_record.len() <= REMEMBERED_BYTES {
+            self.remember_prefix(text_before_record, &prefix, parser.derived_offset_s());
         }
         prefix
     }
 
     /// Remembers what the text before a record says while the file has this UTC offset.
-    fn remember_prefix(&mut self, before: &str, prefix: &LinePrefix<'_>, offset_s: Option<i32>) {
+    fn remember_prefix(&mut self, text_before_record: &str, prefix: &LinePrefix<'_>, offset_s: Option<i32>) {
         self.text.clear();
-        self.text.push_str(before);
+        self.text.push_str(text_before_record);
         self.stamp = prefix.stamp;
         self.offset_s = offset_s;
         self.rank_bytes = prefix.rank.len();
-        self.rank_at = before.find(prefix.rank).unwrap_or(0);
+        self.rank_at = text_before_record.find(prefix.rank).unwrap_or(0);
     }
 }
 
 /// Parses the text before a record. The last date in it is the engine's own, with the rank of the process behind it. A timestamp before it
 /// was added by a log collector. Without a date, takes the first timestamp of any form, and no rank.
-fn parse_prefix<'l>(before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
-    let Some(own) = find_last_date(before, parser) else {
-        return LinePrefix { stamp: first_timestamp(before, parser), rank: "" };
+fn parse_prefix<'l>(text_before_record: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
+    let Some(own) = find_last_date(text_before_record, parser) else {
+        return LinePrefix { stamp: first_timestamp(text_before_record, parser), rank: "" };
     };
     // The logger's date is first in most lines, which no collector has touched.
-    let outer = if own.at == 0 { None } else { first_timestamp(&before[..own.at], parser) };
+    let outer = if own.at == 0 { None } else { first_timestamp(&text_before_record[..own.at], parser) };
     LinePrefix { stamp: more_precise_timestamp(outer, Some(own.stamp)), rank: own.rank }
 }
 
@@ -172,19 +179,19 @@ pub(super) fn more_precise_timestamp(
         return Some(collector_time);
     }
     // A collector's time is finer than whole seconds.
-    Some(if own_time.is_whole_second && was_written_at_once(own_time, collector_time) {
+    Some(if own_time.is_whole_second && may_have_been_read_at_once(own_time, collector_time) {
         collector_time
     } else {
         own_time
     })
 }
 
-/// Whether a collector may have read a line, at the time `outer`, right after the process wrote it, at its `own` time. It may also have
-/// passed on an old line.
-fn was_written_at_once(own: LogTimestamp, outer: LogTimestamp) -> bool {
-    let earliest_ns = own.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
-    let latest_ns = own.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
-    (earliest_ns..=latest_ns).contains(&outer.wall_ns)
+/// Whether a collector may have read a line at `collector_time`, right after the process wrote it at `own_time`. It may
+/// also have passed on an old line.
+fn may_have_been_read_at_once(own_time: LogTimestamp, collector_time: LogTimestamp) -> bool {
+    let earliest_ns = own_time.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
+    let latest_ns = own_time.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
+    (earliest_ns..=latest_ns).contains(&collector_time.wall_ns)
 }
 
 /// Texts that begin a message, so that times behind them are not the line's.

@@ -243,7 +243,7 @@ impl LogRecordReader {
         let mut search = JsonSearch { recogniser: &recogniser, parser, found: Vec::new() };
         // No other value encloses this one.
         let enclosing_values = 0;
-        search.search_value(json, enclosing_values);
+        search.search_value_for_records(json, enclosing_values);
         for found in search.found {
             let stamp = more_precise_timestamp(enclosing_time, found.stamp);
             match found.content {
@@ -310,7 +310,7 @@ impl LogRecordReader {
     /// ones are later completed from these.
     fn shared_rid(&mut self, rid: &str, is_truncated: bool) -> Rc<str> {
         let is_complete = !rid.is_empty() && !is_truncated;
-        if is_complete { self.rids.add_rid(rid, &mut self.stats) } else { rid.into() }
+        if is_complete { self.rids.add_and_share_rid(rid, &mut self.stats) } else { rid.into() }
     }
 
     /// Adds a derived UTC offset to those that the statistics list. `None` adds none.

@@ -60,7 +60,7 @@ impl SplitLineJoiner {
         if joined.is_empty() && part.is_last {
             return JoinResult::Whole;
         }
-        append_part(joined, &part, max_line_bytes);
+        append_part_within_limit(joined, &part, max_line_bytes);
         if !part.is_last {
             return JoinResult::Pending;
         }
@@ -97,7 +97,7 @@ impl SplitLineJoiner {
 }
 
 /// Appends the text of a part to the joined line. The runtime's bytes before the text are kept once.
-fn append_part(joined: &mut Vec<u8>, part: &LinePart<'_>, max_line_bytes: usize) {
+fn append_part_within_limit(joined: &mut Vec<u8>, part: &LinePart<'_>, max_line_bytes: usize) {
     if joined.is_empty() {
         joined.extend_from_slice(part.prefix);
     }

@@ -149,7 +149,7 @@ pub(super) fn parse_exact_digits(text: &[u8], count: usize) -> Option<(u64, &[u8
 
 /// Parses the digits after a decimal point to nanoseconds; returns them and the text behind them. Digits beyond the ninth are dropped.
 /// `None` without a digit.
-pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
+pub(super) fn parse_fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if count == 0 {
         return None;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{Offset, TimeZone};
 
-use super::text::{fraction_ns, parse_exact_digits, parse_leading_digits};
+use super::text::{parse_exact_digits, parse_fraction_ns, parse_leading_digits};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Unit of time zone offsets, in seconds.
@@ -100,7 +100,7 @@ impl TimestampParser {
     }
 
     /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on. Ignores an offset that no zone can have.
-    pub(super) fn set_offset_s(&mut self, seconds: i32) {
+    pub(super) fn set_utc_offset_s(&mut self, seconds: i32) {
         if let Ok(offset) = Offset::from_seconds(seconds) {
             self.zone = TimeZone::fixed(offset);
             self.derived_offset_s = Some(seconds);
@@ -123,7 +123,7 @@ impl TimestampParser {
             // A zone with daylight saving time stays in use.
             self.derived_offset_s = Some(offset_s);
         } else {
-            self.set_offset_s(offset_s);
+            self.set_utc_offset_s(offset_s);
         }
     }
 
@@ -283,7 +283,7 @@ fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
     }
     let whole = TimeOfDay { hour, minute, second: second.min(59), fraction_ns: 0, is_whole_second: true };
     let fraction = match rest {
-        [b'.' | b',', after @ ..] => fraction_ns(after),
+        [b'.' | b',', after @ ..] => parse_fraction_ns(after),
         _ => None,
     };
     // A point or comma without digits behind it belongs to the text.
@@ -335,8 +335,8 @@ const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_
 
 /// Unit of a time since the epoch, in nanoseconds. In these centuries, the number of its digits shows the unit. `None` for any other number
 /// of digits.
-fn epoch_unit_ns(digits: usize) -> Option<u64> {
-    match digits {
+fn epoch_unit_ns(digit_count: usize) -> Option<u64> {
+    match digit_count {
         10 => Some(SECOND_NS),
         // Milliseconds, microseconds and nanoseconds.
         13 => Some(1_000_000),
@@ -353,7 +353,7 @@ fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
     let digits = text.len() - rest.len();
     let unit_ns = epoch_unit_ns(digits)?;
     let has_fraction = unit_ns == SECOND_NS && rest.starts_with(b".");
-    let fraction = if has_fraction { fraction_ns(&rest[1..]) } else { None };
+    let fraction = if has_fraction { parse_fraction_ns(&rest[1..]) } else { None };
     let (added_ns, rest) = fraction.unwrap_or((0, rest));
     let wall_ns = number.checked_mul(unit_ns)?.checked_add(added_ns)?;
     let is_in_word = rest.first().is_some_and(u8::is_ascii_alphanumeric);

@@ -90,7 +90,7 @@ fn apply_all_events(
     let mut applied = Ok(());
     let mut has_more = true;
     while has_more && applied.is_ok() {
-        has_more = import.read_some(&mut |event| {
+        has_more = import.read_some_lines_and_pass_events(&mut |event| {
             // One step passes several events, and cannot be ended by an error at the first. The others are ignored after it.
             if applied.is_ok() {
                 applied = run.apply_event(event);

@@ -67,17 +67,17 @@ impl Position {
     /// Converts a time that a user typed to nanoseconds from the start of the run. `3.9s` counts from the start, `+10s` and `-1m` from the
     /// current position. `14:59:08` and `1:23` may each be a time of day or a time from the start; the one that the run covers is meant. If
     /// the run covers both, three parts are a time of day, and two parts count from the start. `Err` is a message for the user.
-    pub fn parse_target(&self, text: &str) -> Result<u64, String> {
-        let Some(candidates_ns) = self.parse_candidates(text.trim()) else {
+    pub fn parse_target_ns(&self, text: &str) -> Result<u64, String> {
+        let Some(candidates_ns) = self.parse_candidate_times_ns(text.trim()) else {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
         };
         let first_covered = candidates_ns.into_iter().find(|target_ns| *target_ns <= self.whole_ns);
-        first_covered.ok_or_else(|| self.outside_message())
+        first_covered.ok_or_else(|| self.outside_run_message())
     }
 
     /// Times from the start that a text may mean, the likeliest first. Empty if the text means a time before the start or beyond the
     /// largest number. `None` if the text is no time.
-    fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
+    fn parse_candidate_times_ns(&self, text: &str) -> Option<Vec<u64>> {
         // Signs count from the current position. A result below 0 or above the largest number gives an empty list.
         if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_typed_time_ns) {
             let target_ns = self.at_ns.checked_add(ahead_ns);
@@ -90,12 +90,12 @@ impl Position {
         if let Some(date_ns) = self.parse_date(text) {
             return Some(vec![date_ns]);
         }
-        self.parse_clock_candidates(text)
+        self.parse_clock_candidates_ns(text)
     }
 
     /// Times from the start that a text such as `1:23` or `14:59:08` may mean, the likelier first. It may be a time from the start and a
     /// time of day. `None` if it is neither. Empty if it is a time of day only and the wall clock is unknown.
-    fn parse_clock_candidates(&self, text: &str) -> Option<Vec<u64>> {
+    fn parse_clock_candidates_ns(&self, text: &str) -> Option<Vec<u64>> {
         let from_start_ns = units::parse_typed_time_ns(text);
         let time_of_day = TimeOfDay::parse(text);
         if from_start_ns.is_none() && time_of_day.is_none() {
@@ -144,7 +144,7 @@ impl Position {
 
     /// Message that refuses a time outside the run, with the middle of the run as an example: `outside the run, 2026-11-27 14:59:02 to
     /// 14:59:15 UTC, 0:00 to 0:12: type for example 14:59:09 or 0:06`.
-    pub fn outside_message(&self) -> String {
+    pub fn outside_run_message(&self) -> String {
         let middle_ns = self.whole_ns / 2;
         let from_start = units::format_elapsed_clock(middle_ns);
         let example = match self.wall_at(middle_ns) {
@@ -286,28 +286,28 @@ mod tests {
             ("2026-11-20 14:59:08", u64::MAX),
         ] {
             let expected =
-                if target_ms == u64::MAX { Err(position.outside_message()) } else { Ok(target_ms * 1_000_000) };
-            assert_eq!(position.parse_target(text), expected, "{text}");
+                if target_ms == u64::MAX { Err(position.outside_run_message()) } else { Ok(target_ms * 1_000_000) };
+            assert_eq!(position.parse_target_ns(text), expected, "{text}");
         }
         assert_eq!(position.format_target(5_300_000_000), "14:59:08Z, 0:05");
         let range =
             "outside the run, 2026-11-21 14:59:02 to 15:00:12 UTC, 0:00 to 1:10: type for example 14:59:37 or 0:35";
         for text in ["14:58:59", "15:00:13Z", "71s", "+66s", "-1m", "14:58", "16:20"] {
-            assert_eq!(position.parse_target(text), Err(range.to_owned()), "{text}");
+            assert_eq!(position.parse_target_ns(text), Err(range.to_owned()), "{text}");
         }
         for text in ["soon", "", "2026-11-21", "+", "-x", "25:99"] {
-            assert!(position.parse_target(text).is_err(), "{text}");
+            assert!(position.parse_target_ns(text).is_err(), "{text}");
         }
-        assert!(position.parse_target("soon").is_err_and(|error| error.contains("14:59:08, 1:23, 3.9s")));
+        assert!(position.parse_target_ns("soon").is_err_and(|error| error.contains("14:59:08, 1:23, 3.9s")));
         // Two parts are minutes and seconds in a run that is as long.
         let long = Position { whole_ns: 900 * SECOND_NS, ..position.clone() };
-        assert_eq!((long.parse_target("14:59"), long.parse_target("14:59Z")), (Ok(899 * SECOND_NS), Ok(0)));
+        assert_eq!((long.parse_target_ns("14:59"), long.parse_target_ns("14:59Z")), (Ok(899 * SECOND_NS), Ok(0)));
         // Over midnight, the time of day is that of the next day.
         let night = Position { whole_ns: 36_000 * SECOND_NS, ..position.clone() };
-        assert_eq!(night.parse_target("00:00:02"), Ok(32_459_300_000_000));
+        assert_eq!(night.parse_target_ns("00:00:02"), Ok(32_459_300_000_000));
         let without_clock = Position { wall_ns: None, ..position };
         assert_eq!(
-            without_clock.parse_target("14:59:08"),
+            without_clock.parse_target_ns("14:59:08"),
             Err("outside the run, 0:00 to 1:10: type for example 0:35".into())
         );
         assert_eq!(night.describe_range(), "2026-11-21 14:59:02 to 2026-11-22 00:59:02 UTC, 0:00 to 10:00:00");

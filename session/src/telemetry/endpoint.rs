@@ -186,7 +186,7 @@ impl RunEndpoint {
     }
 
     /// Summary for the metrics; `None` if this is not the first run, because all runs share the endpoint.
-    pub(super) fn usage(&self) -> Option<EndpointUse> {
+    pub(super) fn usage_if_first_run(&self) -> Option<EndpointUse> {
         let server = &self.server;
         self.is_first.then(|| EndpointUse {
             clients: server.stream_clients(),

@@ -36,7 +36,7 @@ use health::{RunHealth, TokenFlow};
 pub use push::PushOptions;
 use push::{OtlpPush, PushTarget};
 pub use push_queue::receiver_port;
-pub use push_response::next_part;
+pub use push_response::next_body_part;
 
 use crate::about::EngineIdentity;
 
@@ -177,7 +177,7 @@ impl Telemetry {
         input: &dyn Fn() -> ReportInput,
         engine: &dyn Fn() -> Option<EngineIdentity>,
     ) {
-        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
+        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage_if_first_run);
         self.act_on_push_with_pair_report(|push, pair_report| {
             push.set_engine(engine());
             // The metrics of the tokengap process are in the first run only, because a sum over the runs would count them several times.
@@ -217,7 +217,7 @@ impl Telemetry {
 
     /// Queues the last spans and metrics of a run that has ended. `report` is its final report.
     pub(crate) fn queue_last_pushes(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
-        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
+        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage_if_first_run);
         self.act_on_push_with_pair_report(|push, pair_report| {
             // Only the first run has the metrics of the process.
             let includes_process = push.is_first;
@@ -283,8 +283,13 @@ impl Telemetry {
             // Only the first run has the metrics of the process.
             let includes_process = endpoint.is_first;
             let pair_report = self.recent_pair_report();
-            let source =
-                MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), includes_process, pair_report };
+            let source = MetricSource {
+                analysis,
+                pushed,
+                endpoint_use: endpoint.usage_if_first_run(),
+                includes_process,
+                pair_report,
+            };
             endpoint.metrics.publish(source.collect_families(input), is_final);
         }
     }

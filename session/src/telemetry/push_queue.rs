@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::environment::Environment;
-use super::push_response::{ReceiverResponse, RejectedItems, next_part, parse_partial_success, parse_retry_after};
+use super::push_response::{ReceiverResponse, RejectedItems, next_body_part, parse_partial_success, parse_retry_after};
 use crate::problem::problem_message;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -130,7 +130,7 @@ impl PushQueue {
     }
 
     /// Next body, waiting for one if necessary; `None` once the queue is closed and empty.
-    pub(super) fn next_body(&self) -> Option<PushBody> {
+    pub(super) fn wait_for_next_body(&self) -> Option<PushBody> {
         let mut state = self.lock_state();
         loop {
             if let Some(body) = state.waiting.pop_front() {
@@ -368,7 +368,7 @@ impl PushSender {
 
     /// Sends bodies until the queue is closed and empty.
     pub(super) fn send_bodies(&self, queue: &PushQueue) {
-        while let Some(body) = queue.next_body() {
+        while let Some(body) = queue.wait_for_next_body() {
             self.send_until_accepted_or_dropped(&body, queue);
         }
     }
@@ -432,7 +432,7 @@ impl PushSender {
         let mut text = Vec::new();
         // The status counts even if the connection ends within the text.
         while text.len() < MAX_RESPONSE_BYTES
-            && let Some(Ok(part)) = next_part(&mut response_body).await
+            && let Some(Ok(part)) = next_body_part(&mut response_body).await
         {
             text.extend_from_slice(&part);
         }

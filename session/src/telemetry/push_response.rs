@@ -23,7 +23,7 @@ pub(super) struct RejectedItems {
 }
 
 /// Next part of a response's body; `None` at its end.
-pub async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
+pub async fn next_body_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
             Ok(frame) => {

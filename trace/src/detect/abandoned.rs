@@ -36,15 +36,15 @@ fn describe_abandoned(context: &DetectContext<'_>, abandoned: &AbandonedRequests
     let engine = context.facts();
     let source = engine.source();
     let requests = plural(abandoned.requests, "request");
-    let listed = list_longest(abandoned);
+    let listed = list_longest_abandoned(abandoned);
     let length = duration(longest_ns);
     // Frames show the tokens of a request; the engine's log shows only the outputs that it threw away.
     match abandoned.tokens {
         Some(tokens) => format!(
             "the {source} continued {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
-            describe_cause(abandoned),
+            describe_cause_of_abandonment(abandoned),
             plural(tokens, "token"),
-            describe_aborts(context, abandoned),
+            describe_missing_or_ignored_aborts(context, abandoned),
         ),
         None => format!(
             "the {source} continued {requests} whose state the {} had deleted (client disconnected, or aborted): for up to \
@@ -56,7 +56,7 @@ fn describe_abandoned(context: &DetectContext<'_>, abandoned: &AbandonedRequests
 }
 
 /// Describes why observed requests are abandoned: their clients left, they were aborted, or some of both.
-fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
+fn describe_cause_of_abandonment(abandoned: &AbandonedRequests) -> &'static str {
     let longest = abandoned.longest();
     if longest.iter().all(|request| request.has_client_left) {
         "whose client had disconnected"
@@ -75,7 +75,7 @@ fn prefix_if_not_all_are_listed(abandoned: &AbandonedRequests) -> String {
 }
 
 /// Describes the aborts of the listed requests; empty where messages to the scheduler are not observed.
-fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> String {
+fn describe_missing_or_ignored_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> String {
     if !context.ledger.observes_aborts() {
         return String::new();
     }
@@ -109,7 +109,7 @@ fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) 
 }
 
 /// Lists the first requests of those abandoned for longest, each with its rid, its length and its tokens or outputs.
-fn list_longest(abandoned: &AbandonedRequests) -> String {
+fn list_longest_abandoned(abandoned: &AbandonedRequests) -> String {
     let mut named = Vec::new();
     for request in abandoned.longest().iter().take(MAX_NAMED) {
         let amount = match request.tokens {

@@ -221,12 +221,12 @@ impl<'l> Attribution<'l> {
     }
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs (hops or processes) with most of it.
-    pub(crate) fn describe_first_tokens(&self) -> String {
+    pub(crate) fn describe_first_token_time(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
         // The greatest share first.
         legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
         let max_legs = if self.bottleneck().is_some() { 1 } else { 2 };
-        let parts: Vec<String> = legs.iter().take(max_legs).map(|leg| leg.describe_first_tokens()).collect();
+        let parts: Vec<String> = legs.iter().take(max_legs).map(|leg| leg.describe_first_token_time()).collect();
         if parts.is_empty() {
             return String::from("where first tokens wait is not observed");
         }
@@ -242,7 +242,7 @@ impl<'l> Attribution<'l> {
 
 impl Leg<'_> {
     /// Describes the share of first tokens' time that was spent on this leg (a hop or a process), and what its receiver did.
-    fn describe_first_tokens(&self) -> String {
+    fn describe_first_token_time(&self) -> String {
         let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
         let thread = self

@@ -90,7 +90,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, verdicts: &mut Verdicts
 /// that has ended. Without one, a receiver is in a long first wakeup, of unknown size.
 fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
     if let Some(frames) = largest_burst
-        && let Some(usual_size) = describe_usual_size(&group.wakeups)
+        && let Some(usual_size) = describe_usual_frames_per_wakeup(&group.wakeups)
     {
         return format!(
             "up to {} of {} were received in one wakeup ({usual_size})",
@@ -105,7 +105,7 @@ fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
 }
 
 /// Describes the usual number of frames received in one wakeup of the event loop: `median 3, p99 40`. `None` if no wakeup has ended.
-fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
+fn describe_usual_frames_per_wakeup(frames_per_wakeup: &Distribution) -> Option<String> {
     /// Of fewer values, the 99th percentile is the largest.
     const MIN_WAKEUPS: u64 = 100;
     let median = count(frames_per_wakeup.quantile(0.5)?);

@@ -51,7 +51,7 @@ struct LateHop {
 
 impl LateHop {
     /// Judges the frames that wait on a hop. `None` if none waits for `late_ns`, or if it is not known which thread receives them.
-    fn find(context: &DetectContext<'_>, hop: &Hop, late_ns: u64) -> Option<Self> {
+    fn from_hop_if_late(context: &DetectContext<'_>, hop: &Hop, late_ns: u64) -> Option<Self> {
         let oldest_sent_at = hop.oldest_waiting()?;
         // If no receive was observed, the thread is known only if the role of the receiver has one process.
         let receiver = hop.receiving_thread().or_else(|| context.ledger.only_receiver(hop))?;
@@ -173,7 +173,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
         // From this index on are the late consumers of this group. One that receives from two groups counts in each.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
-            let Some(late_hop) = LateHop::find(context, hop, late_ns) else { continue };
+            let Some(late_hop) = LateHop::from_hop_if_late(context, hop, late_ns) else { continue };
             let known = late[group_start..].iter_mut().find(|known| known.thread.id == late_hop.receiver);
             match known {
                 Some(known) => known.add_hop(&late_hop),

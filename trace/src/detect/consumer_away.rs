@@ -87,7 +87,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, verdicts: &m
     // A scheduler, which receives requests, also sleeps in calls of its device while it computes, so its sleep shows nothing.
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
         // `None` if the consumer hardly slept, so that it is itself the cause.
-        let Some(off_cpu) = share_off_cpu_of_sleeper(&consumer) else { continue };
+        let Some(off_cpu) = off_cpu_share_if_mostly_asleep(&consumer) else { continue };
         let io_thread = most_starved_io_thread(context, &consumer).filter(|io| io.starved_share >= STARVED_SHARE);
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
         let id = thread.id;
@@ -113,7 +113,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, verdicts: &m
 
 /// Share of the time that a consumer was off the CPU. `None` if it hardly slept, so that it is itself the cause, or if that is not known
 /// without samples of its waits for a CPU.
-fn share_off_cpu_of_sleeper(consumer: &LateConsumer<'_>) -> Option<f64> {
+fn off_cpu_share_if_mostly_asleep(consumer: &LateConsumer<'_>) -> Option<f64> {
     let off_cpu = consumer.spent.share(consumer.spent.blocked_ns()?);
     // Time stopped or frozen is time off the CPU, but no sleep.
     let suspended = consumer.spent.share(consumer.away.time_in_any(&SUSPENDED));

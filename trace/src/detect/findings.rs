@@ -63,8 +63,8 @@ impl Findings {
     }
 
     /// Marks the findings of this kind as not active.
-    fn deactivate_findings(&mut self, kind: &str) {
-        for finding in self.list.iter_mut().filter(|finding| finding.kind == kind) {
+    fn deactivate_findings(&mut self, finding_kind: &str) {
+        for finding in self.list.iter_mut().filter(|finding| finding.kind == finding_kind) {
             finding.active = false;
         }
     }

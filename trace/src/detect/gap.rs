@@ -8,7 +8,7 @@ use super::attribution::RUN;
 use super::consumer::{describe_off_cpu_shares, round_share};
 use super::explained_ttft::describe_share;
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
-use super::ttft::severity_of_leg;
+use super::ttft::severity_of_late_leg;
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::ledger::{CountedRids, LateLeg, Ttft, TtftMoment, WaitBreakdown};
@@ -42,7 +42,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, verdicts: &m
     if ledger.stages().counts.timed_gaps > 0 {
         summary.push_str("; by times in the engine's log, counted from the end of prefill");
     }
-    let _ = write!(summary, "; {}", attribution.describe_first_tokens());
+    let _ = write!(summary, "; {}", attribution.describe_first_token_time());
     let waits = &ledger.waits;
     // The tokenizer thread's activity explains only waits for the tokenizer.
     let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
@@ -179,7 +179,7 @@ fn severity_of_ended_waits(context: &DetectContext<'_>) -> Option<Severity> {
     // The share of the time to first token counts only if it is known of all long waits.
     if let Some(late) = late_first_tokens(context)
         && late.requests >= long_waits
-        && let Some(severity_by_share) = severity_of_leg(ledger.ttft(), late)
+        && let Some(severity_by_share) = severity_of_late_leg(ledger.ttft(), late)
     {
         return Some(severity_by_share);
     }

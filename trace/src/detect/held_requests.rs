@@ -110,11 +110,11 @@ impl HeldRequests {
     }
 
     /// Whether a request waited for the process or the hop of the finding. A wait begins at a moment on the path of the request.
-    fn is_about_wait(&self, context: &DetectContext<'_>, named: &NamedWait<'_>) -> bool {
+    fn is_about_wait(&self, context: &DetectContext<'_>, named_wait: &NamedWait<'_>) -> bool {
         let leads_to_tokenizer = || context.hop_target(&self.hop) == HopTarget::Tokenizer;
-        match named.wait.leg_from {
+        match named_wait.wait.leg_from {
             // On a hop, and for the process behind it.
-            Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
+            Dispatched | FirstSent => named_wait.hop == Some(self.hop.as_str()),
             // In the server's socket. The tokenizer, which receives the last frames, also reads the sockets, on the same thread.
             Arrived => is_about_receiver(self.kind) && leads_to_tokenizer(),
             // In the tokenizer. It prepares the requests that it has read, unless it cannot run at all.
@@ -125,7 +125,7 @@ impl HeldRequests {
     }
 
     /// Adds the wait of a request, if the problem explains it.
-    fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
+    fn add_wait_if_explained(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
         let wait = named.wait;
         let is_in_span = self.spans.iter().any(|span| span.explains_wait(wait, named.pid));
         if !is_in_span || !self.is_about_wait(context, named) {
@@ -204,7 +204,7 @@ pub(super) fn add_new_waits_to_held_requests(
     for wait in context.ledger.process_waits_since(seen_waits) {
         let named = NamedWait::new(context, wait);
         for requests in held_requests.iter_mut() {
-            requests.add_wait(context, &named);
+            requests.add_wait_if_explained(context, &named);
         }
     }
 }

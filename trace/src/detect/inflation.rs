@@ -45,13 +45,13 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, verdicts: &mut V
 }
 
 /// Adds a verdict on tokens that are counted several times. `subject` begins the summary, such as `a consumer at the tokenizer counted`.
-/// `confirmed` says that deliveries show it, not only the chunks.
+/// `is_confirmed` says that deliveries show it, not only the chunks.
 fn report_inflation<'v>(
     verdicts: &'v mut Verdicts,
     severity: Severity,
     inflation: &Inflation,
     subject: &str,
-    confirmed: bool,
+    is_confirmed: bool,
 ) -> &'v mut Verdict {
     let ratio = inflation.counted as f64 / inflation.made.max(1) as f64;
     let summary = format!(
@@ -66,7 +66,7 @@ fn report_inflation<'v>(
         .with_weight("tokens_counted", inflation.counted)
         .with("tokens_made", inflation.made)
         .with("ratio", ratio)
-        .with("confirmed", confirmed)
+        .with("confirmed", is_confirmed)
         .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences")
 }
 

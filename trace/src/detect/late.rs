@@ -207,14 +207,14 @@ struct ServerThread<'a> {
     spent: TimeUse,
 }
 
-/// Finds the thread of the server that ran, or waited for a CPU, for most of the time since `from`. `None` if none is sampled, or if the
+/// Finds the thread of the server that ran, or waited for a CPU, for most of the time since `since`. `None` if none is sampled, or if the
 /// server has a process of its own.
-fn busiest_server_thread<'a>(context: &DetectContext<'a>, from: MonoNs) -> Option<ServerThread<'a>> {
+fn busiest_server_thread<'a>(context: &DetectContext<'a>, since: MonoNs) -> Option<ServerThread<'a>> {
     let name_prefixes = context.facts().server_threads();
     let mut server_threads: Vec<ServerThread<'a>> = Vec::new();
     for thread in context.ledger.threads() {
         let is_of_server = name_prefixes.iter().any(|prefix| thread.name.starts_with(prefix));
-        if is_of_server && let Some(spent) = thread.use_between(from, context.now) {
+        if is_of_server && let Some(spent) = thread.use_between(since, context.now) {
             server_threads.push(ServerThread { name: &thread.name, spent });
         }
     }

@@ -14,7 +14,7 @@ pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 /// was observed.
 pub(super) fn detect_late_frames(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
-        let late = late_frames_of_group(context, group_index);
+        let late = sum_late_frames_of_group(context, group_index);
         // A few late frames are not worth a finding.
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
@@ -42,7 +42,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, verdicts: &mut Ver
 }
 
 /// Sums the late frames on the hops of a group.
-fn late_frames_of_group(context: &DetectContext<'_>, group_index: usize) -> LateFrames {
+fn sum_late_frames_of_group(context: &DetectContext<'_>, group_index: usize) -> LateFrames {
     let mut late = LateFrames::default();
     for hop in context.ledger.hops_of_group(group_index) {
         late = late.plus(&hop.late_frames);

@@ -116,7 +116,7 @@ fn predicted_replacements(ledger: &Ledger) -> AffectedChunks<'_> {
 }
 
 /// Reports chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
-pub(super) fn detect_would_drop(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
+pub(super) fn detect_replaced_chunks(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let engine = context.ledger.engine();
     // Only if the code that waits for a request's chunks keeps the last one alone does a chunk replace others.
     if engine.waiter != Some(Waiter::KeepsLast) {

@@ -38,7 +38,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, verdicts: &mut Verd
     let mut advice = late_read_advice(context, state);
     // A profile shows the cause only if the thread ran, or may have run.
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
-        && let Some(function) = describe_top_function(context, Arrived)
+        && let Some(function) = describe_most_frequent_function(context, Arrived)
     {
         let _ = write!(advice, "; {function}");
     }
@@ -115,8 +115,8 @@ fn add_receiver_use(verdict: &mut Verdict, late: &LateLeg, receiver: &str) {
 
 /// Advice for a process that runs while requests wait for it to prepare them. Names its most frequent function, if stacks are sampled.
 fn slow_preparation_advice(context: &DetectContext<'_>) -> String {
-    let names =
-        describe_top_function(context, Read).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
+    let names = describe_most_frequent_function(context, Read)
+        .unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
     format!("tokenisation, the chat template or images take this time, or clients send long requests slowly: {names}")
 }
 
@@ -350,7 +350,7 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
 
 /// Names the most frequent function in stack samples of the process that answers clients. The samples are those taken while requests waited
 /// on the leg that begins with this moment or, with too few of them, those of the whole run. `None` if these are too few as well.
-fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
+fn describe_most_frequent_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
     // The last hop of the path leads to the process that answers clients.
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
@@ -382,7 +382,7 @@ fn severity_regardless_of_other_legs(ttft: &Ttft, late: &LateLeg) -> Option<Seve
 
 /// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
 /// that takes far more time, so that few requests do not outrank many.
-pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+pub(super) fn severity_of_late_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let mut severity = severity_regardless_of_other_legs(ttft, late)?;
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // A leg that begins with the read is no limit: its requests may be dispatched late because their clients are slow.
@@ -414,7 +414,7 @@ fn add_verdict_on_late_leg_at<'v>(
 ) -> Option<&'v mut Verdict> {
     let ttft = context.ledger.ttft();
     let worst = late.worst.as_ref()?;
-    let severity = severity_of_leg(ttft, late)?;
+    let severity = severity_of_late_leg(ttft, late)?;
     let requests = ttft.judged().requests;
     let summary = format!(
         "{}: {} or more, up to {}",

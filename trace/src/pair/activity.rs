@@ -25,7 +25,7 @@ struct Task {
 impl Task {
     /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no
     /// time.
-    fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
+    fn occupied_interval(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_on_decode_clock(request, clock, self.from)?;
         // It ends at the first moment that is known of those in `until`.
         let end = self.until.iter().find_map(|moment| time_on_decode_clock(request, clock, *moment));
@@ -112,7 +112,7 @@ impl SchedulerActivity {
         let mut tasks = Vec::new();
         for request in requests {
             signs.add_steps(&mut steps, request, clock);
-            tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
+            tasks.extend(signs.tasks.iter().filter_map(|task| task.occupied_interval(request, clock)));
         }
         let shows_steps = !steps.is_empty();
         let pauses = Intervals::pauses_between(steps);

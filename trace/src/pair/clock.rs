@@ -191,7 +191,7 @@ impl ClockBounds {
 
     /// Decides how times of the two clocks are compared. The lead of the decode server's clock is how far it is ahead. It is the one that
     /// the wall clocks show, clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
-    pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
+    pub(super) fn decide_clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
         }

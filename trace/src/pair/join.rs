@@ -146,7 +146,7 @@ struct JoinedRequest<'r, 'a> {
 
 /// Decides how the clock of each prefill server is compared with that of the decode server, by the order of the moments of the joined
 /// requests. `prefill_requests` has the requests of each server.
-fn compare_clocks(
+fn decide_clock_uses(
     prefill: &[PrefillServer<'_>],
     prefill_requests: &[Vec<ServerRequest<'_>>],
     joined_requests: &[JoinedRequest<'_, '_>],
@@ -158,7 +158,7 @@ fn compare_clocks(
         }
     }
     let bounds_of_servers = bounds.into_iter().zip(prefill);
-    bounds_of_servers.map(|(bounds, server)| bounds.clock_use(server.clocks)).collect()
+    bounds_of_servers.map(|(bounds, server)| bounds.decide_clock_use(server.clocks)).collect()
 }
 
 impl<'a> Pair<'a> {
@@ -184,7 +184,7 @@ impl<'a> Pair<'a> {
             let position = if is_unique { prefill_index.find_position(request) } else { None };
             joined_requests.push(JoinedRequest { request, position });
         }
-        let clock_uses = compare_clocks(&prefill, &prefill_requests, &joined_requests);
+        let clock_uses = decide_clock_uses(&prefill, &prefill_requests, &joined_requests);
         let mut rows: Vec<PairRow<'a>> = Vec::with_capacity(joined_requests.len());
         for joined in &joined_requests {
             let prefill_part = joined.position.map(|RequestPosition { server, request }| PrefillPart {

@@ -214,20 +214,21 @@ pub(crate) struct EqualDurations {
 }
 
 impl EqualDurations {
-    /// Records a duration in `to`, `times` times. It stays pending as long as equal ones follow, which are recorded together with it.
-    pub(crate) fn record_n(&mut self, to: &mut Distribution, ns: u64, times: u64) {
+    /// Records a duration in `distribution`, `times` times. It stays pending as long as equal ones follow, which are recorded together with
+    /// it.
+    pub(crate) fn record_n(&mut self, distribution: &mut Distribution, ns: u64, times: u64) {
         // Equal durations go into the histogram in one step, once a different one follows.
         if ns != self.ns {
-            self.record_pending(to);
+            self.record_pending(distribution);
             self.ns = ns;
         }
         self.times += times;
     }
 
     /// Records the pending duration.
-    pub(crate) fn record_pending(&mut self, to: &mut Distribution) {
+    pub(crate) fn record_pending(&mut self, distribution: &mut Distribution) {
         if self.times > 0 {
-            to.record_n(self.ns, self.times);
+            distribution.record_n(self.ns, self.times);
             self.times = 0;
         }
     }

@@ -461,7 +461,7 @@ fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
         draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);
         return;
     }
-    match position.parse_target(typed) {
+    match position.parse_target_ns(typed) {
         Ok(target_ns) => {
             let hint = format!("Enter: go to {}   Esc: cancel", position.format_target(target_ns));
             draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);

@@ -25,7 +25,7 @@ use crate::about::EngineIdentity;
 use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::endpoint_counts::EndpointCounts;
-use crate::telemetry::health::{EngineHealth, health_of_runs};
+use crate::telemetry::health::{EngineHealth, combined_health_json};
 use crate::telemetry::prometheus_text::{MetricsText, RunFamilies, encode_metrics};
 use crate::telemetry::served_path::ServedPath;
 use crate::telemetry::snapshot::SnapshotClient;
@@ -274,7 +274,7 @@ impl RequestHandler {
             let engine = if may_see_names { run.engine() } else { None };
             states.push(EngineHealth { engine, health: health.as_deref().copied() });
         }
-        let health = health_of_runs(&states);
+        let health = combined_health_json(&states);
         // For clients that look at the status only, such as a probe of Kubernetes.
         let is_alive = health["alive"] == Value::Bool(true);
         let status = if is_alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

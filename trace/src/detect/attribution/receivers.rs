@@ -54,7 +54,7 @@ struct ReceiverWait<'h> {
 /// Returns a hop of the receiver for which frames waited longest in total. `None` if it is the only receiver, has no name, or does not
 /// stand out.
 pub(super) fn hop_of_slowest_receiver<'h>(group_hops: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
-    let receivers = waits_by_receiver(group_hops, now);
+    let receivers = sum_waits_by_receiver(group_hops, now);
     let slowest = receivers.iter().max_by_key(|receiver| receiver.wait_ns)?;
     let is_only_one = receivers.len() == 1;
     let has_name = receiver_key(slowest.hop) != NAMELESS;
@@ -65,7 +65,7 @@ pub(super) fn hop_of_slowest_receiver<'h>(group_hops: &[&'h Hop], now: MonoNs) -
 }
 
 /// Sums the waits on the hops of each receiver.
-fn waits_by_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'h>> {
+fn sum_waits_by_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'h>> {
     let mut receivers: Vec<ReceiverWait<'h>> = Vec::new();
     for &hop in members {
         let wait_ns = wait_of_received_and_queued_ns(hop, now);
