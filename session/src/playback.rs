@@ -87,7 +87,7 @@ impl Position {
             let target_ns = self.at_ns.checked_sub(back_ns);
             return Some(target_ns.into_iter().collect());
         }
-        if let Some(date_ns) = self.parse_date(text) {
+        if let Some(date_ns) = self.parse_date_ns(text) {
             return Some(vec![date_ns]);
         }
         self.parse_clock_candidates_ns(text)
@@ -118,7 +118,7 @@ impl Position {
 
     /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. A date before the run becomes the
     /// largest number, which no run covers. `None` if the text is no date, or the wall clock is unknown.
-    fn parse_date(&self, text: &str) -> Option<u64> {
+    fn parse_date_ns(&self, text: &str) -> Option<u64> {
         // The first parser requires an offset, such as `+02:00` or `Z`.
         let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
         let from_start_ns = instant.as_nanosecond() - i128::from(self.start_wall_ns()?);
@@ -133,7 +133,7 @@ impl Position {
     }
 
     /// Text of a time in the run: the time of day, if it is known, and the time from the start, such as `14:59:08Z, 0:05`.
-    pub fn format_target(&self, target_ns: u64) -> String {
+    pub fn format_time_in_run(&self, target_ns: u64) -> String {
         let from_start = units::format_elapsed_clock(target_ns);
         let wall_ns = self.start_wall_ns().and_then(|start_ns| start_ns.checked_add(target_ns));
         match wall_ns.and_then(units::format_wall_time) {
@@ -151,7 +151,7 @@ impl Position {
             Some(time) => format!("{} or {from_start}", time.strftime("%H:%M:%S")),
             None => from_start,
         };
-        format!("outside the run, {}: type for example {example}", self.describe_range())
+        format!("outside the run, {}: type for example {example}", self.describe_run_range())
     }
 
     /// Wall clock at the start.
@@ -161,7 +161,7 @@ impl Position {
 
     /// Dates and times that the run covers: `2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12`. Without a known wall clock only the times
     /// from the start.
-    pub fn describe_range(&self) -> String {
+    pub fn describe_run_range(&self) -> String {
         let from_start =
             format!("{} to {}", units::format_elapsed_clock(0), units::format_elapsed_clock(self.whole_ns));
         let (Some(start), Some(end)) = (self.wall_at(0), self.wall_at(self.whole_ns)) else { return from_start };
@@ -289,7 +289,7 @@ mod tests {
                 if target_ms == u64::MAX { Err(position.outside_run_message()) } else { Ok(target_ms * 1_000_000) };
             assert_eq!(position.parse_target_ns(text), expected, "{text}");
         }
-        assert_eq!(position.format_target(5_300_000_000), "14:59:08Z, 0:05");
+        assert_eq!(position.format_time_in_run(5_300_000_000), "14:59:08Z, 0:05");
         let range =
             "outside the run, 2026-11-21 14:59:02 to 15:00:12 UTC, 0:00 to 1:10: type for example 14:59:37 or 0:35";
         for text in ["14:58:59", "15:00:13Z", "71s", "+66s", "-1m", "14:58", "16:20"] {
@@ -310,7 +310,7 @@ mod tests {
             without_clock.parse_target_ns("14:59:08"),
             Err("outside the run, 0:00 to 1:10: type for example 0:35".into())
         );
-        assert_eq!(night.describe_range(), "2026-11-21 14:59:02 to 2026-11-22 00:59:02 UTC, 0:00 to 10:00:00");
+        assert_eq!(night.describe_run_range(), "2026-11-21 14:59:02 to 2026-11-22 00:59:02 UTC, 0:00 to 10:00:00");
     }
 
     #[test]

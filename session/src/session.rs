@@ -326,15 +326,15 @@ fn all_degraded_lines(about: &dyn About, output_problems: &[String], disabled_fe
     all
 }
 
-/// Input of a report that lists the problems `degraded`, and the `slowest` slowest requests.
-fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
+/// Input of a report that lists the problems `degraded_lines`, and the `slowest_count` slowest requests.
+fn report_input(about: &dyn About, degraded_lines: Vec<String>, slowest_count: usize) -> ReportInput {
     let own_usage = about.own_usage();
     ReportInput {
         wall: about.wall(),
-        slowest,
+        slowest: slowest_count,
         cpu_ns: own_usage.cpu_ns,
         rss_bytes: own_usage.rss_bytes,
-        degraded: degraded.into_iter().map(Value::from).collect(),
+        degraded: degraded_lines.into_iter().map(Value::from).collect(),
         wire: about.wire_json(),
         sampling: about.stack_sampling_cost(),
         demo: about.demo_truth_json(),

@@ -109,7 +109,7 @@ pub fn plural(n: u64, noun: &str) -> String {
 }
 
 /// Error for a flag whose cargo feature this build lacks.
-pub fn missing_feature(feature: &str) -> String {
+pub fn missing_feature_error(feature: &str) -> String {
     format!(
         "tokengap was built without the cargo feature `{feature}`; install a package, or build with `cargo install --path tokengap \
          --features {feature}`"

@@ -142,7 +142,7 @@ impl PairReport {
             prefill: prefill_lines(pair, prefill_servers),
             requests,
             requests_evicted: pair.requests_evicted(),
-            newest_finished: pair.newest_finished().map(|limit| limit as u64),
+            newest_finished: pair.finished_limit_if_reached().map(|limit| limit as u64),
             decode_only: pair.decode_only(),
             prefill_only: pair.prefill_only,
             ttft_ns: pair.ttft(),

@@ -94,11 +94,11 @@ impl DumpTrigger {
     /// just before.
     fn wants_dump(&self, finding: &Finding, key: &FindingKey, now: MonoNs) -> bool {
         let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
-        is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(key)
+        is_severe && !self.is_too_soon_after_last_dump(now) && !self.dumped_findings.contains(key)
     }
 
     /// Whether the last dump is less than the minimum interval ago. Never before the first dump, or without a minimum interval.
-    fn is_too_soon(&self, now: MonoNs) -> bool {
+    fn is_too_soon_after_last_dump(&self, now: MonoNs) -> bool {
         let (Some(last_dump), Some(min_interval_ns)) = (self.last_dump, self.rules.min_interval_ns) else {
             return false;
         };

@@ -116,7 +116,7 @@ impl Sink {
     }
 
     /// Sets the header and options of recordings, for a run observed on another machine. The clocks of that machine differ from this one's.
-    pub fn describe_remote_run(&mut self, header: RecordingHeader, options: RecordOptions) {
+    pub fn set_remote_header_and_options(&mut self, header: RecordingHeader, options: RecordOptions) {
         self.header = header;
         self.options = options;
         self.is_remote = true;

@@ -28,7 +28,7 @@ impl fmt::Debug for AccessToken {
 
 /// Reads a token file, and refuses one that other users can read. Reads at most one byte beyond the limit, by which the caller recognises a
 /// file that is too long.
-fn read_secret(file: File) -> io::Result<Vec<u8>> {
+fn read_private_token_file(file: File) -> io::Result<Vec<u8>> {
     secret_file::refuse_exposed_secret_file(&file, OTHER_USERS)?;
     let mut text = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
@@ -59,7 +59,7 @@ impl AccessToken {
     pub fn read_opened_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
         let shown_path = path.display();
         let text = opened
-            .and_then(read_secret)
+            .and_then(read_private_token_file)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot read the token in {shown_path}: {error}")))?;
         if let Some(fault) = fault_of_token_file(&text) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown_path} {fault}")));

@@ -48,8 +48,11 @@ fn parse_timeout(milliseconds: &str) -> anyhow::Result<Duration> {
 }
 
 /// Parses the variable `name`, which holds a list of pairs. An unset one is an empty list.
-fn parse_list_variable(name: &str, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Vec<(String, String)>> {
-    match variable(name) {
+fn parse_list_variable(
+    name: &str,
+    get_variable: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Vec<(String, String)>> {
+    match get_variable(name) {
         Some(list) => parse_percent_encoded_pairs(&list).with_context(|| name.to_owned()),
         None => Ok(Vec::new()),
     }

@@ -90,14 +90,14 @@ struct MetricCollector {
 
 impl MetricCollector {
     /// Definitions of all metrics, each once.
-    fn definitions(&self) -> Vec<&'static Definition> {
-        let mut definitions: Vec<&'static Definition> = Vec::new();
+    fn distinct_definitions(&self) -> Vec<&'static Definition> {
+        let mut distinct_definitions: Vec<&'static Definition> = Vec::new();
         for family in self.runs.iter().flat_map(|run| &run.families) {
-            if definitions.iter().all(|known| known.name != family.definition.name) {
-                definitions.push(family.definition);
+            if distinct_definitions.iter().all(|known| known.name != family.definition.name) {
+                distinct_definitions.push(family.definition);
             }
         }
-        definitions
+        distinct_definitions
     }
 }
 
@@ -152,7 +152,7 @@ impl Collector for MetricCollector {
     /// Encodes each metric with its values in all runs.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
-        for definition in self.definitions() {
+        for definition in self.distinct_definitions() {
             let kind = metric_type(definition.kind);
             // The encoder appends these two units to the name. Another unit is in the name already, or has no suffix.
             let appended_unit = match definition.unit {

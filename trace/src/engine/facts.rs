@@ -286,9 +286,9 @@ pub struct Engines(pub &'static [&'static dyn Facts]);
 
 impl Engines {
     /// Facts about the engine of this name. Without a name, those about the first known engine; for an unknown name, the defaults.
-    pub fn facts(self, name: Option<&str>) -> &'static dyn Facts {
-        let known = match name {
-            Some(name) => self.0.iter().find(|engine| engine.name() == name),
+    pub fn facts(self, engine_name: Option<&str>) -> &'static dyn Facts {
+        let known = match engine_name {
+            Some(engine_name) => self.0.iter().find(|engine| engine.name() == engine_name),
             None => self.0.first(),
         };
         known.copied().unwrap_or_default()

@@ -51,7 +51,7 @@ impl Version {
     /// Parses the version of an installed package as the release whose behaviour it has. A development version counts as its release, an
     /// alpha or beta as a candidate. Any other suffix is ignored. `None` unless the text begins with a number.
     pub fn parse_package_version(text: &str) -> Option<Self> {
-        let (release, suffix) = split_release(text)?;
+        let (release, suffix) = split_release_numbers(text)?;
         let phase = match split_phase(suffix) {
             Some((Phase::Alpha(n) | Phase::Beta(n), _)) => Phase::Candidate(n),
             Some((Phase::Dev(_), _)) | None => Phase::Final,
@@ -71,7 +71,7 @@ impl FromStr for Version {
 
 /// Parses a version such as `v0.5.10rc0+g1a2b`; `None` if the text is not one.
 fn parse_version(text: &str) -> Option<Version> {
-    let (release, suffix) = split_release(text)?;
+    let (release, suffix) = split_release_numbers(text)?;
     let (phase, tail) = split_phase(suffix)?;
     // A development version of a candidate or post-release is read as that release.
     let is_whole = tail.is_empty() || tail.starts_with(".dev");
@@ -93,7 +93,7 @@ fn strip_dot_before_number(text: &str, has_dot_before: bool) -> Option<&str> {
 
 /// Splits a version into its numbers and the suffix behind them: `v0.5.10rc0` into `[0, 5, 10, 0]` and `rc0`. The local part after `+` is
 /// left out. `None` without a number.
-fn split_release(text: &str) -> Option<([u32; 4], &str)> {
+fn split_release_numbers(text: &str) -> Option<([u32; 4], &str)> {
     let public_part = strip_prefix_and_local_part(text.trim());
     let mut rest = public_part;
     // Numbers that the text leaves out are 0.

@@ -77,7 +77,7 @@ const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
 
 impl SchedulerSigns {
     /// Adds the times at which the scheduler worked on a request, on the decode server's clock.
-    fn add_steps(&self, steps: &mut Vec<Interval>, request: &ServerRequest<'_>, clock: ClockUse) {
+    fn add_steps_of_request(&self, steps: &mut Vec<Interval>, request: &ServerRequest<'_>, clock: ClockUse) {
         let moments = self.steps.iter().filter_map(|moment| time_on_decode_clock(request, clock, *moment));
         steps.extend(moments.map(Interval::at));
         // Only a decode server sends output of a request for some time: a prefill server ends it with the first token.
@@ -90,9 +90,9 @@ impl SchedulerSigns {
 /// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock` converts the times of a prefill server.
 fn time_on_decode_clock(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
     if moment.is_of_prefill() {
-        request.prefill_time(moment).and_then(|at| clock.on_decode_clock(at))
+        request.time_of_prefill_moment(moment).and_then(|at| clock.convert_to_decode_clock(at))
     } else {
-        request.decode_time(moment)
+        request.time_of_decode_moment(moment)
     }
 }
 
@@ -111,7 +111,7 @@ impl SchedulerActivity {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
         for request in requests {
-            signs.add_steps(&mut steps, request, clock);
+            signs.add_steps_of_request(&mut steps, request, clock);
             tasks.extend(signs.tasks.iter().filter_map(|task| task.occupied_interval(request, clock)));
         }
         let shows_steps = !steps.is_empty();
@@ -132,9 +132,9 @@ impl PairActivity {
     /// Activity of the schedulers of all servers of a pair.
     pub(super) fn new(pair: &Pair<'_>) -> Self {
         let limit = pair.finished_limit();
-        let decode = ServerRequest::list_of_ledger(pair.decode_ledger(), limit);
+        let decode = ServerRequest::all_requests_of_ledger(pair.decode_ledger(), limit);
         let prefill = pair.prefill_ledgers().zip(pair.clock_uses()).map(|(ledger, clock)| {
-            SchedulerActivity::new(&ServerRequest::list_of_ledger(ledger, limit), *clock, &PREFILL_SIGNS)
+            SchedulerActivity::new(&ServerRequest::all_requests_of_ledger(ledger, limit), *clock, &PREFILL_SIGNS)
         });
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }

@@ -65,7 +65,7 @@ pub enum ClockUse {
 
 impl ClockUse {
     /// Converts a time of the prefill server to the decode server's clock; `None` if the clocks drift apart, or the result is out of range.
-    pub(super) fn on_decode_clock(self, at: MonoNs) -> Option<MonoNs> {
+    pub(super) fn convert_to_decode_clock(self, at: MonoNs) -> Option<MonoNs> {
         match self {
             Self::Same => Some(at),
             Self::Offset { ahead_ns, .. } => at.0.checked_add_signed(ahead_ns).map(MonoNs),
@@ -82,7 +82,7 @@ impl ClockUse {
         }
     }
 
-    /// Maximum error of a time that [`Self::on_decode_clock`] converted, in nanoseconds; `None` if it is unknown.
+    /// Maximum error of a time that [`Self::convert_to_decode_clock`] converted, in nanoseconds; `None` if it is unknown.
     pub fn uncertainty_ns(self) -> Option<u64> {
         match self {
             Self::Same => Some(0),
@@ -120,7 +120,7 @@ struct AgreedLimits {
 impl ClockBounds {
     /// Adds the limits that one request sets for the lead of the decode server's clock, which is how far it is ahead of the prefill
     /// server's. The limits follow from the order of the request's moments on both servers.
-    pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
+    pub(super) fn add_limits_of_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
         let least_ns = least_decode_clock_lead_ns(prefill, decode);
         let most_ns = greatest_decode_clock_lead_ns(prefill, decode);
         let sets_limit = least_ns.is_some() || most_ns.is_some();
@@ -204,7 +204,7 @@ impl ClockBounds {
         if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
             return ClockUse::Drifting { by_ns: self.drift_ns() };
         }
-        limits.offset_near(lead_by_wall_ns)
+        limits.nearest_offset_within_limits(lead_by_wall_ns)
     }
 
     /// How far the clocks drift apart: by as much as the strictest limits of both kinds contradict each other. Both lists are sorted.
@@ -216,7 +216,7 @@ impl ClockBounds {
 
 impl AgreedLimits {
     /// The lead within the limits that is nearest to the one by the wall clocks. These may be wrong; the order of messages is not.
-    fn offset_near(self, lead_by_wall_ns: i64) -> ClockUse {
+    fn nearest_offset_within_limits(self, lead_by_wall_ns: i64) -> ClockUse {
         // Without a limit on one side, any lead in that direction is possible.
         let least_ns = self.least_ns.unwrap_or(i64::MIN);
         let most_ns = self.most_ns.unwrap_or(i64::MAX);
@@ -238,8 +238,8 @@ impl AgreedLimits {
 fn least_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
     // In their order, so that the first known one is the nearest to the allocation and sets the narrowest limit.
     let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
-    let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
-    let allocated = decode.decode_time(Allocated)?;
+    let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
+    let allocated = decode.time_of_decode_moment(Allocated)?;
     Some(difference_ns(allocated, first_of_prefill))
 }
 
@@ -248,9 +248,9 @@ fn least_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerReques
 fn greatest_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
     // The last one first, because it is the nearest to the decoding and sets the narrowest limit.
     let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
-    let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
+    let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
     let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
-    let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment))?;
+    let first_of_decode = decoding.into_iter().find_map(|moment| decode.time_of_decode_moment(moment))?;
     Some(difference_ns(first_of_decode, last_of_prefill))
 }
 

@@ -117,15 +117,15 @@ impl LegRule {
         self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span))
     }
 
-    /// Selects the requests that spent at least `min_ns` more on the rule's leg than the lengths of their prompts explain, in order of
+    /// Selects the requests that spent at least `min_late_ns` more on the rule's leg than the lengths of their prompts explain, in order of
     /// time. Counts how many are late independently of each other.
     fn late_requests<'p>(
         &self,
         candidates: &[LateRequest<'p>],
-        min_ns: u64,
+        min_late_ns: u64,
         activity: &PairActivity,
     ) -> LateRequests<'p> {
-        let late = candidates.iter().filter(|request| request.is_late_by(min_ns));
+        let late = candidates.iter().filter(|request| request.is_late_by(min_late_ns));
         let mut list: Vec<LateRequest<'p>> = late.copied().collect();
         list.sort_by_key(|late| late.span.from);
         // On a leg without schedulers, such as a transfer, a stopped one shows only as a pause. The late requests of a pause count once.
@@ -291,7 +291,7 @@ impl<'p> LateRequests<'p> {
 }
 
 /// Findings about requests of both servers, worst first.
-pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
+pub(super) fn find_pair_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     let rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
     let activity = PairActivity::new(pair);
     let legs = LEG_RULES.iter().filter_map(|rule| find_long_leg(rule, &rows, &activity));

@@ -57,7 +57,7 @@ impl PairLegLengths {
     }
 
     /// Adds the length of the leg in one request.
-    fn add_request(&mut self, ns: u64) {
+    fn add_length_of_request(&mut self, ns: u64) {
         let once = 1;
         self.lengths.record(ns, once);
         self.sum_ns += u128::from(ns);
@@ -154,7 +154,7 @@ fn decide_clock_uses(
     let mut bounds = vec![ClockBounds::default(); prefill.len()];
     for joined in joined_requests {
         if let Some(RequestPosition { server, request }) = joined.position {
-            bounds[server].add_request(&prefill_requests[server][request], joined.request);
+            bounds[server].add_limits_of_request(&prefill_requests[server][request], joined.request);
         }
     }
     let bounds_of_servers = bounds.into_iter().zip(prefill);
@@ -172,8 +172,8 @@ impl<'a> Pair<'a> {
     /// bounded.
     pub fn join_newest(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger, finished_limit: usize) -> Self {
         let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
-            prefill.iter().map(|server| ServerRequest::list_of_ledger(server.ledger, finished_limit)).collect();
-        let decode_requests = ServerRequest::list_of_ledger(decode, finished_limit);
+            prefill.iter().map(|server| ServerRequest::all_requests_of_ledger(server.ledger, finished_limit)).collect();
+        let decode_requests = ServerRequest::all_requests_of_ledger(decode, finished_limit);
         let prefill_index = RequestIndex::new(&prefill_requests);
         // An index is built for a list of servers. There is one decode server.
         let decode_index = RequestIndex::new(std::slice::from_ref(&decode_requests));
@@ -223,7 +223,7 @@ impl<'a> Pair<'a> {
     }
 
     /// How many of the newest finished requests were read of each server; `None` if no server has more, so that all were read.
-    pub fn newest_finished(&self) -> Option<usize> {
+    pub fn finished_limit_if_reached(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
         is_limit_reached.then_some(self.finished_limit)
@@ -255,7 +255,7 @@ impl<'a> Pair<'a> {
             self.ttft.record(ttft_ns, once);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
-                legs.entry(leg).or_insert_with(|| PairLegLengths::of_leg(leg)).add_request(ns);
+                legs.entry(leg).or_insert_with(|| PairLegLengths::of_leg(leg)).add_length_of_request(ns);
             }
         }
         self.legs = legs.into_values().collect();
@@ -393,9 +393,9 @@ impl<'a> Pair<'a> {
         };
         let counts = ledger.pair_message_counts();
         Some(match moment {
-            PairMoment::Allocated => absence_of_message(ledger, row, counts.allocated),
+            PairMoment::Allocated => reason_message_is_absent(ledger, row, counts.allocated),
             PairMoment::Transferred if row.has_failed => "the transfer failed",
-            PairMoment::Transferred => absence_of_message(ledger, row, counts.transferred),
+            PairMoment::Transferred => reason_message_is_absent(ledger, row, counts.transferred),
             PairMoment::PrefillQueued
             | PairMoment::PrefillStarted
             | PairMoment::DecodeQueued
@@ -411,7 +411,7 @@ const NO_MESSAGES: &str = "no message between the schedulers was read: an older 
 
 /// Why a message of a request is absent. `messages` is the number of messages of its kind that were read, for any request. Messages name
 /// their request by its room.
-fn absence_of_message(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
+fn reason_message_is_absent(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
     if messages == 0 {
         NO_MESSAGES
     } else if row.room.is_some_and(|room| ledger.may_have_evicted_room(room)) {

@@ -69,7 +69,7 @@ impl<'a> ServerRequest<'a> {
     }
 
     /// All requests of a server: the `finished_limit` newest finished ones, live ones, and those without a token yet.
-    pub(super) fn list_of_ledger(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
+    pub(super) fn all_requests_of_ledger(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
         const OPEN: bool = true;
         const ENDED: bool = false;
         // The ledger lists finished requests in the order in which they ended.
@@ -90,7 +90,7 @@ impl<'a> ServerRequest<'a> {
     }
 
     /// Time of a moment of the decode server, if this is its request. `None` if unknown, and for a moment of the prefill server.
-    pub(super) fn decode_time(&self, moment: PairMoment) -> Option<MonoNs> {
+    pub(super) fn time_of_decode_moment(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Allocated => return self.messages.allocated,
             PairMoment::DecodeArrived => TtftMoment::Arrived,
@@ -110,7 +110,7 @@ impl<'a> ServerRequest<'a> {
 
     /// Time of a moment of the prefill server by its own clock, if this is its request. `None` if unknown, and for a moment of the decode
     /// server.
-    pub(super) fn prefill_time(&self, moment: PairMoment) -> Option<MonoNs> {
+    pub(super) fn time_of_prefill_moment(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Transferred => return self.messages.transferred,
             PairMoment::PrefillEnded => return self.prefill_ended,

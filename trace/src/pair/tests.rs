@@ -63,7 +63,7 @@ fn a_limited_join_has_the_newest_finished_requests_and_every_unfinished_one() {
     assert_eq!((joined(2), joined(9)), (vec!["c", "d"], vec!["a", "b", "c", "d"]));
     let unjoined = |limit| {
         let pair = Pair::join_newest(prefill_servers(), decode.ledger(), limit);
-        (pair.newest_finished(), pair.decode_only(), pair.prefill_only)
+        (pair.finished_limit_if_reached(), pair.decode_only(), pair.prefill_only)
     };
     assert_eq!([unjoined(3), unjoined(4)], [(Some(3), None, None), (None, Some(0), Some(0))]);
     let still_open = server(&requests(Request::of_decode), 0);

@@ -63,7 +63,7 @@ impl<T: Default> Slices<T> {
     }
 
     /// Values of the seconds in the window at `now`. A value that was never used has the second 0, which is in no window.
-    pub(super) fn window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
+    pub(super) fn values_in_window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
         let window = self.seconds.window(now);
         let numbered = self.values.iter().zip(self.seconds_of_values);
         numbered.filter(move |(_, number)| window.contains(*number)).map(|(value, _)| value)
@@ -100,7 +100,7 @@ impl WindowedSum {
     /// Sum over the window at `now`.
     pub fn recent(&self, now: MonoNs) -> DurationSum {
         let mut sum = DurationSum::default();
-        for second in self.slices.window(now) {
+        for second in self.slices.values_in_window(now) {
             sum.add(*second);
         }
         sum

@@ -457,13 +457,13 @@ fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
     // Only a recording has a time to go to.
     let Some(position) = &model.position else { return };
     if typed.is_empty() {
-        let hint = format!("{}, also 3.9s, +10s, -1m", position.describe_range());
+        let hint = format!("{}, also 3.9s, +10s, -1m", position.describe_run_range());
         draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);
         return;
     }
     match position.parse_target_ns(typed) {
         Ok(target_ns) => {
-            let hint = format!("Enter: go to {}   Esc: cancel", position.format_target(target_ns));
+            let hint = format!("Enter: go to {}   Esc: cancel", position.format_time_in_run(target_ns));
             draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);
         }
         Err(error) => draw_text_input(pad, "go to: ", typed, &format!("! {error}"), Ink::Health(Health::Warning)),

@@ -53,7 +53,7 @@ impl StreamClient {
         let end = loop {
             match self.cursor.next().await {
                 StreamStep::Section(section) => {
-                    if let Err(end) = self.send_part(section).await {
+                    if let Err(end) = self.queue_part_for_client(section).await {
                         break end;
                     }
                 }
@@ -91,7 +91,7 @@ impl StreamClient {
             }
             let text = lines.take_lines();
             if !text.is_empty()
-                && let Err(end) = runtime.block_on(self.send_part(text.into()))
+                && let Err(end) = runtime.block_on(self.queue_part_for_client(text.into()))
             {
                 return end;
             }
@@ -99,7 +99,7 @@ impl StreamClient {
     }
 
     /// Queues a part for the client. An error says why the stream has to end.
-    async fn send_part(&self, part: Bytes) -> Result<(), StreamEnd> {
+    async fn queue_part_for_client(&self, part: Bytes) -> Result<(), StreamEnd> {
         match timeout(self.read_timeout, self.parts.send(part)).await {
             Ok(Ok(())) => Ok(()),
             // The connection has dropped the other end of the queue.

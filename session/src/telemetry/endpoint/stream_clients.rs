@@ -170,9 +170,9 @@ fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
     let reader = thread::spawn(move || read_chunked(reading));
     wait_until("three clients", || endpoint.status().clients == 3);
     let began = Instant::now();
-    while endpoint.server.counts.dropped().iter().any(|(_, dropped)| *dropped == 0) {
+    while endpoint.server.counts.dropped_clients_by_path().iter().any(|(_, dropped)| *dropped == 0) {
         stream_records(&mut endpoint, 0..usize::MAX);
-        assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.server.counts.dropped());
+        assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.server.counts.dropped_clients_by_path());
     }
     wait_until("places are free again", || endpoint.status().clients == 1);
     endpoint.stream.send_end(&ReportInput::for_source("demo"));

@@ -245,7 +245,7 @@ impl Pod {
         self.kind = hostile::plain(&header.source);
         self.anchor = Some(header.anchor);
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
-        session.sink().describe_remote_run(header, self.options);
+        session.sink().set_remote_header_and_options(header, self.options);
         if let Some(path) = self.record.take()
             && let Err(error) = session.sink().start_recording(&path)
         {
