@@ -47,7 +47,7 @@ pub(super) struct LogRecordReader {
     counted_offset_s: Option<i32>,
     /// Number of records of known forms, with or without usable content.
     record_count: u64,
-    /// Records of each form since the last call of [`Self::read_lines`], which adds them to the statistics.
+    /// Records of each form since the last call of [`Self::read_and_queue_lines`], which adds them to the statistics.
     form_counts: Vec<FormCount>,
     rids: KnownRids,
     rooms: BootstrapRooms,
@@ -94,7 +94,12 @@ impl LogRecordReader {
 
     /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be
     /// read.
-    pub(super) fn read_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
+    pub(super) fn read_and_queue_lines(
+        &mut self,
+        source: &mut LogSource,
+        max_lines: usize,
+        queue: &mut StatementQueue,
+    ) -> bool {
         // Taken out, so that the reader can change the rest of the source; put back at the end.
         let Some(mut lines) = source.lines.take() else {
             return false;
@@ -108,7 +113,7 @@ impl LogRecordReader {
             if lines_read == max_lines {
                 break;
             }
-            has_more = self.read_next_line(&mut lines, &recogniser, source, queue);
+            has_more = self.read_and_queue_next_line(&mut lines, &recogniser, source, queue);
             lines_read += usize::from(has_more);
         }
         self.stats.lines += lines_read as u64;
@@ -121,7 +126,7 @@ impl LogRecordReader {
     /// Reads the next line of the file and queues its statements. Returns whether there was one: `false` at the end of the file, and if the
     /// rest cannot be read, which is reported in the statistics.
     #[inline]
-    fn read_next_line(
+    fn read_and_queue_next_line(
         &mut self,
         lines: &mut LineReader,
         recogniser: &Recogniser,
@@ -131,7 +136,7 @@ impl LogRecordReader {
         match lines.next_line(Some(recogniser)) {
             Ok(Some(line)) => {
                 self.stats.cut += u64::from(line.is_truncated);
-                self.read_line(&line, source, queue);
+                self.queue_records_of_line(&line, source, queue);
                 true
             }
             Ok(None) => false,
@@ -163,8 +168,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a line, or counts it as unknown. A record is what an engine logs at once; a fixed text, its mark, shows it.
-    fn read_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
+    /// Queues the records of a line, or counts it as unknown. A record is what an engine logs at once; a fixed text, its mark, shows it.
+    fn queue_records_of_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
         let records_before = self.record_count;
         if let Some(mark) = line.mark {
             let text = plain_text(line.text);
@@ -173,7 +178,7 @@ impl LogRecordReader {
             let mark = if has_moved { self.recogniser.find_mark(text.as_bytes()) } else { Some(mark) };
             // Nothing encloses the line that could have a time.
             let outer = None;
-            self.read_text(&text, mark, outer, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
+            self.queue_records_of_text(&text, mark, outer, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
         }
         let records_in_line = self.record_count - records_before;
         if records_in_line == 0 {
@@ -184,9 +189,9 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a text whose first mark is `mark`. `collector_time` is the timestamp that a collector added. JSON in strings of
-    /// JSON is read `json_levels` deep, a deeper one as a plain line.
-    fn read_text(
+    /// Queues the records of a text whose first mark is `mark`. `collector_time` is the timestamp that a collector added. JSON in strings
+    /// of JSON is read `json_levels` deep, a deeper one as a plain line.
+    fn queue_records_of_text(
         &mut self,
         text: &str,
         mark: Option<MarkMatch>,
@@ -198,14 +203,14 @@ impl LogRecordReader {
         let Some(mark) = mark else { return };
         let json_start = if json_levels > 0 { find_json_start(text, mark.start) } else { None };
         match json_start {
-            Some(start) => self.read_text_with_json(text, start, collector_time, json_levels - 1, target),
-            None => self.read_records_of_line(text, mark, collector_time, target),
+            Some(start) => self.queue_records_of_text_with_json(text, start, collector_time, json_levels - 1, target),
+            None => self.queue_records_of_plain_line(text, mark, collector_time, target),
         }
     }
 
-    /// Reads the records of a text that has JSON values from the index `json_start` on, and then those behind the values. `collector_time`
+    /// Queues the records of a text that has JSON values from the index `json_start` on, and then those behind the values. `collector_time`
     /// is the timestamp that a collector added. JSON in strings of these values is read `inner_levels` deep.
-    fn read_text_with_json(
+    fn queue_records_of_text_with_json(
         &mut self,
         text: &str,
         json_start: usize,
@@ -219,19 +224,19 @@ impl LogRecordReader {
         let mut json_bytes = 0;
         while let Some(Ok(value)) = values.next() {
             json_bytes = values.byte_offset();
-            self.read_json(value.get(), stamp, inner_levels, target);
+            self.queue_records_of_json(value.get(), stamp, inner_levels, target);
         }
         // If no value could be read, the text is a line that merely looks like JSON.
         let is_json = json_bytes > 0;
         let rest = if is_json { &text[json_start + json_bytes..] } else { text };
         if let Some(mark_in_rest) = self.recogniser.find_mark(rest.as_bytes()) {
-            self.read_records_of_line(rest, mark_in_rest, stamp, target);
+            self.queue_records_of_plain_line(rest, mark_in_rest, stamp, target);
         }
     }
 
-    /// Reads all records within a JSON value. `enclosing_time` is the timestamp around the value. JSON in strings of the value is read
+    /// Queues all records within a JSON value. `enclosing_time` is the timestamp around the value. JSON in strings of the value is read
     /// `json_levels` deep.
-    fn read_json(
+    fn queue_records_of_json(
         &mut self,
         json: &str,
         enclosing_time: Option<LogTimestamp>,
@@ -250,7 +255,7 @@ impl LogRecordReader {
                 RecordContent::Line(text) => {
                     let text = plain_text(text.as_bytes());
                     let mark = recogniser.find_mark(text.as_bytes());
-                    self.read_text(&text, mark, stamp, json_levels, target);
+                    self.queue_records_of_text(&text, mark, stamp, json_levels, target);
                 }
                 RecordContent::EngineRecord(record) => {
                     let stamp = time_of_record(&record, stamp, &mut target.source.parser);
@@ -264,9 +269,9 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records in a text that is no JSON, from the first mark on, a fixed text that shows the form of a record. There may be
+    /// Queues the records in a text that is no JSON, from the first mark on, a fixed text that shows the form of a record. There may be
     /// several records, since processes that write to one pipe join their lines. `collector_time` is the timestamp that a collector added.
-    fn read_records_of_line(
+    fn queue_records_of_plain_line(
         &mut self,
         text: &str,
         first_mark: MarkMatch,

@@ -214,7 +214,7 @@ impl Session {
         match command {
             ScreenCommand::Record => {
                 let input = self.report_input(about);
-                let message = self.sink.toggle_recording(&self.analysis, &input);
+                let message = self.sink.toggle_recording_with_message(&self.analysis, &input);
                 self.notify(message);
                 ScreenCommand::Stay
             }

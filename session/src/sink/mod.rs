@@ -159,7 +159,7 @@ impl Sink {
                 recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                let started_dump = ring.process_tick(now, analysis, input);
+                let started_dump = ring.process_tick_and_start_due_dump(now, analysis, input);
                 // Only one message is shown. If a dump starts at this tick, that of a finished one waits for the next.
                 if let Some(message) = started_dump.or_else(|| ring.take_message()) {
                     // It replaces an older one that was not shown yet.
@@ -176,10 +176,10 @@ impl Sink {
     }
 
     /// Starts a recording in the working folder, or ends the current one. Returns a message.
-    pub(crate) fn toggle_recording(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
+    pub(crate) fn toggle_recording_with_message(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
         if self.recording.is_some() {
             // There is a message, because there is a recording.
-            return self.close_recording(input).unwrap_or_default();
+            return self.close_recording_with_message(input).unwrap_or_default();
         }
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let path = PathBuf::from(format!("tokengap-{second}.tgap"));
@@ -210,9 +210,9 @@ impl Sink {
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
         };
-        match catch_unwind(AssertUnwindSafe(|| ring.start_dump(reason, input))) {
+        match catch_unwind(AssertUnwindSafe(|| ring.start_dump_with_message(reason, input))) {
             Ok(message) => message,
-            Err(_) => self.disable_outputs(),
+            Err(_) => self.disable_outputs_with_message(),
         }
     }
 
@@ -233,26 +233,26 @@ impl Sink {
 
     /// Closes all outputs and returns messages about them.
     pub fn close_files(&mut self, input: &ReportInput) -> Vec<String> {
-        let mut messages: Vec<String> = self.close_recording(input).into_iter().collect();
+        let mut messages: Vec<String> = self.close_recording_with_message(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
-            match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {
+            match catch_unwind(AssertUnwindSafe(|| ring.finish_with_messages(input))) {
                 Ok(ring_messages) => messages.extend(ring_messages),
                 // It panicked.
-                Err(_) => messages.push(self.disable_outputs()),
+                Err(_) => messages.push(self.disable_outputs_with_message()),
             }
         }
         messages
     }
 
     /// Finishes the recording, if there is one, and returns the message about it.
-    fn close_recording(&mut self, input: &ReportInput) -> Option<String> {
+    fn close_recording_with_message(&mut self, input: &ReportInput) -> Option<String> {
         let recorder = self.recording.take()?;
         // A recording that stopped by itself has already added its problem to the report.
         let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
         let path = recorder.path().to_owned();
         let Ok(finished) = catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) else {
             // The recorder panicked.
-            return Some(self.disable_outputs());
+            return Some(self.disable_outputs_with_message());
         };
         Some(match finished {
             Ok(summary) => recorded_message(&path, &summary),
@@ -273,13 +273,13 @@ impl Sink {
     /// Runs `write`. A panic in it ends the outputs with a message for the user, but not the run.
     fn disable_outputs_on_panic(&mut self, write: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| write(self))).is_err() {
-            let message = self.disable_outputs();
+            let message = self.disable_outputs_with_message();
             self.message = Some(message);
         }
     }
 
     /// Ends the recording and the ring after a panic in one of them. Returns the message about it.
-    fn disable_outputs(&mut self) -> String {
+    fn disable_outputs_with_message(&mut self) -> String {
         self.recording = None;
         self.ring = None;
         self.record_problem_and_format_message(

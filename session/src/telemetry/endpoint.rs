@@ -299,7 +299,7 @@ async fn accept_connections(
         // The paths of streams have limits of their own.
         open_connections.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open_connections.len() >= limits.connections {
-            displace_oldest_silent_connection(&mut open_connections, &handler.counts);
+            displace_silent_or_oldest_connection(&mut open_connections, &handler.counts);
         }
         let state = Arc::<ConnectionState>::default();
         let task = tokio::spawn(run_connection(stream, limits, Arc::clone(handler), Arc::clone(&state)));
@@ -309,7 +309,7 @@ async fn accept_connections(
 
 /// Closes the oldest of these connections that has not sent a request, because an idle client must not block one that sends a request. If
 /// all have sent one, closes the oldest.
-fn displace_oldest_silent_connection(open_connections: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
+fn displace_silent_or_oldest_connection(open_connections: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
     let silent = open_connections.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
     if let Some(displaced) = open_connections.remove(silent.unwrap_or(0)) {
         displaced.task.abort();

@@ -421,12 +421,12 @@ pub struct HopReceiver {
 
 impl HopReceiver {
     /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one of them than for the
-    /// others, the state is that of this receiver alone. `busy` is the share of the run for which all of them were busy, and `run_ns` the
-    /// length of the run.
-    pub fn of_hops(ledger: &Ledger, group_hops: &[&Hop], busy: Option<f64>, run_ns: u64) -> Self {
+    /// others, the state is that of this receiver alone. `receivers_busy_share` is the share of the run for which all of them were busy,
+    /// and `run_ns` the length of the run.
+    pub fn of_hops(ledger: &Ledger, group_hops: &[&Hop], receivers_busy_share: Option<f64>, run_ns: u64) -> Self {
         let Some(hop_of_slowest) = hop_of_slowest_receiver(group_hops, ledger.now()) else {
             let worker = None;
-            return Self::of_summed_hops(group_hops, busy, worker);
+            return Self::of_summed_hops(group_hops, receivers_busy_share, worker);
         };
         let hops_of_slowest = hops_of_receiver(group_hops, hop_of_slowest);
         let busy_of_slowest = mean_busy_share(ledger, hops_of_slowest.iter().copied(), run_ns);

@@ -29,8 +29,8 @@ impl Findings {
     /// Runs every detector, adds its verdicts to the findings, and marks findings as ended that no verdict shows any more.
     pub fn run_detectors(&mut self, context: &DetectContext<'_>) {
         self.updated_at = context.now;
-        // First, because verdicts are compared with what detectors found, without what `extend_findings` added.
-        self.undo_extend_findings();
+        // First, because verdicts are compared with what detectors found, without what `add_ttft_shares_and_limit_severities` added.
+        self.remove_ttft_shares_and_severity_limits();
         let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
         for detector in ALL {
             self.run_detector(detector, context);
@@ -39,7 +39,7 @@ impl Findings {
         self.drop_explained_late_frame_findings();
         // Last: both use the complete list of findings, and the second also what the first looks up.
         self.look_up_hop_targets(context);
-        self.extend_findings(context);
+        self.add_ttft_shares_and_limit_severities(context);
     }
 
     /// Runs one detector and adds its verdicts to the findings of its kind. A finding without a new verdict is no longer active.
@@ -103,20 +103,20 @@ impl Findings {
         }
     }
 
-    /// Removes from findings what [`Self::extend_findings`] added after the last run of the detectors.
-    fn undo_extend_findings(&mut self) {
+    /// Removes from findings what [`Self::add_ttft_shares_and_limit_severities`] added after the last run of the detectors.
+    fn remove_ttft_shares_and_severity_limits(&mut self) {
         for held_requests in &mut self.held {
             let mut list = self.list.iter_mut();
             let held_finding = list.find(|finding| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some(finding) = held_finding {
-                held_requests.undo_extend_finding(finding);
+                held_requests.remove_ttft_share_and_severity_limit(finding);
             }
         }
     }
 
     /// Adds to findings about processes and hops the share of the time to first token that they explain. Lowers their severity to that of
     /// another cause, if that explains far more of this time. The next run of the detectors begins by undoing both.
-    fn extend_findings(&mut self, context: &DetectContext<'_>) {
+    fn add_ttft_shares_and_limit_severities(&mut self, context: &DetectContext<'_>) {
         // The ledger numbers the waits of requests. Those up to `seen_waits` were added after earlier runs.
         add_new_waits_to_held_requests(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
@@ -127,7 +127,7 @@ impl Findings {
             let held_finding =
                 limited_findings.find(|(finding, _)| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some((finding, limit)) = held_finding {
-                held_requests.extend_finding(context, finding, *limit);
+                held_requests.add_ttft_share_and_limit_severity(context, finding, *limit);
             }
         }
     }

@@ -141,8 +141,8 @@ impl HeldRequests {
         }
     }
 
-    /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
-    pub(super) fn undo_extend_finding(&mut self, finding: &mut Finding) {
+    /// Removes from a finding what [`Self::add_ttft_share_and_limit_severity`] added: its last words, and the limit of its severity.
+    pub(super) fn remove_ttft_share_and_severity_limit(&mut self, finding: &mut Finding) {
         // The added words are the end of the summary.
         let own_length = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         if let Some(own_length) = own_length {
@@ -156,7 +156,7 @@ impl HeldRequests {
 
     /// Adds to the finding the share of the time to first token for which it held up requests. Lowers its severity to `limit`, if that is
     /// lower.
-    pub(super) fn extend_finding(
+    pub(super) fn add_ttft_share_and_limit_severity(
         &mut self,
         context: &DetectContext<'_>,
         finding: &mut Finding,
@@ -164,7 +164,7 @@ impl HeldRequests {
     ) {
         let verdict = &mut finding.verdict;
         if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
-            // `undo_extend_finding` sets it back before the detectors run again.
+            // `remove_ttft_share_and_severity_limit` sets it back before the detectors run again.
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }

@@ -118,7 +118,8 @@ impl Findings {
         for index in 0..list.len() {
             let consequence = list[index];
             let from_consequence = &mut list[index..];
-            let cause_position = from_consequence.iter().position(|other| self.is_equal_cause_of(consequence, other));
+            let cause_position =
+                from_consequence.iter().position(|other| self.is_equally_severe_cause(consequence, other));
             if let Some(position) = cause_position {
                 // The cause takes the place of the consequence. The consequence and all between them move back by one.
                 from_consequence[..=position].rotate_right(1);
@@ -127,7 +128,7 @@ impl Findings {
     }
 
     /// Whether `cause` is a cause of the consequence, of the same severity and equally recent.
-    fn is_equal_cause_of(&self, consequence: &Finding, cause: &Finding) -> bool {
+    fn is_equally_severe_cause(&self, consequence: &Finding, cause: &Finding) -> bool {
         self.is_caused_by(consequence, cause)
             && cause.verdict.severity == consequence.verdict.severity
             && self.is_recent(cause) == self.is_recent(consequence)

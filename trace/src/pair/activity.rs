@@ -132,9 +132,13 @@ impl PairActivity {
     /// Activity of the schedulers of all servers of a pair.
     pub(super) fn new(pair: &Pair<'_>) -> Self {
         let limit = pair.finished_limit();
-        let decode = ServerRequest::all_requests_of_ledger(pair.decode_ledger(), limit);
+        let decode = ServerRequest::newest_finished_and_open_requests(pair.decode_ledger(), limit);
         let prefill = pair.prefill_ledgers().zip(pair.clock_uses()).map(|(ledger, clock)| {
-            SchedulerActivity::new(&ServerRequest::all_requests_of_ledger(ledger, limit), *clock, &PREFILL_SIGNS)
+            SchedulerActivity::new(
+                &ServerRequest::newest_finished_and_open_requests(ledger, limit),
+                *clock,
+                &PREFILL_SIGNS,
+            )
         });
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }

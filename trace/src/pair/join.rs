@@ -171,9 +171,11 @@ impl<'a> Pair<'a> {
     /// Joins the requests of both sides as [`Self::join`] does, of the finished ones only the newest of each server, so that its time is
     /// bounded.
     pub fn join_newest(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger, finished_limit: usize) -> Self {
-        let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
-            prefill.iter().map(|server| ServerRequest::all_requests_of_ledger(server.ledger, finished_limit)).collect();
-        let decode_requests = ServerRequest::all_requests_of_ledger(decode, finished_limit);
+        let prefill_requests: Vec<Vec<ServerRequest<'a>>> = prefill
+            .iter()
+            .map(|server| ServerRequest::newest_finished_and_open_requests(server.ledger, finished_limit))
+            .collect();
+        let decode_requests = ServerRequest::newest_finished_and_open_requests(decode, finished_limit);
         let prefill_index = RequestIndex::new(&prefill_requests);
         // An index is built for a list of servers. There is one decode server.
         let decode_index = RequestIndex::new(std::slice::from_ref(&decode_requests));

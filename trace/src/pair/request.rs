@@ -69,7 +69,7 @@ impl<'a> ServerRequest<'a> {
     }
 
     /// All requests of a server: the `finished_limit` newest finished ones, live ones, and those without a token yet.
-    pub(super) fn all_requests_of_ledger(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
+    pub(super) fn newest_finished_and_open_requests(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
         const OPEN: bool = true;
         const ENDED: bool = false;
         // The ledger lists finished requests in the order in which they ended.
