@@ -79,7 +79,7 @@ fn read_until_offset_is_known(source: &mut LogSource, reader: &mut LogRecordRead
     // The statements themselves are read again by the import.
     let mut unused_statements = StatementQueue::new(options.window_ns);
     loop {
-        let has_more = reader.read_and_queue_lines(source, PROBED_LINES, &mut unused_statements);
+        let has_more = reader.queue_lines(source, PROBED_LINES, &mut unused_statements);
         let is_limit_reached = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= MAX_OFFSET_SEARCH_BYTES);
         let is_offset_known = source.parser.derived_offset_s().is_some();
         if !has_more || is_limit_reached || is_offset_known {
@@ -179,7 +179,7 @@ impl Import {
             return false;
         };
         let source = &mut self.active[lagging_index];
-        let has_more = self.reader.read_and_queue_lines(source, LINES_PER_TURN, &mut self.queue);
+        let has_more = self.reader.queue_lines(source, LINES_PER_TURN, &mut self.queue);
         if !has_more {
             self.active.swap_remove(lagging_index);
         }

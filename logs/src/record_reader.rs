@@ -47,7 +47,7 @@ pub(super) struct LogRecordReader {
     counted_offset_s: Option<i32>,
     /// Number of records of known forms, with or without usable content.
     record_count: u64,
-    /// Records of each form since the last call of [`Self::read_and_queue_lines`], which adds them to the statistics.
+    /// Records of each form since the last call of [`Self::queue_lines`], which adds them to the statistics.
     form_counts: Vec<FormCount>,
     rids: KnownRids,
     rooms: BootstrapRooms,
@@ -94,12 +94,7 @@ impl LogRecordReader {
 
     /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be
     /// read.
-    pub(super) fn read_and_queue_lines(
-        &mut self,
-        source: &mut LogSource,
-        max_lines: usize,
-        queue: &mut StatementQueue,
-    ) -> bool {
+    pub(super) fn queue_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
         // Taken out, so that the reader can change the rest of the source; put back at the end.
         let Some(mut lines) = source.lines.take() else {
             return false;
