@@ -282,7 +282,7 @@ impl Import {
     }
 
     /// Returns an error if the import has ended without any event. The error says what the lines are instead.
-    pub fn check_any_recognised(&self) -> Result<(), ImportError> {
+    pub fn fail_if_nothing_recognised(&self) -> Result<(), ImportError> {
         if self.stats().events > 0 {
             return Ok(());
         }

@@ -105,7 +105,7 @@ impl<'l> JsonSearch<'_, 'l> {
 
     /// Searches an object for records, and adds them to `found`. An engine's own record is not searched further, because it holds prompts.
     fn search_object_for_records(&mut self, json: &'l str, depth: usize) {
-        if let Some(record) = self.recogniser.parse_record(json) {
+        if let Some(record) = self.recogniser.parse_engine_record(json) {
             let content = RecordContent::EngineRecord(Box::new(record));
             self.found.push(FoundRecord { content, stamp: None });
             return;
@@ -223,7 +223,7 @@ struct MemberVisitor<'m, 's, 'l> {
 
 impl<'l> MemberVisitor<'_, '_, 'l> {
     /// Visits a member of an object or array: a time, or something that may hold records.
-    fn visit_member(&mut self, kind: KeyKind, value: &'l str) {
+    fn search_member_for_time_or_records(&mut self, kind: KeyKind, value: &'l str) {
         // Only a string or a number can be a time.
         if matches!(value.as_bytes().first(), Some(b'"' | b'0'..=b'9')) {
             self.times.keep_time_if_better(kind, value, self.search.parser);
@@ -243,7 +243,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
     fn visit_map<A: MapAccess<'l>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let value = map.next_value::<&'l RawValue>()?.get();
-            self.visit_member(time_kind_of_key(&key.0), value);
+            self.search_member_for_time_or_records(time_kind_of_key(&key.0), value);
         }
         Ok(())
     }
@@ -251,7 +251,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
     /// Searches each element of an array. Any of them may be a time, although it has no key: Loki writes `["1768722900330146000", line]`.
     fn visit_seq<A: SeqAccess<'l>>(mut self, mut values: A) -> Result<(), A::Error> {
         while let Some(value) = values.next_element::<&'l RawValue>()? {
-            self.visit_member(KeyKind::Time, value.get());
+            self.search_member_for_time_or_records(KeyKind::Time, value.get());
         }
         Ok(())
     }

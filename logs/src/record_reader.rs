@@ -320,7 +320,7 @@ impl LogRecordReader {
             && let Some(offset_s) = offset_s
         {
             self.counted_offset_s = Some(offset_s);
-            self.stats.add_offset(offset_s);
+            self.stats.add_utc_offset(offset_s);
         }
     }
 

@@ -72,7 +72,7 @@ struct CalendarMinute {
 
 impl CalendarMinute {
     /// Its start, in the zone of the timestamp; `None` if the calendar has no such minute.
-    fn local_time(self) -> Option<DateTime> {
+    fn start_in_local_time(self) -> Option<DateTime> {
         let CalendarDay { year, month, day } = self.day;
         let date = Date::new(year as i16, month as i8, day as i8).ok()?;
         let time = jiff::civil::Time::new(self.hour as i8, self.minute as i8, 0, 0).ok()?;
@@ -211,7 +211,7 @@ impl TimestampParser {
         {
             return Some(last.start_ns);
         }
-        let local = minute.local_time()?;
+        let local = minute.start_in_local_time()?;
         let start = match minute.offset_s {
             Some(offset_s) => Offset::from_seconds(offset_s).ok()?.to_timestamp(local).ok()?,
             None => self.zone.to_timestamp(local).ok()?,

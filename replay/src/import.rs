@@ -115,7 +115,7 @@ pub fn import_logs(
     let input = ReportInput::for_source("import");
     let mut run = ImportedRun { analysis: Analysis::new(config), input, target, recorder: None, next_tick: None };
     apply_all_events(&mut import, &mut run, show_progress)?;
-    import.check_any_recognised()?;
+    import.fail_if_nothing_recognised()?;
     // The events after the last tick are judged, too.
     run.tick(run.analysis.ledger().now());
     let notes = notes_for_report(&import, &run.analysis, zone.as_ref());

@@ -82,7 +82,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         // No run joins the others while they drain.
         if is_tick_due && drain_deadline.is_none() {
             runs.extend(options.hooks.join.as_mut().and_then(|join| join()));
-            compare_runs(runs, &mut options);
+            compare_runs_or_disable_comparison(runs, &mut options);
         }
         // After the polls, which may have taken long.
         let now = Instant::now();
@@ -129,7 +129,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             idle_timer.end_idle_period();
         } else if let Some(run) = runs.first_mut() {
             // With several runs, any observer notices a key.
-            run.session.sleep(idle_timer.sleep_time(now));
+            run.session.sleep(idle_timer.next_sleep_time(now));
         }
         if end_requests > 1 || drain_deadline.is_some_and(|deadline| now >= deadline) {
             for run in runs.iter_mut().filter(|run| run.flow != Flow::Ended) {
@@ -141,7 +141,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
 }
 
 /// Compares the runs with each other, if the command has a comparison. A panic in the comparison disables it and ends no run.
-fn compare_runs<S>(runs: &mut [Running<S>], options: &mut RunOptions<'_, S>) {
+fn compare_runs_or_disable_comparison<S>(runs: &mut [Running<S>], options: &mut RunOptions<'_, S>) {
     let Some(compare) = &mut options.hooks.compare else { return };
     if catch_unwind(AssertUnwindSafe(|| compare(runs))).is_err() {
         options.hooks.compare = None;
@@ -233,7 +233,7 @@ impl IdleTimer {
     }
 
     /// Length of the next sleep while idle: short between messages, longer after a quiet period, and longest at rest.
-    fn sleep_time(&mut self, now: Instant) -> Duration {
+    fn next_sleep_time(&mut self, now: Instant) -> Duration {
         // The first call since the last message begins the idle period.
         let idle_since = *self.idle_since.get_or_insert(now);
         match now - idle_since {
@@ -328,12 +328,12 @@ mod tests {
     fn sleeps_become_long_only_after_a_quiet_period() {
         let mut idle_timer = IdleTimer::default();
         let start = Instant::now();
-        assert_eq!(idle_timer.sleep_time(start), SHORT_SLEEP);
-        assert_eq!(idle_timer.sleep_time(start + SHORT_SLEEP), SHORT_SLEEP);
-        assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD), LONG_SLEEP);
-        assert_eq!(idle_timer.sleep_time(start + REST_PERIOD), REST_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start), SHORT_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + SHORT_SLEEP), SHORT_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + QUIET_PERIOD), LONG_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + REST_PERIOD), REST_SLEEP);
         idle_timer.end_idle_period();
-        assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD + LONG_SLEEP), SHORT_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + QUIET_PERIOD + LONG_SLEEP), SHORT_SLEEP);
     }
 
     /// A source without events.

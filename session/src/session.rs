@@ -299,7 +299,7 @@ impl Session {
     /// outputs to `show_message`.
     pub fn finish(mut self, about: &dyn About, show_message: &dyn Fn(&str)) -> Report {
         self.serve_final_state(about, show_message);
-        self.telemetry.wait_for_clients();
+        self.telemetry.wait_until_clients_received_end();
         // Closing the outputs has set the final input.
         let input = self.final_input.take().unwrap_or_else(|| self.report_input(about));
         Report::of(&self.analysis, &input)

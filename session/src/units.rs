@@ -103,9 +103,9 @@ pub fn format_rate_per_second(per_second: f64) -> String {
 }
 
 /// Bytes in binary units: `512 B`, `9.5 KiB`, `23 KiB`.
-pub fn format_bytes(n: u64) -> String {
+pub fn format_bytes(byte_count: u64) -> String {
     const KIB: f64 = 1024.0;
-    let bytes = n as f64;
+    let bytes = byte_count as f64;
     if bytes < KIB {
         return format!("{bytes:.0} B");
     }

@@ -36,7 +36,7 @@ fn import(paths: &[PathBuf], options: ImportOptions) -> Result<Run, ImportError>
             events.push(format!("{event:?}"));
         });
     }
-    import.check_any_recognised()?;
+    import.fail_if_nothing_recognised()?;
     Ok(Run {
         events,
         stats: import.stats().clone(),

@@ -39,9 +39,9 @@ pub struct OutputFiles {
 impl OutputFiles {
     /// These files for one of several runs: each path contains the name of the run.
     #[must_use]
-    pub fn of_run(&self, name: &str) -> Self {
-        let record = self.record.as_ref().map(|path| recording::path_of_run(path, name));
-        let ring = self.ring.as_ref().map(|ring| ring.of_run(name));
+    pub fn of_run(&self, run_name: &str) -> Self {
+        let record = self.record.as_ref().map(|path| recording::path_of_run(path, run_name));
+        let ring = self.ring.as_ref().map(|ring| ring.of_run(run_name));
         Self { record, ring, ..self.clone() }
     }
 }
@@ -189,7 +189,7 @@ impl Sink {
         }
         match self.start_recording(&path) {
             Ok(()) => {
-                self.record_preamble(analysis);
+                self.record_engine_and_hops(analysis);
                 format!("recording to {}; press r to stop", path.display())
             }
             Err(error) => problem_message(format_args!("cannot record: {error}")),
@@ -197,10 +197,10 @@ impl Sink {
     }
 
     /// Records the events of the engine and its hops. They came before the recording, and a reader needs them.
-    fn record_preamble(&mut self, analysis: &Analysis) {
+    fn record_engine_and_hops(&mut self, analysis: &Analysis) {
         self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
-                preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
+                preamble::emit_engine_and_hops(analysis.ledger(), &mut |event| recorder.event(event));
             }
         });
     }

@@ -23,7 +23,7 @@ pub(super) struct TokenFlow {
 
 impl TokenFlow {
     /// Records the time of an event that shows tokens. The first such event after a pause begins a new flow.
-    pub(super) fn record_event(&mut self, event: &Event<'_>) {
+    pub(super) fn record_time_if_tokens(&mut self, event: &Event<'_>) {
         if !shows_tokens(&event.what) {
             return;
         }
@@ -172,7 +172,7 @@ mod tests {
     fn send(flow: &mut TokenFlow, at: u64) {
         let id = FrameId::new(HopId(0), 0, at);
         let chunk = Chunk::counted("a", 1, 1);
-        flow.record_event(&Event::new(MonoNs(at * SECOND), What::Sent(Frame::token_ids(id, 10, &[chunk]))));
+        flow.record_time_if_tokens(&Event::new(MonoNs(at * SECOND), What::Sent(Frame::token_ids(id, 10, &[chunk]))));
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Telemetry {
     pub fn process_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.act_on_push(|push| push.add_event(event, analysis));
         if self.endpoint.is_some() {
-            self.flow.record_event(event);
+            self.flow.record_time_if_tokens(event);
             self.act_on_endpoint(|endpoint| endpoint.stream.write_event(event));
         }
     }
@@ -246,8 +246,8 @@ impl Telemetry {
     }
 
     /// Waits a limited time until the clients of the stream have received its end.
-    pub(crate) fn wait_for_clients(&mut self) {
-        self.act_on_endpoint(|endpoint| endpoint.stream.wait_for_clients());
+    pub(crate) fn wait_until_clients_received_end(&mut self) {
+        self.act_on_endpoint(|endpoint| endpoint.stream.wait_until_clients_received_end());
     }
 
     /// Returns whether requests are pushed as spans, for which the analysis must keep timelines.

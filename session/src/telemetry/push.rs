@@ -73,15 +73,15 @@ impl PushTarget {
         Ok(Self { options: options.clone(), queue, environment })
     }
 
-    /// Creates the push of a further run. `source` is the name of its source.
-    pub(super) fn add_run(&self, source: &str) -> OtlpPush {
-        let mut resource = Resource::for_source(source, VERSION);
+    /// Creates the push of a further run. `source_name` is the name of its source.
+    pub(super) fn add_run(&self, source_name: &str) -> OtlpPush {
+        let mut resource = Resource::for_source(source_name, VERSION);
         resource.service.clone_from(&self.environment.service);
         resource.more.clone_from(&self.environment.attributes);
         let anchor = Anchor::now();
         let run = self.queue.add_run();
         OtlpPush {
-            spans: LiveSpans::new(self.options.requests.clone(), Opening::new(source, VERSION, anchor), resource),
+            spans: LiveSpans::new(self.options.requests.clone(), Opening::new(source_name, VERSION, anchor), resource),
             target: self.clone(),
             run,
             // The runs are numbered from 0.

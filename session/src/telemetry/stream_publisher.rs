@@ -112,7 +112,7 @@ impl StreamPublisher {
     }
 
     /// Waits a limited time until the clients have received the end of the run. Does nothing if the end was not sent.
-    pub(super) fn wait_for_clients(&mut self) {
+    pub(super) fn wait_until_clients_received_end(&mut self) {
         let Some(SentEnd { done_receiver, deadline }) = self.end.take() else { return };
         let remaining = deadline.saturating_duration_since(Instant::now());
         if done_receiver.recv_timeout(remaining) == Err(RecvTimeoutError::Timeout) {

@@ -50,13 +50,13 @@ struct LateHop {
 }
 
 impl LateHop {
-    /// Judges the frames that wait on a hop. `None` if none waits for `late_ns`, or if it is not known which thread receives them.
-    fn from_hop_if_late(context: &DetectContext<'_>, hop: &Hop, late_ns: u64) -> Option<Self> {
+    /// Judges the frames that wait on a hop. `None` if none waits for `min_wait_ns`, or if it is not known which thread receives them.
+    fn from_hop_if_late(context: &DetectContext<'_>, hop: &Hop, min_wait_ns: u64) -> Option<Self> {
         let oldest_sent_at = hop.oldest_waiting()?;
         // If no receive was observed, the thread is known only if the role of the receiver has one process.
         let receiver = hop.receiving_thread().or_else(|| context.ledger.only_receiver(hop))?;
         let waited_ns = context.now.since(oldest_sent_at);
-        if waited_ns < late_ns {
+        if waited_ns < min_wait_ns {
             return None;
         }
         // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.

@@ -89,7 +89,7 @@ impl SchedulerSigns {
 
 /// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock` converts the times of a prefill server.
 fn time_on_decode_clock(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
-    if moment.is_of_prefill() {
+    if moment.is_of_prefill_server() {
         request.time_of_prefill_moment(moment).and_then(|at| clock.convert_to_decode_clock(at))
     } else {
         request.time_of_decode_moment(moment)

@@ -57,10 +57,10 @@ impl PairLegLengths {
     }
 
     /// Adds the length of the leg in one request.
-    fn add_length_of_request(&mut self, ns: u64) {
+    fn add_length_of_request(&mut self, leg_ns: u64) {
         let once = 1;
-        self.lengths.record(ns, once);
-        self.sum_ns += u128::from(ns);
+        self.lengths.record(leg_ns, once);
+        self.sum_ns += u128::from(leg_ns);
         self.requests += 1;
     }
 
@@ -385,7 +385,7 @@ impl<'a> Pair<'a> {
             return None;
         }
         // Ledger of the server to which the moment belongs.
-        let ledger = if moment.is_of_prefill() {
+        let ledger = if moment.is_of_prefill_server() {
             match self.comparable_prefill_ledger(row) {
                 Ok(ledger) => ledger,
                 Err(reason) => return Some(reason),

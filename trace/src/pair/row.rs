@@ -46,7 +46,7 @@ impl<'a> PairRow<'a> {
     pub(super) fn new(decode: &ServerRequest<'a>, prefill: Option<PrefillPart<'_, 'a>>) -> Self {
         let mut times = [None; MOMENTS];
         for &moment in PairMoment::ALL {
-            times[moment.index()] = if moment.is_of_prefill() {
+            times[moment.index()] = if moment.is_of_prefill_server() {
                 prefill.and_then(|prefill| prefill.time_of(moment))
             } else {
                 decode.time_of_decode_moment(moment)

@@ -460,7 +460,7 @@ fn the_side_of_a_server_shows_in_its_messages() {
     let neither = server(&[Request { message: None, ..Request::of_decode("a", 1, 0) }], 0);
     assert_eq!(PairSide::of_messages(neither.ledger()), None);
     let moments = [DecodeReceived, PrefillReceived, DecodeFrame, TokenReceived];
-    assert_eq!(moments.map(PairMoment::is_of_prefill), [false, true, false, false]);
+    assert_eq!(moments.map(PairMoment::is_of_prefill_server), [false, true, false, false]);
 }
 
 #[test]

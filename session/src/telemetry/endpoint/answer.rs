@@ -119,15 +119,15 @@ fn answer_other_path(path: &str) -> Response<ReplyBody> {
     text_response(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n"))
 }
 
-/// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `patience`.
+/// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `max_wait`.
 async fn fetch_snapshots<T: Send + Sync + 'static>(
     clients: Vec<SnapshotClient<T>>,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Vec<Option<Arc<T>>> {
     // At the same time: behind a run that does not answer, the snapshots of the others would be too old.
     let mut fetches: Vec<JoinHandle<Option<Arc<T>>>> = Vec::new();
     for client in clients {
-        fetches.push(tokio::spawn(async move { client.fetch(patience).await }));
+        fetches.push(tokio::spawn(async move { client.fetch(max_wait).await }));
     }
     let mut snapshots = Vec::new();
     for fetch in fetches {

@@ -79,7 +79,7 @@ impl StreamClient {
         let mut cursor = self.cursor.clone();
         // What the export states before its first event. A copy of the cursor reads ahead for it, so that the conversion begins at the
         // start.
-        let opening = match runtime.block_on(read_opening(cursor.clone())) {
+        let opening = match runtime.block_on(read_export_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,
         };
@@ -129,7 +129,7 @@ impl StreamClient {
 
 /// Collects the opening of the export: what it states before its first event. Reads ahead in the sections that are already kept, and waits
 /// for the first event if they have none. `Err` says why the stream ends.
-async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
+async fn read_export_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut reader = OpeningReader::default();
     while !reader.is_complete {
         // Without an event the opening is unknown, so wait for one. After it, only the sections that are already kept are read.

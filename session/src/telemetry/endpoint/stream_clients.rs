@@ -121,7 +121,7 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
     assert!(!stream_records(&mut endpoint, 2_000..usize::MAX));
     let readers = [early, events, late].map(|client| thread::spawn(move || read_chunked(client)));
     endpoint.stream.send_end(&ReportInput { slowest: 3, ..ReportInput::for_source("demo") });
-    endpoint.stream.wait_for_clients();
+    endpoint.stream.wait_until_clients_received_end();
     let [early, events, late] = readers.map(|reader| reader.join().expect("no panic"));
     assert!(early.is_complete && events.is_complete && late.is_complete, "every stream is complete");
     assert_eq!(early.bytes, late.bytes);
@@ -153,7 +153,7 @@ fn a_stream_that_begins_late_says_how_many_records_precede_it() {
     let late = request(&endpoint, "/recording");
     wait_until("a client", || endpoint.status().clients == 1);
     endpoint.stream.send_end(&ReportInput::for_source("demo"));
-    endpoint.stream.wait_for_clients();
+    endpoint.stream.wait_until_clients_received_end();
     let ResponseBody { bytes, is_complete } = read_chunked(late);
     assert!(is_complete && bytes.len() < 20_000, "{} bytes", bytes.len());
     let (_file, recording) = opened(&bytes);
@@ -176,7 +176,7 @@ fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
     }
     wait_until("places are free again", || endpoint.status().clients == 1);
     endpoint.stream.send_end(&ReportInput::for_source("demo"));
-    endpoint.stream.wait_for_clients();
+    endpoint.stream.wait_until_clients_received_end();
     let ResponseBody { bytes, is_complete } = reader.join().expect("no panic");
     assert!(is_complete && bytes.len() > 100_000, "{} bytes", bytes.len());
     assert!(
