@@ -198,7 +198,7 @@ impl About for Playback<'_> {
         &self.recording.header().source
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
         self.closing.degraded.iter().map(words::json_text).chain(missing).collect()
     }

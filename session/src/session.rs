@@ -320,7 +320,7 @@ impl Session {
 
 /// Problems that the report lists: first those of the source, then those of the outputs, then features that the session has disabled.
 fn all_degraded_lines(about: &dyn About, output_problems: &[String], disabled_features: &[String]) -> Vec<String> {
-    let mut all = about.degraded();
+    let mut all = about.degraded_lines();
     all.extend(output_problems.iter().cloned());
     all.extend(disabled_features.iter().cloned());
     all

@@ -68,7 +68,7 @@ impl About for Pod {
         &self.kind
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         let from_source = self.last_status.degraded.iter().map(words::json_text);
         self.problems.iter().cloned().chain(from_source).chain(self.late_start_note()).collect()
     }
