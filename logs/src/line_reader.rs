@@ -316,8 +316,8 @@ impl BufferedLines {
 }
 
 /// The text of a file, decompressed if its first bytes are those of a gzip or zstd file.
-fn decompress(file: impl Read + 'static, first_bytes: &[u8]) -> io::Result<Box<dyn Read>> {
-    let text: Box<dyn Read> = match first_bytes {
+fn decompress(file: impl Read + 'static, file_start: &[u8]) -> io::Result<Box<dyn Read>> {
+    let text: Box<dyn Read> = match file_start {
         // gzip
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, file))),
         // zstd

@@ -88,7 +88,7 @@ impl Analysis {
 
     /// Findings so far, worst first.
     pub fn findings(&self) -> Vec<&Finding> {
-        self.findings.sorted()
+        self.findings.sorted_worst_first()
     }
 
     /// Attribution of the time of chunks and first tokens so far.

@@ -21,10 +21,10 @@ pub(super) struct Receivers<'a> {
 
 impl<'a> Receivers<'a> {
     /// Counts the receivers of the hops with this group name. They are processes of this role.
-    pub(super) fn of_group(context: &DetectContext<'a>, group_name: &str, role: &'a str) -> Self {
+    pub(super) fn of_group(context: &DetectContext<'a>, hop_group_name: &str, role: &'a str) -> Self {
         let ledger = context.ledger;
         let hops: Vec<&Hop> =
-            ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == group_name).collect();
+            ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == hop_group_name).collect();
         Self { role, count: count_receivers(&hops) }
     }
 }

@@ -50,7 +50,7 @@ impl Findings {
         // Before the verdicts are added, because each makes its finding active again.
         self.deactivate_findings(detector.kind);
         for verdict in found.list {
-            self.record_problem(detector.kind, &verdict, context.now);
+            self.record_problem_that_holds_requests(detector.kind, &verdict, context.now);
             self.add_verdict(detector, verdict, context.now);
         }
     }
@@ -89,7 +89,7 @@ impl Findings {
 
     /// Records that the problem of a verdict lasts, so that requests that wait during this time count as held up by it. Ignores kinds of
     /// problems that hold up no requests.
-    fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
+    fn record_problem_that_holds_requests(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
@@ -189,47 +189,48 @@ impl Findings {
 }
 
 /// Time of the latest occurrence of a known problem, by the verdict of a later check.
-fn last_occurrence_at(known: &Finding, verdict: &Verdict, now: MonoNs) -> MonoNs {
+fn last_occurrence_at(known_finding: &Finding, verdict: &Verdict, now: MonoNs) -> MonoNs {
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let Some(occurrences) = verdict.occurrences else { return now };
     if let Some(last_at) = verdict.last_at {
         return last_at;
     }
     // A count that does not grow means that nothing happened since the last check.
-    if occurrences > known.occurrences { now } else { known.last_at }
+    if occurrences > known_finding.occurrences { now } else { known_finding.last_at }
 }
 
 /// Updates a finding with a verdict of a later check. `keep` says which of both verdicts the finding shows.
-fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
-    let last_at = last_occurrence_at(known, &verdict, now);
-    known.last_at = known.last_at.max(last_at);
-    known.occurrences = known.occurrences.max(verdict.occurrences.unwrap_or(0));
+fn update_finding(known_finding: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
+    let last_at = last_occurrence_at(known_finding, &verdict, now);
+    known_finding.last_at = known_finding.last_at.max(last_at);
+    known_finding.occurrences = known_finding.occurrences.max(verdict.occurrences.unwrap_or(0));
     // A problem that has not occurred for the ten seconds of the window is over.
-    known.active = now.since(known.last_at) < WINDOW_NS;
+    known_finding.active = now.since(known_finding.last_at) < WINDOW_NS;
     // A later check may learn of an earlier start.
     if let Some(since) = verdict.since {
-        known.began = known.began.min(since);
+        known_finding.began = known_finding.began.min(since);
     }
-    add_occurrence_times(known, &verdict, last_at, now);
+    add_occurrence_times(known_finding, &verdict, last_at, now);
     // Verdicts compare by their severity, then by their weight. With `Keep::Worst`, a milder one does not replace the one shown.
-    let is_as_bad = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
+    let is_as_bad =
+        (verdict.severity, verdict.weight) >= (known_finding.verdict.severity, known_finding.verdict.weight);
     if is_as_bad || keep != Keep::Worst {
-        known.verdict = verdict;
+        known_finding.verdict = verdict;
     }
 }
 
 /// Adds the times of a verdict to those of a known finding. `last_at` is the last time at which its problem occurred, by this verdict.
-fn add_occurrence_times(known: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
-    known.times.merge(&verdict.times);
+fn add_occurrence_times(known_finding: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
+    known_finding.times.merge(&verdict.times);
     let lists_times = verdict.times.first().is_some();
-    let has_unrecorded_occurrence = known.last_at > known.times.last().unwrap_or_default();
+    let has_unrecorded_occurrence = known_finding.last_at > known_finding.times.last().unwrap_or_default();
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();
     if !lists_times && has_unrecorded_occurrence {
         let began = verdict.since.unwrap_or(last_at).min(last_at);
-        known.times.record_span(began, last_at);
+        known_finding.times.record_span(began, last_at);
     } else if is_state {
-        known.times.record(now);
+        known_finding.times.record(now);
     }
 }
 
@@ -273,7 +274,7 @@ mod tests {
         findings.add_verdict(&PASSING, verdict(Severity::Critical, 20), MonoNs(6));
         findings.add_verdict(&PASSING, verdict(Severity::Warning, 90), MonoNs(7));
         findings.add_verdict(&PASSING, Verdict { hop: "b->c".to_owned(), ..verdict(Severity::Warning, 90) }, MonoNs(7));
-        let list = findings.sorted();
+        let list = findings.sorted_worst_first();
         assert_eq!(list.len(), 2, "one finding per kind and hop");
         assert_eq!(list[0].verdict.severity, Severity::Critical);
         assert_eq!(list[0].verdict.weight, 20);

@@ -88,7 +88,7 @@ impl Findings {
     /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first. Those that explain time to first
     /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
     /// of [`ALL`]. A cause comes before its consequences.
-    pub fn sorted(&self) -> Vec<&Finding> {
+    pub fn sorted_worst_first(&self) -> Vec<&Finding> {
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|finding| self.sort_key(finding));
         self.move_causes_before_consequences(&mut list);

@@ -41,9 +41,9 @@ type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
 
 /// Sums the traffic of each receiver over these hops (connections between two processes), of which several may lead to one receiver.
 /// Receivers that cannot serve output are left out.
-fn sum_load_of_receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
+fn sum_load_of_receivers<'a>(hops: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
-    for hop in members {
+    for hop in hops {
         let worker = hop.worker;
         let endpoint = &*hop.endpoint;
         // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.

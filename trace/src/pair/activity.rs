@@ -144,9 +144,9 @@ impl PairActivity {
     }
 
     /// Activity of the decode server's scheduler, or of that of the prefill server with this index; `None` if there is no such server.
-    fn activity_of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
+    fn activity_of_side(&self, side: PairSide, prefill_server_index: usize) -> Option<&SchedulerActivity> {
         match side {
-            PairSide::Prefill => self.prefill.get(prefill_server),
+            PairSide::Prefill => self.prefill.get(prefill_server_index),
             PairSide::Decode => Some(&self.decode),
         }
     }

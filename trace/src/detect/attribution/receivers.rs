@@ -65,9 +65,9 @@ pub(super) fn hop_of_slowest_receiver<'h>(group_hops: &[&'h Hop], now: MonoNs) -
 }
 
 /// Sums the waits on the hops of each receiver.
-fn sum_waits_by_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'h>> {
+fn sum_waits_by_receiver<'h>(group_hops: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'h>> {
     let mut receivers: Vec<ReceiverWait<'h>> = Vec::new();
-    for &hop in members {
+    for &hop in group_hops {
         let wait_ns = wait_of_received_and_queued_ns(hop, now);
         match receivers.iter_mut().find(|known| receiver_key(known.hop) == receiver_key(hop)) {
             Some(known) => known.wait_ns += wait_ns,

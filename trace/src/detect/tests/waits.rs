@@ -110,7 +110,7 @@ fn a_backlog_that_grows_no_more_lasts_until_it_is_received() {
     let mut findings = Findings::default();
     let mut end_at = |scene: &Scene, second: u64| {
         findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(second * SECOND)));
-        findings.sorted().iter().find(|finding| finding.kind == "backlog").map(|finding| finding.ended_at())
+        findings.sorted_worst_first().iter().find(|finding| finding.kind == "backlog").map(|finding| finding.ended_at())
     };
     for second in 0..5 {
         for n in 0..30 {
@@ -206,7 +206,7 @@ fn late_frames_that_another_finding_explains_are_no_finding() {
         let scene = scene_with_late_frames(chunks, Some(390));
         let mut findings = Findings::default();
         findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(5 * SECOND)));
-        findings.sorted().iter().map(|finding| finding.kind).collect::<Vec<_>>()
+        findings.sorted_worst_first().iter().map(|finding| finding.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds(&[]), ["late-frames"]);
     // Its first token is not received for 700 ms, which is no warning.
@@ -216,7 +216,7 @@ fn late_frames_that_another_finding_explains_are_no_finding() {
     scene.receive(6 * SECOND, 10);
     let mut findings = Findings::default();
     findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(7 * SECOND)));
-    let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
+    let kinds: Vec<&str> = findings.sorted_worst_first().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, ["first-token-gap"], "it names this hop at this time");
 }
 
@@ -227,7 +227,7 @@ fn a_later_finding_does_not_explain_frames_that_were_late_before() {
     scene.receive(62 * SECOND, 10);
     let mut findings = Findings::default();
     findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(63 * SECOND)));
-    let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
+    let kinds: Vec<&str> = findings.sorted_worst_first().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, ["first-token-gap", "late-frames"]);
 }
 
