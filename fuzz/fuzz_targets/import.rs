@@ -18,7 +18,7 @@ fuzz_target!(|text: &[u8]| {
     let options = ImportOptions { year: Some(2026), ..ImportOptions::default() };
     let Ok(mut import) = Import::open(&[path], engines::LOGS, options) else { return };
     let mut analysis = Analysis::new(Config::default());
-    while import.read_some(&mut |event| analysis.apply(event)) {}
+    while import.read_some_lines_and_pass_events(&mut |event| analysis.apply(event)) {}
     let stats = import.stats();
     let records = stats.known_records() + stats.malformed + stats.unknown;
     assert_eq!(records, stats.lines + stats.joined, "{stats:?}");

@@ -49,12 +49,12 @@ impl BootstrapRooms {
 
     /// Remembers the rid of a request on one server, by the request's room, a number that the prefill and the decode server both log. Once
     /// the rids of both servers are known for a room, pairs them.
-    pub(super) fn add_half(&mut self, half: &RequestHalf<'_>) {
+    pub(super) fn add_half_and_pair_rids(&mut self, half: &RequestHalf<'_>) {
         // No room may be kept, so the halves of a request cannot be joined.
         if self.limit == 0 {
             return;
         }
-        self.make_place_for_room(half.room);
+        self.add_room_and_evict_oldest(half.room);
         let halves = self.halves.entry(half.room).or_default();
         if halves.are_of_earlier_request(half) {
             *halves = RoomHalves::default();
@@ -72,7 +72,7 @@ impl BootstrapRooms {
     }
 
     /// Makes this room the newest, unless it is kept already. At the limit, forgets the oldest room and its rids first.
-    fn make_place_for_room(&mut self, room: u64) {
+    fn add_room_and_evict_oldest(&mut self, room: u64) {
         if self.halves.contains_key(&room) {
             return;
         }
@@ -85,14 +85,14 @@ impl BootstrapRooms {
     }
 
     /// Remembers that these two rids (request ids) are of one request. At the limit, the pair of the oldest request is removed first.
-    fn pair_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
+    fn pair_rids(&mut self, prefill_rid: Box<str>, decode_rid: Box<str>) {
         if self.decode_order.len() >= self.limit
             && let Some(oldest) = self.decode_order.pop_front()
         {
             self.prefill_rids.remove(&oldest);
         }
-        self.decode_order.push_back(decode.clone());
-        self.prefill_rids.insert(decode, prefill);
+        self.decode_order.push_back(decode_rid.clone());
+        self.prefill_rids.insert(decode_rid, prefill_rid);
     }
 
     /// Translates a decode server's rid to the prefill server's rid of the same request. `None` if no such pair is known.
@@ -109,25 +109,25 @@ impl BootstrapRooms {
 mod tests {
     use super::*;
 
-    fn add_half(rooms: &mut BootstrapRooms, room: u64, rid: &str, is_decode: bool) {
-        rooms.add_half(&RequestHalf { rid, room, is_decode });
+    fn add_half_and_pair_rids(rooms: &mut BootstrapRooms, room: u64, rid: &str, is_decode: bool) {
+        rooms.add_half_and_pair_rids(&RequestHalf { rid, room, is_decode });
     }
 
     #[test]
     fn halves_are_joined_by_their_room() {
         let mut rooms = BootstrapRooms::new(2);
-        add_half(&mut rooms, 7, "p1", false);
-        add_half(&mut rooms, 7, "d1", true);
-        add_half(&mut rooms, 7, "p1", false);
+        add_half_and_pair_rids(&mut rooms, 7, "p1", false);
+        add_half_and_pair_rids(&mut rooms, 7, "d1", true);
+        add_half_and_pair_rids(&mut rooms, 7, "p1", false);
         assert_eq!((rooms.prefill_rid("d1"), rooms.prefill_rid("p1")), (Some("p1"), None));
-        add_half(&mut rooms, 8, "same", true);
-        add_half(&mut rooms, 8, "same", false);
+        add_half_and_pair_rids(&mut rooms, 8, "same", true);
+        add_half_and_pair_rids(&mut rooms, 8, "same", false);
         assert_eq!(rooms.prefill_rid("same"), None);
-        add_half(&mut rooms, 8, "later", true);
+        add_half_and_pair_rids(&mut rooms, 8, "later", true);
         assert_eq!(rooms.prefill_rid("later"), None, "the room is used again");
         for room in 9..11 {
-            add_half(&mut rooms, room, &format!("p{room}"), false);
-            add_half(&mut rooms, room, &format!("d{room}"), true);
+            add_half_and_pair_rids(&mut rooms, room, &format!("p{room}"), false);
+            add_half_and_pair_rids(&mut rooms, room, &format!("d{room}"), true);
         }
         assert_eq!((rooms.prefill_rid("d1"), rooms.prefill_rid("d10")), (None, Some("p10")), "the oldest was evicted");
     }

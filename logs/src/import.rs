@@ -27,23 +27,23 @@ const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 
 /// Finds the UTC offset of each file, which its parser applies to timestamps without a zone. A file whose lines do not show the offset gets
 /// that of the others, if they agree.
-fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
-    let mut reader = reader_of_timestamps(engines);
+fn derive_utc_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
+    let mut reader = timestamp_only_reader(engines);
     for source in &mut *sources {
-        derive_offset(source, &mut reader, options);
+        derive_utc_offset(source, &mut reader, options);
     }
     // A zone that the user states is used instead of the offset of other files.
     if options.zone.is_some() {
         return;
     }
-    let Some(agreed_offset_s) = agreed_offset_s(sources) else { return };
+    let Some(agreed_offset_s) = utc_offset_s_if_agreed(sources) else { return };
     for source in sources.iter_mut().filter(|source| source.parser.derived_offset_s().is_none()) {
-        source.parser.set_offset_s(agreed_offset_s);
+        source.parser.set_utc_offset_s(agreed_offset_s);
     }
 }
 
 /// Creates a reader for lines of which only the timestamps are of interest. It keeps no rids and no rejections.
-fn reader_of_timestamps(engines: &'static [&'static dyn LogLines]) -> LogRecordReader {
+fn timestamp_only_reader(engines: &'static [&'static dyn LogLines]) -> LogRecordReader {
     let keeps_nothing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
     // Only names of processes and rejections depend on this, and neither is used.
     let has_several_logs = false;
@@ -51,7 +51,7 @@ fn reader_of_timestamps(engines: &'static [&'static dyn LogLines]) -> LogRecordR
 }
 
 /// The UTC offset that the lines of some files have shown, in seconds. `None` if no file has shown one, or if they differ.
-fn agreed_offset_s(sources: &[LogSource]) -> Option<i32> {
+fn utc_offset_s_if_agreed(sources: &[LogSource]) -> Option<i32> {
     let mut offsets = sources.iter().filter_map(|source| source.parser.derived_offset_s());
     let first_offset_s = offsets.next()?;
     let agree = offsets.all(|offset_s| offset_s == first_offset_s);
@@ -60,7 +60,7 @@ fn agreed_offset_s(sources: &[LogSource]) -> Option<i32> {
 
 /// Reads lines of a file until one shows the UTC offset of its timestamps, which the file's parser then knows. Leaves a pipe alone, because
 /// its lines could not be read again.
-fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
+fn derive_utc_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
     if !source.is_regular() {
         return;
     }
@@ -79,7 +79,7 @@ fn read_until_offset_is_known(source: &mut LogSource, reader: &mut LogRecordRead
     // The statements themselves are read again by the import.
     let mut unused_statements = StatementQueue::new(options.window_ns);
     loop {
-        let has_more = reader.read_lines(source, PROBED_LINES, &mut unused_statements);
+        let has_more = reader.queue_lines(source, PROBED_LINES, &mut unused_statements);
         let is_limit_reached = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= MAX_OFFSET_SEARCH_BYTES);
         let is_offset_known = source.parser.derived_offset_s().is_some();
         if !has_more || is_limit_reached || is_offset_known {
@@ -94,7 +94,11 @@ fn are_of_several_logs(files: &[LogFile]) -> bool {
 }
 
 /// Reads the first lines of each file, and returns the files that are to be imported. The others are counted as skipped.
-fn probe_sources(sources: Vec<LogSource>, options: &ImportOptions, stats: &mut ImportStats) -> Vec<LogSource> {
+fn probe_and_keep_readable_sources(
+    sources: Vec<LogSource>,
+    options: &ImportOptions,
+    stats: &mut ImportStats,
+) -> Vec<LogSource> {
     let mut imported = Vec::new();
     for mut source in sources {
         match source.probe_first_lines(options) {
@@ -148,8 +152,8 @@ impl Import {
         let total_bytes = files.iter().map(|file| file.bytes).sum();
         let has_several_logs = are_of_several_logs(&files);
         let mut sources: Vec<LogSource> = files.into_iter().map(|file| LogSource::new(file, &options)).collect();
-        derive_offsets(&mut sources, engines, &options);
-        let mut waiting = probe_sources(sources, &options, &mut stats);
+        derive_utc_offsets(&mut sources, engines, &options);
+        let mut waiting = probe_and_keep_readable_sources(sources, &options, &mut stats);
         // Files are opened from the end of the list.
         sort_latest_first(&mut waiting);
         Ok(Self {
@@ -166,7 +170,7 @@ impl Import {
 
     /// Reads some lines, and passes to `sink` all events that no later line is expected to precede. Returns `false` at the end of the last
     /// file, after all events were passed.
-    pub fn read_some(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+    pub fn read_some_lines_and_pass_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
         // The file that is furthest behind, by its latest timestamp so far, goes first, so that few events wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
@@ -175,11 +179,11 @@ impl Import {
             return false;
         };
         let source = &mut self.active[lagging_index];
-        let has_more = self.reader.read_lines(source, LINES_PER_TURN, &mut self.queue);
+        let has_more = self.reader.queue_lines(source, LINES_PER_TURN, &mut self.queue);
         if !has_more {
             self.active.swap_remove(lagging_index);
         }
-        self.pass_events_before(self.horizon_ns(), sink);
+        self.pass_events_before(self.earliest_expected_ns(), sink);
         self.pass_statements_above_limit(sink);
         true
     }
@@ -197,13 +201,13 @@ impl Import {
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
             self.reader.stats.passed_early += early.len() as u64;
-            self.pass_slot(early, sink);
+            self.pass_slot_of_events(early, sink);
         }
     }
 
     /// Time before which no more lines are expected: the time that the file furthest behind has reached (its frontier), less the window by
     /// which lines may be out of order.
-    fn horizon_ns(&self) -> u64 {
+    fn earliest_expected_ns(&self) -> u64 {
         let next_file_ns = self.waiting.last().map(|source| source.first_ns);
         let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
         // Without any file, nothing more is expected.
@@ -247,15 +251,15 @@ impl Import {
     }
 
     /// Passes all statements from before this time to `sink`, in order.
-    fn pass_events_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
-        while let Some(due) = self.queue.pop_slot_before(horizon_ns) {
-            self.pass_slot(due, sink);
+    fn pass_events_before(&mut self, limit_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
+        while let Some(due) = self.queue.pop_slot_before(limit_ns) {
+            self.pass_slot_of_events(due, sink);
         }
     }
 
     /// Passes the statements of one slot of the queue, a short span of time, to `sink` in order of their times. Counts those that are late,
     /// because a statement of a later time was passed before them. The slot's memory is used again.
-    fn pass_slot(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn pass_slot_of_events(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
             let is_late = queued.at_ns < self.passed_ns;
             self.reader.stats.late += u64::from(is_late);
@@ -263,7 +267,7 @@ impl Import {
             self.reader.emit_event(queued, sink);
         }
         self.reader.stats.events += due.len() as u64;
-        self.queue.reuse_slot(due);
+        self.queue.keep_memory_of_slot(due);
     }
 
     /// Counters of recognised and unrecognised lines.
@@ -278,7 +282,7 @@ impl Import {
     }
 
     /// Returns an error if the import has ended without any event. The error says what the lines are instead.
-    pub fn check_any_recognised(&self) -> Result<(), ImportError> {
+    pub fn fail_if_nothing_recognised(&self) -> Result<(), ImportError> {
         if self.stats().events > 0 {
             return Ok(());
         }
@@ -312,6 +316,6 @@ impl Import {
 
     /// What the unknown lines are, if they are of a known kind: one sentence for each kind.
     pub fn describe_unread_kinds(&self) -> Vec<String> {
-        self.reader.unread_lines.describe_kinds()
+        self.reader.unread_lines.describe_found_file_kinds()
     }
 }

@@ -81,7 +81,7 @@ impl ImportStats {
     }
 
     /// Adds an offset that a file shows, in seconds east of UTC. Leaves out one that no time zone can have.
-    pub(super) fn add_offset(&mut self, offset_s: i32) {
+    pub(super) fn add_utc_offset(&mut self, offset_s: i32) {
         if let Ok(offset) = Offset::from_seconds(offset_s) {
             self.offsets.insert(format!("UTC{offset}"));
         }

@@ -80,7 +80,7 @@ impl<'l> JsonRecord<'l> {
     }
 
     /// Values of a field that is a string or a list of strings. Empty for any other value.
-    pub fn texts_of(&self, field: &str) -> Vec<Cow<'l, str>> {
+    pub fn string_values_of_field(&self, field: &str) -> Vec<Cow<'l, str>> {
         let Some(json) = self.json_of(field) else { return Vec::new() };
         if let Some(text) = parse_string(json) {
             return vec![text];

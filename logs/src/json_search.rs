@@ -6,7 +6,7 @@ use serde::de::{Deserializer as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::json_record::{JsonRecord, JsonString};
-use super::line_prefix::more_precise;
+use super::line_prefix::more_precise_timestamp;
 use super::recogniser::Recogniser;
 use super::timestamp::{LogTimestamp, TimestampParser, ZoneSource};
 
@@ -65,15 +65,15 @@ enum KeyKind {
     Other,
 }
 
-/// Index at which the JSON of a line starts. `mark` is the index of the first text in the line that marks a known record, which the JSON
-/// must contain. `None` if there is no such JSON.
-pub(super) fn find_json_start(line: &str, mark: usize) -> Option<usize> {
+/// Index at which the JSON of a line starts. `mark_index` is the index of the first text in the line that marks a known record, which the
+/// JSON must contain. `None` if there is no such JSON.
+pub(super) fn find_json_start(line: &str, mark_index: usize) -> Option<usize> {
     let indent = line.len() - line.trim_start().len();
     if line[indent..].starts_with(['{', '[']) && is_json_start(&line[indent..]) {
         return Some(indent);
     }
     // Behind other text, only an object with a key counts: text may contain braces.
-    let before_mark = &line.as_bytes()[..mark];
+    let before_mark = &line.as_bytes()[..mark_index];
     memchr::memchr_iter(b'{', before_mark).find(|&at| before_mark.get(at + 1) == Some(&b'"'))
 }
 
@@ -86,13 +86,13 @@ fn is_json_start(text: &str) -> bool {
 impl<'l> JsonSearch<'_, 'l> {
     /// Searches a value, which lies inside `depth` others, for records. Each known record contains a mark, a fixed text. A value without
     /// one is a prompt, an output or a label, and is skipped.
-    pub(super) fn search_value(&mut self, json: &'l str, depth: usize) {
+    pub(super) fn search_value_for_records(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;
         }
         match json.as_bytes().first() {
-            Some(b'{') => self.search_object(json, depth),
-            Some(b'[') => self.search_array(json, depth),
+            Some(b'{') => self.search_object_for_records(json, depth),
+            Some(b'[') => self.search_array_for_records(json, depth),
             Some(b'"') => {
                 if let Ok(JsonString(text)) = serde_json::from_str(json) {
                     self.found.push(FoundRecord { content: RecordContent::Line(text), stamp: None });
@@ -104,8 +104,8 @@ impl<'l> JsonSearch<'_, 'l> {
     }
 
     /// Searches an object for records, and adds them to `found`. An engine's own record is not searched further, because it holds prompts.
-    fn search_object(&mut self, json: &'l str, depth: usize) {
-        if let Some(record) = self.recogniser.parse_record(json) {
+    fn search_object_for_records(&mut self, json: &'l str, depth: usize) {
+        if let Some(record) = self.recogniser.parse_engine_record(json) {
             let content = RecordContent::EngineRecord(Box::new(record));
             self.found.push(FoundRecord { content, stamp: None });
             return;
@@ -116,22 +116,22 @@ impl<'l> JsonSearch<'_, 'l> {
         // The value is known to be valid, so this cannot fail. The visitor fills `found` and `times`.
         let _ = serde_json::Deserializer::from_str(json).deserialize_map(visitor);
         // A record may lack a time that another member of the object states.
-        self.set_missing_times(found_before, &times);
+        self.set_missing_times_of_found(found_before, &times);
     }
 
     /// Searches the elements of an array for records, and adds them to `found`.
-    fn search_array(&mut self, json: &'l str, depth: usize) {
+    fn search_array_for_records(&mut self, json: &'l str, depth: usize) {
         let found_before = self.found.len();
         let mut times = TimesOfObject::default();
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
         // The value is known to be valid, so this cannot fail. The visitor fills `found` and `times`.
         let _ = serde_json::Deserializer::from_str(json).deserialize_seq(visitor);
-        self.set_missing_times(found_before, &times);
+        self.set_missing_times_of_found(found_before, &times);
     }
 
     /// Gives the best time of an object or array to each record in it that has none. `found_before` is the number of records that were
     /// found before the search of this object.
-    fn set_missing_times(&mut self, found_before: usize, times: &TimesOfObject) {
+    fn set_missing_times_of_found(&mut self, found_before: usize, times: &TimesOfObject) {
         let Some(best) = &times.best else { return };
         for found in &mut self.found[found_before..] {
             // A time that is nearer to the record has been set already.
@@ -148,11 +148,11 @@ struct TimesOfObject {
 
 impl TimesOfObject {
     /// Keeps the value `json` of a member if it is a time, and a better one than the best so far.
-    fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
-        let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
+    fn keep_time_if_better(&mut self, key_kind: KeyKind, json: &str, parser: &mut TimestampParser) {
+        let Some(stamp) = parse_whole_time(json, key_kind, parser) else { return };
         // The lowest rank is the best. Ranks compare by their fields from the first to the last: a key that names a time, a stated zone,
         // then the earliest time, because the line was written before anything that collected it.
-        let rank = TimeRank { key: kind, lacks_zone: stamp.zone == ZoneSource::Assumed, wall_ns: stamp.wall_ns };
+        let rank = TimeRank { key: key_kind, lacks_zone: stamp.zone == ZoneSource::Assumed, wall_ns: stamp.wall_ns };
         if self.best.as_ref().is_none_or(|best| rank < best.rank) {
             self.best = Some(TimeCandidate { rank, stamp });
         }
@@ -160,22 +160,22 @@ impl TimesOfObject {
 }
 
 /// Parses a string or number that is a time and nothing else. A number is one only if its key names a time. `None` for any other value.
-fn parse_whole_time(json: &str, kind: KeyKind, parser: &mut TimestampParser) -> Option<LogTimestamp> {
+fn parse_whole_time(json: &str, key_kind: KeyKind, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     if json.len() > MAX_TIME_BYTES {
         return None;
     }
     let text = json.trim_matches('"').trim();
     let has_date_separator = text.as_bytes().iter().any(|byte| matches!(byte, b'-' | b'/' | b' '));
     // Without a separator it may be any number, unless its key names a time.
-    if kind == KeyKind::Other && !has_date_separator {
+    if key_kind == KeyKind::Other && !has_date_separator {
         return None;
     }
-    let (stamp, rest) = parser.parse_start(text.as_bytes())?;
+    let (stamp, rest) = parser.parse_timestamp_at_start(text.as_bytes())?;
     rest.is_empty().then_some(stamp)
 }
 
 /// Kind of a key: [`KeyKind::Time`] if it names the time of a record, as `@timestamp`, `eventTime` and `timeUnixNano` do.
-fn kind_of_key(key: &str) -> KeyKind {
+fn time_kind_of_key(key: &str) -> KeyKind {
     const TIME_WORDS: [&str; 8] = ["time", "timestamp", "ts", "t", "date", "datetime", "asctime", "stamp"];
     /// Words of times that are not the record's.
     const OTHER_TIMES: [&str; 9] =
@@ -223,12 +223,12 @@ struct MemberVisitor<'m, 's, 'l> {
 
 impl<'l> MemberVisitor<'_, '_, 'l> {
     /// Visits a member of an object or array: a time, or something that may hold records.
-    fn visit_member(&mut self, kind: KeyKind, value: &'l str) {
+    fn search_member_for_time_or_records(&mut self, kind: KeyKind, value: &'l str) {
         // Only a string or a number can be a time.
         if matches!(value.as_bytes().first(), Some(b'"' | b'0'..=b'9')) {
-            self.times.offer_time(kind, value, self.search.parser);
+            self.times.keep_time_if_better(kind, value, self.search.parser);
         }
-        self.search.search_value(value, self.depth + 1);
+        self.search.search_value_for_records(value, self.depth + 1);
     }
 }
 
@@ -243,7 +243,7 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
     fn visit_map<A: MapAccess<'l>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let value = map.next_value::<&'l RawValue>()?.get();
-            self.visit_member(kind_of_key(&key.0), value);
+            self.search_member_for_time_or_records(time_kind_of_key(&key.0), value);
         }
         Ok(())
     }
@@ -251,20 +251,21 @@ impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
     /// Searches each element of an array. Any of them may be a time, although it has no key: Loki writes `["1768722900330146000", line]`.
     fn visit_seq<A: SeqAccess<'l>>(mut self, mut values: A) -> Result<(), A::Error> {
         while let Some(value) = values.next_element::<&'l RawValue>()? {
-            self.visit_member(KeyKind::Time, value.get());
+            self.search_member_for_time_or_records(KeyKind::Time, value.get());
         }
         Ok(())
     }
 }
 
-/// Time of a record inside a line: the record's own time or `outer`, the time around it, whichever is more precise. `None` without either.
+/// Time of a record inside a line: the record's own time or `enclosing_time`, the time around it, whichever is more precise. `None` without
+/// either.
 pub(super) fn time_of_record(
     record: &JsonRecord<'_>,
-    outer: Option<LogTimestamp>,
+    enclosing_time: Option<LogTimestamp>,
     parser: &mut TimestampParser,
 ) -> Option<LogTimestamp> {
-    let own = record.timestamp_text().and_then(|time| parser.parse_start(time.as_bytes()));
-    more_precise(outer, own.map(|(stamp, _rest)| stamp))
+    let own = record.timestamp_text().and_then(|time| parser.parse_timestamp_at_start(time.as_bytes()));
+    more_precise_timestamp(enclosing_time, own.map(|(stamp, _rest)| stamp))
 }
 
 #[cfg(test)]
@@ -276,11 +277,11 @@ mod tests {
         let times =
             ["time", "@timestamp", "ts", "TimeGenerated", "__REALTIME_TIMESTAMP", "timeUnixNano", "receiveTimestamp"];
         for key in times.into_iter().chain(["date", "asctime", "event_time", "t"]) {
-            assert!(kind_of_key(key) == KeyKind::Time, "{key}");
+            assert!(time_kind_of_key(key) == KeyKind::Time, "{key}");
         }
         for key in ["message", "startTime", "container_start_time", "__MONOTONIC_TIMESTAMP", "update", "timeout_ms", ""]
         {
-            assert!(kind_of_key(key) == KeyKind::Other, "{key}");
+            assert!(time_kind_of_key(key) == KeyKind::Other, "{key}");
         }
     }
 

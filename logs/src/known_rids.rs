@@ -50,7 +50,7 @@ impl KnownRids {
     }
 
     /// Adds a complete rid (request id) unless it is known, and returns its shared text.
-    pub(super) fn add_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
+    pub(super) fn add_and_share_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
         // With a limit of 0 no rid is kept, so truncated ones stay truncated.
         if self.limit == 0 {
             return rid.into();
@@ -125,7 +125,7 @@ impl KnownRids {
     }
 
     /// Returns the only complete rid with this prefix. If there is none or more than one, counts that and returns `None`.
-    pub(super) fn complete_rid(&mut self, prefix: &str, stats: &mut ImportStats) -> Option<&str> {
+    pub(super) fn complete_truncated_rid(&mut self, prefix: &str, stats: &mut ImportStats) -> Option<&str> {
         // Built for the first truncated rid, since most logs truncate none. From then on, every added or evicted rid changes it too.
         let sorted = self.sorted.get_or_insert_with(|| self.order.iter().cloned().collect());
         // In sorted order, all rids with the prefix follow each other.
@@ -152,14 +152,14 @@ mod tests {
     fn a_truncated_rid_is_completed_only_if_one_rid_matches() {
         let (mut rids, mut stats) = (KnownRids::new(3), ImportStats::default());
         for rid in ["20cba755-1", "20cba756-2", "5b920f43-3", "20cba755-1"] {
-            rids.add_rid(rid, &mut stats);
+            rids.add_and_share_rid(rid, &mut stats);
         }
-        assert_eq!(rids.complete_rid("20cba755", &mut stats), Some("20cba755-1"));
-        assert_eq!(rids.complete_rid("20cba75", &mut stats), None);
-        assert_eq!(rids.complete_rid("ffff", &mut stats), None);
+        assert_eq!(rids.complete_truncated_rid("20cba755", &mut stats), Some("20cba755-1"));
+        assert_eq!(rids.complete_truncated_rid("20cba75", &mut stats), None);
+        assert_eq!(rids.complete_truncated_rid("ffff", &mut stats), None);
         assert_eq!((stats.rids_completed, stats.rids_ambiguous, stats.rids_incomplete), (1, 1, 1));
-        rids.add_rid("aaaa", &mut stats);
-        assert_eq!(rids.complete_rid("20cba755", &mut stats), None, "the oldest was evicted");
+        rids.add_and_share_rid("aaaa", &mut stats);
+        assert_eq!(rids.complete_truncated_rid("20cba755", &mut stats), None, "the oldest was evicted");
         assert_eq!(stats.rids_evicted, 1);
     }
 }

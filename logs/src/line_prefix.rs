@@ -43,38 +43,45 @@ pub(super) struct LinePrefixMemo {
 impl LinePrefixMemo {
     /// Parses the timestamp before a record and the rank behind it, the tag `DP0 TP0` of a process. Returns the last result again if the
     /// text is the same.
-    pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
+    pub(super) fn read_prefix<'l>(
+        &mut self,
+        text_before_record: &'l str,
+        parser: &mut TimestampParser,
+    ) -> LinePrefix<'l> {
         // Once a line has shown the file's UTC offset, the same text is another time. An unused memo has an empty text, so none matches it.
-        if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
-            return LinePrefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
+        if self.text == text_before_record
+            && !text_before_record.is_empty()
+            && self.offset_s == parser.derived_offset_s()
+        {
+            return LinePrefix { stamp: self.stamp, rank: &text_before_record[self.rank_at..][..self.rank_bytes] };
         }
-        let prefix = parse_prefix(before, parser);
-        if before.len() <= REMEMBERED_BYTES {
-            self.remember_prefix(before, &prefix, parser.derived_offset_s());
+        let prefix = parse_prefix(text_before_record, parser);
+        if text_before_record.len() <= REMEMBERED_BYTES {
+            self.remember_prefix(text_before_record, &prefix, parser.derived_offset_s());
         }
         prefix
     }
 
     /// Remembers what the text before a record says while the file has this UTC offset.
-    fn remember_prefix(&mut self, before: &str, prefix: &LinePrefix<'_>, offset_s: Option<i32>) {
+    fn remember_prefix(&mut self, text_before_record: &str, prefix: &LinePrefix<'_>, offset_s: Option<i32>) {
         self.text.clear();
-        self.text.push_str(before);
+        self.text.push_str(text_before_record);
         self.stamp = prefix.stamp;
         self.offset_s = offset_s;
         self.rank_bytes = prefix.rank.len();
-        self.rank_at = before.find(prefix.rank).unwrap_or(0);
+        self.rank_at = text_before_record.find(prefix.rank).unwrap_or(0);
     }
 }
 
 /// Parses the text before a record. The last date in it is the engine's own, with the rank of the process behind it. A timestamp before it
 /// was added by a log collector. Without a date, takes the first timestamp of any form, and no rank.
-fn parse_prefix<'l>(before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
-    let Some(own) = find_last_date(before, parser) else {
-        return LinePrefix { stamp: first_timestamp(before, parser), rank: "" };
+fn parse_prefix<'l>(text_before_record: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
+    let Some(own) = find_last_date(text_before_record, parser) else {
+        return LinePrefix { stamp: first_timestamp(text_before_record, parser), rank: "" };
     };
     // The logger's date is first in most lines, which no collector has touched.
-    let outer = if own.at == 0 { None } else { first_timestamp(&before[..own.at], parser) };
-    LinePrefix { stamp: more_precise(outer, Some(own.stamp)), rank: own.rank }
+    let outer = if own.at == 0 { None } else { first_timestamp(&text_before_record[..own.at], parser) };
+    LinePrefix { stamp: more_precise_timestamp(outer, Some(own.stamp)), rank: own.rank }
 }
 
 /// First timestamp near the beginning of `text`.
@@ -100,7 +107,7 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
     while let Some(offset) = bytes[index..].iter().position(u8::is_ascii_digit) {
         index += offset;
         if may_be_date(bytes, index)
-            && let Some((stamp, rest)) = parser.parse_start(&bytes[index..])
+            && let Some((stamp, rest)) = parser.parse_timestamp_at_start(&bytes[index..])
         {
             let end = bytes.len() - rest.len();
             last_date = Some(date_in_text(text, index, end, stamp));
@@ -145,7 +152,7 @@ struct LeadingTimestamp<'l> {
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let outer = find_leading_timestamp(strip_pod_name(line.trim_start()), parser)?;
     let own = find_leading_timestamp(strip_runtime_tag(outer.rest), parser).map(|own| own.stamp);
-    more_precise(Some(outer.stamp), own)
+    more_precise_timestamp(Some(outer.stamp), own)
 }
 
 /// Removes `[pod/NAME/CONTAINER] `, with which `kubectl logs --prefix` begins each line. Returns a text without it as it is.
@@ -156,28 +163,35 @@ fn strip_pod_name(text: &str) -> &str {
     text.split_once("] ").map_or(text, |(_, after)| after.trim_start())
 }
 
-/// Selects the more precise of two timestamps: `outer`, which a collector wrote in front of a line, and the line's own. The outer one is
-/// used if only it has a zone, or a finer time. `None` if there is neither.
-pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
-    let (Some(outer), Some(own)) = (outer, own) else { return own.or(outer) };
+/// Selects the more precise of two timestamps: `collector_time`, which a collector wrote in front of a line, and the line's own. The outer
+/// one is used if only it has a zone, or a finer time. `None` if there is neither.
+pub(super) fn more_precise_timestamp(
+    collector_time: Option<LogTimestamp>,
+    own_time: Option<LogTimestamp>,
+) -> Option<LogTimestamp> {
+    let (Some(collector_time), Some(own_time)) = (collector_time, own_time) else { return own_time.or(collector_time) };
     // Without a zone, the collector's time may be hours off.
-    if outer.zone == ZoneSource::Assumed {
-        return Some(own);
+    if collector_time.zone == ZoneSource::Assumed {
+        return Some(own_time);
     }
     // Without a zone, the line's own time may be hours off, so the two are not compared.
-    if own.zone == ZoneSource::Assumed {
-        return Some(outer);
+    if own_time.zone == ZoneSource::Assumed {
+        return Some(collector_time);
     }
     // A collector's time is finer than whole seconds.
-    Some(if own.is_whole_second && was_written_at_once(own, outer) { outer } else { own })
+    Some(if own_time.is_whole_second && may_have_been_read_at_once(own_time, collector_time) {
+        collector_time
+    } else {
+        own_time
+    })
 }
 
-/// Whether a collector may have read a line, at the time `outer`, right after the process wrote it, at its `own` time. It may also have
-/// passed on an old line.
-fn was_written_at_once(own: LogTimestamp, outer: LogTimestamp) -> bool {
-    let earliest_ns = own.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
-    let latest_ns = own.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
-    (earliest_ns..=latest_ns).contains(&outer.wall_ns)
+/// Whether a collector may have read a line at `collector_time`, right after the process wrote it at `own_time`. It may
+/// also have passed on an old line.
+fn may_have_been_read_at_once(own_time: LogTimestamp, collector_time: LogTimestamp) -> bool {
+    let earliest_ns = own_time.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
+    let latest_ns = own_time.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
+    (earliest_ns..=latest_ns).contains(&collector_time.wall_ns)
 }
 
 /// Texts that begin a message, so that times behind them are not the line's.
@@ -196,7 +210,7 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
         }
         // A timestamp begins with a number or the name of a month.
         let may_begin_timestamp = is_word_start && (byte.is_ascii_digit() || byte.is_ascii_uppercase());
-        if may_begin_timestamp && let Some((stamp, rest)) = parser.parse_start(&bytes[at..]) {
+        if may_begin_timestamp && let Some((stamp, rest)) = parser.parse_timestamp_at_start(&bytes[at..]) {
             let rest = &text[text.len() - rest.len()..];
             return Some(LeadingTimestamp { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
         }

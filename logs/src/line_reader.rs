@@ -117,10 +117,13 @@ impl LineReader {
     /// recogniser, the line comes with its first mark, the text that shows a known record.
     pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
         loop {
-            let line_bytes = self.file.advance_line(self.max_line_bytes + LONGEST_LINE_END.len())?;
+            let line_bytes = self.file.advance_line_and_count_bytes(self.max_line_bytes + LONGEST_LINE_END.len())?;
             if line_bytes == 0 {
                 // The file may end before the last part of a line.
-                return Ok(self.joiner.take_unfinished().map(|stream| self.joined_line(stream, recogniser)));
+                return Ok(self
+                    .joiner
+                    .take_stream_of_unfinished_line()
+                    .map(|stream| self.joined_line(stream, recogniser)));
             }
             self.text_bytes += line_bytes;
             match self.joiner.add_line(self.file.current_line(), self.max_line_bytes) {
@@ -167,7 +170,7 @@ impl LineReader {
 impl BufferedLines {
     /// Makes the next line the current one. Returns its length in bytes with its line end; 0 after the last line. Of a line longer than the
     /// buffer, keeps `max_kept_bytes`.
-    fn advance_line(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
+    fn advance_line_and_count_bytes(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         // The current line may have been copied, because it was longer than the buffer.
         self.copied_line.clear();
         self.copied_line.shrink_to(KEPT_COPY_BYTES);
@@ -194,7 +197,7 @@ impl BufferedLines {
             return Ok(end as u64);
         }
         // The beginning of the line was copied, so its end is copied too.
-        Ok(copied_bytes + self.move_to_copy(end, max_kept_bytes))
+        Ok(copied_bytes + self.move_bytes_to_copied_line(end, max_kept_bytes))
     }
 
     /// Reads from the source until the buffer holds the end of a line, or all that is left of the file. While the buffer is full without
@@ -205,7 +208,7 @@ impl BufferedLines {
         while self.complete_bytes == 0 && !self.is_at_end {
             // The line is longer than the buffer.
             if self.filled_bytes == self.buffer.len() {
-                copied_bytes += self.move_to_copy(self.filled_bytes, max_kept_bytes);
+                copied_bytes += self.move_bytes_to_copied_line(self.filled_bytes, max_kept_bytes);
             }
             let read_from = self.filled_bytes;
             self.fill_buffer()?;
@@ -246,15 +249,15 @@ impl BufferedLines {
         }
     }
 
-    /// Moves the first `end` bytes of the buffer to the copied line, of which `max_kept_bytes` are kept. Returns `end`: the bytes of the
-    /// line, kept or not.
-    fn move_to_copy(&mut self, end: usize, max_kept_bytes: usize) -> u64 {
-        let kept = end.min(max_kept_bytes.saturating_sub(self.copied_line.len()));
+    /// Moves the first `byte_count` bytes of the buffer to the copied line, of which `max_kept_bytes` are kept. Returns `byte_count`: the
+    /// bytes of the line, kept or not.
+    fn move_bytes_to_copied_line(&mut self, byte_count: usize, max_kept_bytes: usize) -> u64 {
+        let kept = byte_count.min(max_kept_bytes.saturating_sub(self.copied_line.len()));
         self.copied_line.extend_from_slice(&self.buffer[..kept]);
-        self.buffer.copy_within(end..self.filled_bytes, 0);
-        self.filled_bytes -= end;
-        self.complete_bytes = self.complete_bytes.saturating_sub(end);
-        end as u64
+        self.buffer.copy_within(byte_count..self.filled_bytes, 0);
+        self.filled_bytes -= byte_count;
+        self.complete_bytes = self.complete_bytes.saturating_sub(byte_count);
+        byte_count as u64
     }
 
     /// The current line without its end.
@@ -313,8 +316,8 @@ impl BufferedLines {
 }
 
 /// The text of a file, decompressed if its first bytes are those of a gzip or zstd file.
-fn decompress(file: impl Read + 'static, first_bytes: &[u8]) -> io::Result<Box<dyn Read>> {
-    let text: Box<dyn Read> = match first_bytes {
+fn decompress(file: impl Read + 'static, file_start: &[u8]) -> io::Result<Box<dyn Read>> {
+    let text: Box<dyn Read> = match file_start {
         // gzip
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, file))),
         // zstd

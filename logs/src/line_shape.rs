@@ -13,11 +13,11 @@ const LEVELS: [&str; 7] = ["TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR",
 
 /// Shape of a line: its first words, where `…` stands for those that are not clearly technical. Timestamps, numbers, levels, keys and rids
 /// remain.
-pub(super) fn describe_shape(line: &str) -> String {
+pub(super) fn describe_line_shape(line: &str) -> String {
     let mut shown: Vec<String> = Vec::new();
     let mut words = line.split_whitespace();
     for word in words.by_ref().take(MAX_WORDS) {
-        shown.push(visible_part(word).unwrap_or_else(|| String::from("…")));
+        shown.push(prompt_free_part_of_word(word).unwrap_or_else(|| String::from("…")));
     }
     if words.next().is_some() {
         shown.push(String::from("…"));
@@ -29,9 +29,9 @@ pub(super) fn describe_shape(line: &str) -> String {
 
 /// Returns the part of a word that cannot be text of a prompt. A level or a number is shown whole; of `key=value`, the value is shown
 /// only if it is a rid or a number. `None` if nothing of the word may be shown.
-fn visible_part(word: &str) -> Option<String> {
+fn prompt_free_part_of_word(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
-        return visible_value(key, value);
+        return prompt_free_key_value(key, value);
     }
     let bare = word.trim_matches(['[', ']', ':', '(', ')', ',']);
     let is_technical = LEVELS.contains(&bare) || is_number(bare);
@@ -39,7 +39,7 @@ fn visible_part(word: &str) -> Option<String> {
 }
 
 /// Returns `key=value`, without a value that may be text of a prompt. `None` if not even the key may be shown.
-fn visible_value(key: &str, value: &str) -> Option<String> {
+fn prompt_free_key_value(key: &str, value: &str) -> Option<String> {
     let is_key = (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(is_key_byte);
     if !is_key {
         return None;
@@ -83,16 +83,16 @@ mod tests {
     #[test]
     fn possible_prompts_are_omitted() {
         let line = "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=alice took 12.5 ms for tell me a secret 42";
-        assert_eq!(describe_shape(line), "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=… … 12.5 …");
-        assert_eq!(describe_shape("{\"prompt\":\"my=secret\"}"), "…");
-        assert_eq!(describe_shape("prompt=secret rid=i_am_no_rid"), "prompt=… rid=…");
-        assert_eq!(describe_shape(""), "");
+        assert_eq!(describe_line_shape(line), "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=… … 12.5 …");
+        assert_eq!(describe_line_shape("{\"prompt\":\"my=secret\"}"), "…");
+        assert_eq!(describe_line_shape("prompt=secret rid=i_am_no_rid"), "prompt=… rid=…");
+        assert_eq!(describe_line_shape(""), "");
     }
 
     proptest::proptest! {
         #[test]
         fn no_alphabetic_word_survives(words in "[a-z ]{0,200}") {
-            proptest::prop_assert!(!describe_shape(&words).contains(|c: char| c.is_ascii_lowercase()));
+            proptest::prop_assert!(!describe_line_shape(&words).contains(|c: char| c.is_ascii_lowercase()));
         }
     }
 }

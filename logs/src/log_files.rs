@@ -131,7 +131,7 @@ fn label_of_rotated_set(name: &str) -> &str {
     loop {
         let Some((stem, end)) = name.rsplit_once(['.', '-']) else { return name };
         let is_compression = matches!(end, "gz" | "zst" | "zstd");
-        let is_suffix = is_compression || is_rotation(stem, end);
+        let is_suffix = is_compression || is_rotation_suffix(stem, end);
         // Something must be left as the name.
         if stem.is_empty() || !is_suffix {
             return name;
@@ -142,7 +142,7 @@ fn label_of_rotated_set(name: &str) -> &str {
 
 /// Whether `end` is the number or date that rotation has added to the name `stem`. A short number behind a name without an extension is
 /// part of the name: `decode-0`.
-fn is_rotation(stem: &str, end: &str) -> bool {
+fn is_rotation_suffix(stem: &str, end: &str) -> bool {
     let is_digits = end.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
     let is_number_or_date = (1..=LONGEST_ROTATION).contains(&end.len()) && is_digits;
     is_number_or_date && (stem.contains('.') || end.len() >= SHORTEST_DATE)

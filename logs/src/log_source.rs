@@ -90,7 +90,7 @@ impl LogSource {
         for _ in 0..PROBED_LINES {
             // No marks are searched here. An error is reported when the file is imported, after everything before the error.
             let Ok(Some(line)) = lines.next_line(None) else { break };
-            if let Some(reason) = reason_to_skip(line.text) {
+            if let Some(reason) = reason_it_is_no_log(line.text) {
                 return Err(self.refusal(reason));
             }
             if let Some(stamp) = line_prefix::timestamp_of_line(&plain_text(line.text), &mut self.parser) {
@@ -105,7 +105,7 @@ impl LogSource {
 }
 
 /// Why a file with this line among its first ones is no log, and what to do with it instead. `None` if it may be a log.
-fn reason_to_skip(line: &[u8]) -> Option<&'static str> {
+fn reason_it_is_no_log(line: &[u8]) -> Option<&'static str> {
     if line.starts_with(RECORDING_MAGIC) {
         Some("a recording: `tokengap report` reads it")
     } else if UTF_16_MARKS.iter().any(|mark| line.starts_with(mark)) {

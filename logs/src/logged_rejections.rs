@@ -51,12 +51,12 @@ impl LoggedRejections {
     }
 
     /// Returns a reason to doubt that the server of one engine wrote all lines; `None` without a doubt.
-    fn describe_doubt(&self, has_engine: bool) -> Option<&'static str> {
+    fn reason_to_doubt_one_engine(&self, is_engine_known: bool) -> Option<&'static str> {
         if self.has_several_logs {
             Some("several logs were read")
         } else if self.addresses.len() > 1 {
             Some("servers at several addresses wrote this log")
-        } else if !has_engine {
+        } else if !is_engine_known {
             Some("no other line is an engine's")
         } else if self.beyond_limit > 0 {
             Some("they are more than are held (--max-held)")
@@ -66,15 +66,19 @@ impl LoggedRejections {
     }
 
     /// Removes and returns the rejected requests, and counts them in `stats`. If it is not known that they are of one engine, returns none
-    /// and keeps the reason in `stats`. `has_engine`: another line is an engine's.
-    pub(super) fn take_counted(&mut self, has_engine: bool, stats: &mut ImportStats) -> Vec<LoggedRejection> {
+    /// and keeps the reason in `stats`. `is_engine_known`: another line is an engine's.
+    pub(super) fn take_and_count_if_of_one_engine(
+        &mut self,
+        is_engine_known: bool,
+        stats: &mut ImportStats,
+    ) -> Vec<LoggedRejection> {
         let rejections = std::mem::take(&mut self.list);
         // Those beyond the limit were counted and not kept.
         let lines = rejections.len() as u64 + self.beyond_limit;
         if lines == 0 {
             return rejections;
         }
-        match self.describe_doubt(has_engine) {
+        match self.reason_to_doubt_one_engine(is_engine_known) {
             None => {
                 stats.rejected += lines;
                 rejections

@@ -244,11 +244,16 @@ impl Recogniser {
                 engine_marks.push(EngineMark::of_json_records(engine));
             }
         }
-        Self { engines, marks: build_searcher(marks), engine_marks, record_marks: build_searcher(record_marks) }
+        Self {
+            engines,
+            marks: build_mark_searcher(marks),
+            engine_marks,
+            record_marks: build_mark_searcher(record_marks),
+        }
     }
 
     /// Parses an engine's own JSON record. `None` if the object is something else.
-    pub(super) fn parse_record<'l>(&self, json: &'l str) -> Option<JsonRecord<'l>> {
+    pub(super) fn parse_engine_record<'l>(&self, json: &'l str) -> Option<JsonRecord<'l>> {
         if !self.record_marks.is_match(json) {
             return None;
         }
@@ -297,7 +302,7 @@ impl Recogniser {
 }
 
 /// A searcher for all marks at once.
-fn build_searcher(marks: Vec<&'static str>) -> AhoCorasick {
+fn build_mark_searcher(marks: Vec<&'static str>) -> AhoCorasick {
     // Only leftmost searches are vectorised.
     let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(marks);
     built.expect("a few short constants make an automaton")

@@ -12,9 +12,9 @@ use super::bootstrap_rooms::BootstrapRooms;
 use super::import_stats::ImportStats;
 use super::json_search::{JsonSearch, RecordContent, find_json_start, time_of_record};
 use super::known_rids::KnownRids;
-use super::line_prefix::{first_timestamp, more_precise};
+use super::line_prefix::{first_timestamp, more_precise_timestamp};
 use super::line_reader::{LineReader, LogLine};
-use super::line_shape::describe_shape;
+use super::line_shape::describe_line_shape;
 use super::log_source::{LogSource, LogWriter};
 use super::logged_rejections::{LoggedRejection, LoggedRejections};
 use super::recogniser::{LogLines, MarkMatch, Recogniser, RecordForm, RecordResult, Statement, StatementKind};
@@ -47,7 +47,7 @@ pub(super) struct LogRecordReader {
     counted_offset_s: Option<i32>,
     /// Number of records of known forms, with or without usable content.
     record_count: u64,
-    /// Records of each form since the last call of [`Self::read_lines`], which adds them to the statistics.
+    /// Records of each form since the last call of [`Self::queue_lines`], which adds them to the statistics.
     form_counts: Vec<FormCount>,
     rids: KnownRids,
     rooms: BootstrapRooms,
@@ -94,7 +94,7 @@ impl LogRecordReader {
 
     /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be
     /// read.
-    pub(super) fn read_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
+    pub(super) fn queue_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
         // Taken out, so that the reader can change the rest of the source; put back at the end.
         let Some(mut lines) = source.lines.take() else {
             return false;
@@ -108,7 +108,7 @@ impl LogRecordReader {
             if lines_read == max_lines {
                 break;
             }
-            has_more = self.read_next_line(&mut lines, &recogniser, source, queue);
+            has_more = self.read_and_queue_next_line(&mut lines, &recogniser, source, queue);
             lines_read += usize::from(has_more);
         }
         self.stats.lines += lines_read as u64;
@@ -121,7 +121,7 @@ impl LogRecordReader {
     /// Reads the next line of the file and queues its statements. Returns whether there was one: `false` at the end of the file, and if the
     /// rest cannot be read, which is reported in the statistics.
     #[inline]
-    fn read_next_line(
+    fn read_and_queue_next_line(
         &mut self,
         lines: &mut LineReader,
         recogniser: &Recogniser,
@@ -131,7 +131,7 @@ impl LogRecordReader {
         match lines.next_line(Some(recogniser)) {
             Ok(Some(line)) => {
                 self.stats.cut += u64::from(line.is_truncated);
-                self.read_line(&line, source, queue);
+                self.queue_records_of_line(&line, source, queue);
                 true
             }
             Ok(None) => false,
@@ -163,8 +163,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a line, or counts it as unknown. A record is what an engine logs at once; a fixed text, its mark, shows it.
-    fn read_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
+    /// Queues the records of a line, or counts it as unknown. A record is what an engine logs at once; a fixed text, its mark, shows it.
+    fn queue_records_of_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
         let records_before = self.record_count;
         if let Some(mark) = line.mark {
             let text = plain_text(line.text);
@@ -173,7 +173,7 @@ impl LogRecordReader {
             let mark = if has_moved { self.recogniser.find_mark(text.as_bytes()) } else { Some(mark) };
             // Nothing encloses the line that could have a time.
             let outer = None;
-            self.read_text(&text, mark, outer, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
+            self.queue_records_of_text(&text, mark, outer, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
         }
         let records_in_line = self.record_count - records_before;
         if records_in_line == 0 {
@@ -184,13 +184,13 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records of a text whose first mark is `mark`. `outer` is the timestamp that a collector added. JSON in strings of JSON is
-    /// read `json_levels` deep, a deeper one as a plain line.
-    fn read_text(
+    /// Queues the records of a text whose first mark is `mark`. `collector_time` is the timestamp that a collector added. JSON in strings
+    /// of JSON is read `json_levels` deep, a deeper one as a plain line.
+    fn queue_records_of_text(
         &mut self,
         text: &str,
         mark: Option<MarkMatch>,
-        outer: Option<LogTimestamp>,
+        collector_time: Option<LogTimestamp>,
         json_levels: usize,
         target: &mut ReadTarget<'_>,
     ) {
@@ -198,57 +198,64 @@ impl LogRecordReader {
         let Some(mark) = mark else { return };
         let json_start = if json_levels > 0 { find_json_start(text, mark.start) } else { None };
         match json_start {
-            Some(start) => self.read_text_with_json(text, start, outer, json_levels - 1, target),
-            None => self.read_records_of_line(text, mark, outer, target),
+            Some(start) => self.queue_records_of_text_with_json(text, start, collector_time, json_levels - 1, target),
+            None => self.queue_records_of_plain_line(text, mark, collector_time, target),
         }
     }
 
-    /// Reads the records of a text that has JSON values from the index `json_start` on, and then those behind the values. `outer` is the
-    /// timestamp that a collector added. JSON in strings of these values is read `inner_levels` deep.
-    fn read_text_with_json(
+    /// Queues the records of a text that has JSON values from the index `json_start` on, and then those behind the values. `collector_time`
+    /// is the timestamp that a collector added. JSON in strings of these values is read `inner_levels` deep.
+    fn queue_records_of_text_with_json(
         &mut self,
         text: &str,
         json_start: usize,
-        outer: Option<LogTimestamp>,
+        collector_time: Option<LogTimestamp>,
         inner_levels: usize,
         target: &mut ReadTarget<'_>,
     ) {
-        let stamp = more_precise(outer, first_timestamp(&text[..json_start], &mut target.source.parser));
+        let stamp =
+            more_precise_timestamp(collector_time, first_timestamp(&text[..json_start], &mut target.source.parser));
         let mut values = serde_json::Deserializer::from_str(&text[json_start..]).into_iter::<&RawValue>();
         let mut json_bytes = 0;
         while let Some(Ok(value)) = values.next() {
             json_bytes = values.byte_offset();
-            self.read_json(value.get(), stamp, inner_levels, target);
+            self.queue_records_of_json(value.get(), stamp, inner_levels, target);
         }
         // If no value could be read, the text is a line that merely looks like JSON.
         let is_json = json_bytes > 0;
         let rest = if is_json { &text[json_start + json_bytes..] } else { text };
         if let Some(mark_in_rest) = self.recogniser.find_mark(rest.as_bytes()) {
-            self.read_records_of_line(rest, mark_in_rest, stamp, target);
+            self.queue_records_of_plain_line(rest, mark_in_rest, stamp, target);
         }
     }
 
-    /// Reads all records within a JSON value. `outer` is the timestamp around the value. JSON in strings of the value is read `json_levels`
-    /// deep.
-    fn read_json(&mut self, json: &str, outer: Option<LogTimestamp>, json_levels: usize, target: &mut ReadTarget<'_>) {
+    /// Queues all records within a JSON value. `enclosing_time` is the timestamp around the value. JSON in strings of the value is read
+    /// `json_levels` deep.
+    fn queue_records_of_json(
+        &mut self,
+        json: &str,
+        enclosing_time: Option<LogTimestamp>,
+        json_levels: usize,
+        target: &mut ReadTarget<'_>,
+    ) {
         let recogniser = Rc::clone(&self.recogniser);
         let parser = &mut target.source.parser;
         let mut search = JsonSearch { recogniser: &recogniser, parser, found: Vec::new() };
         // No other value encloses this one.
         let enclosing_values = 0;
-        search.search_value(json, enclosing_values);
+        search.search_value_for_records(json, enclosing_values);
         for found in search.found {
-            let stamp = more_precise(outer, found.stamp);
+            let stamp = more_precise_timestamp(enclosing_time, found.stamp);
             match found.content {
                 RecordContent::Line(text) => {
                     let text = plain_text(text.as_bytes());
                     let mark = recogniser.find_mark(text.as_bytes());
-                    self.read_text(&text, mark, stamp, json_levels, target);
+                    self.queue_records_of_text(&text, mark, stamp, json_levels, target);
                 }
                 RecordContent::EngineRecord(record) => {
                     let stamp = time_of_record(&record, stamp, &mut target.source.parser);
                     let mut sink = RecordSink::new(self, target, stamp, NO_RANK);
-                    let form = recogniser.read_record(&record, &mut |item| sink.take_statement(item));
+                    let form = recogniser.read_record(&record, &mut |item| sink.queue_or_store_statement(item));
                     if let Some(form) = form {
                         sink.count_record(form);
                     }
@@ -257,17 +264,17 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads the records in a text that is no JSON, from the first mark on, a fixed text that shows the form of a record. There may be
-    /// several records, since processes that write to one pipe join their lines. `outer` is the timestamp that a collector added.
-    fn read_records_of_line(
+    /// Queues the records in a text that is no JSON, from the first mark on, a fixed text that shows the form of a record. There may be
+    /// several records, since processes that write to one pipe join their lines. `collector_time` is the timestamp that a collector added.
+    fn queue_records_of_plain_line(
         &mut self,
         text: &str,
-        first: MarkMatch,
-        outer: Option<LogTimestamp>,
+        first_mark: MarkMatch,
+        collector_time: Option<LogTimestamp>,
         target: &mut ReadTarget<'_>,
     ) {
         let mut rest = text;
-        let mut next = Some(first);
+        let mut next = Some(first_mark);
         while let Some(mark) = next {
             // A mark without a form is that of a JSON record, which could not be parsed. The rest of the line may be a prompt.
             let Some(form) = mark.form else { return };
@@ -275,14 +282,14 @@ impl LogRecordReader {
             let behind_mark = &rest[mark.end..];
             let LogSource { prefix_memo, parser, .. } = &mut *target.source;
             let prefix = prefix_memo.read_prefix(before_mark, parser);
-            let stamp = more_precise(outer, prefix.stamp);
+            let stamp = more_precise_timestamp(collector_time, prefix.stamp);
             let line_ns = stamp.map(|stamp| stamp.wall_ns);
             let next_mark = self.find_mark_of_next_record(&mark, behind_mark);
             // The next record begins with its timestamp, before its mark. This one ends there.
             let end = next_mark.map_or(behind_mark.len(), |next| find_record_start(behind_mark, next.start));
             let body = &behind_mark[..end];
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
-            let parsed = (form.parse)(body, line_ns, &mut |item| sink.take_statement(item));
+            let parsed = (form.parse)(body, line_ns, &mut |item| sink.queue_or_store_statement(item));
             sink.count_record(parsed.map(|()| RecordForm { engine: mark.engine, form: form.name }));
             rest = &behind_mark[end..];
             // The mark was found in `behind_mark`, and `rest` begins `end` bytes later.
@@ -303,22 +310,22 @@ impl LogRecordReader {
     /// ones are later completed from these.
     fn shared_rid(&mut self, rid: &str, is_truncated: bool) -> Rc<str> {
         let is_complete = !rid.is_empty() && !is_truncated;
-        if is_complete { self.rids.add_rid(rid, &mut self.stats) } else { rid.into() }
+        if is_complete { self.rids.add_and_share_rid(rid, &mut self.stats) } else { rid.into() }
     }
 
     /// Adds a derived UTC offset to those that the statistics list. `None` adds none.
-    fn list_offset(&mut self, offset_s: Option<i32>) {
+    fn list_utc_offset_once(&mut self, offset_s: Option<i32>) {
         // Almost all lines have the offset of the line before, which is in the statistics.
         if self.counted_offset_s != offset_s
             && let Some(offset_s) = offset_s
         {
             self.counted_offset_s = Some(offset_s);
-            self.stats.add_offset(offset_s);
+            self.stats.add_utc_offset(offset_s);
         }
     }
 
     /// Counts a record of this form.
-    fn count_form(&mut self, form: &'static str) {
+    fn count_record_of_form(&mut self, form: &'static str) {
         // The same constant is found without comparing its text.
         match self.form_counts.iter_mut().find(|count| std::ptr::eq(count.form, form)) {
             Some(count) => count.records += 1,
@@ -334,9 +341,9 @@ impl LogRecordReader {
     /// Counts a line without a record. The shape of the first one is kept.
     fn count_unknown_line(&mut self, line: &[u8]) {
         self.stats.unknown += 1;
-        self.unread_lines.compare_line(line);
+        self.unread_lines.count_line_for_file_kind(line);
         if self.stats.first_unknown.is_none() && !line.trim_ascii().is_empty() {
-            self.stats.first_unknown = Some(describe_shape(&plain_text(line)));
+            self.stats.first_unknown = Some(describe_line_shape(&plain_text(line)));
         }
     }
 
@@ -356,7 +363,7 @@ impl LogRecordReader {
         let at = MonoNs(queued.at_ns);
         self.emit_engine_name_once(at, sink);
         let writer = &*self.writer_names[usize::from(queued.writer)];
-        let rid = complete_rid(queued, &mut self.rids, &mut self.stats);
+        let rid = complete_truncated_rid(queued, &mut self.rids, &mut self.stats);
         // Both halves of a disaggregated request are one request, under the prefill server's rid.
         let rid = match self.rooms.prefill_rid(&rid) {
             Some(prefill) => Cow::Borrowed(prefill),
@@ -376,20 +383,22 @@ impl LogRecordReader {
     /// Passes the rejected requests of all lines that were read to `sink`, if they are of one engine. Only the end of the last file shows
     /// that, so these events come after later ones.
     pub(super) fn emit_rejections(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        for LoggedRejection { at_ns, status } in self.rejections.take_counted(self.is_engine_named, &mut self.stats) {
+        for LoggedRejection { at_ns, status } in
+            self.rejections.take_and_count_if_of_one_engine(self.is_engine_named, &mut self.stats)
+        {
             self.stats.events += 1;
             sink(&Event::new(MonoNs(at_ns), What::Rejected(Rejection { status })));
         }
     }
 }
 
-/// Index of the start of the record whose mark is at index `mark`. A record starts with the bracket of its timestamp,
+/// Index of the start of the record whose mark is at index `mark_index`. A record starts with the bracket of its timestamp,
 /// `[2026-01-18 07:55:00 TP0] `, or else with its mark.
-fn find_record_start(text: &str, mark: usize) -> usize {
-    let Some(bracket) = text[..mark].rfind('[') else { return mark };
+fn find_record_start(text: &str, mark_index: usize) -> usize {
+    let Some(bracket) = text[..mark_index].rfind('[') else { return mark_index };
     let begins_with_digit = text[bracket + 1..].starts_with(|c: char| c.is_ascii_digit());
-    let is_timestamp = begins_with_digit && mark - bracket <= MAX_BRACKET_BYTES;
-    if is_timestamp { bracket } else { mark }
+    let is_timestamp = begins_with_digit && mark_index - bracket <= MAX_BRACKET_BYTES;
+    if is_timestamp { bracket } else { mark_index }
 }
 
 /// Number of records of a form.
@@ -431,9 +440,9 @@ impl<'s, 't> RecordSink<'s, 't> {
     }
 
     /// Queues a statement of the record for its time. A statement that needs no time is stored or counted at once.
-    fn take_statement(&mut self, statement: &Statement<'_>) {
+    fn queue_or_store_statement(&mut self, statement: &Statement<'_>) {
         match statement.kind {
-            StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),
+            StatementKind::RequestHalf(half) => self.reader.rooms.add_half_and_pair_rids(&half),
             StatementKind::ImpossibleDurations => self.reader.stats.impossible += 1,
             StatementKind::ServerAddress(address) => {
                 // An address needs no time, so its line does not count as undated.
@@ -447,7 +456,7 @@ impl<'s, 't> RecordSink<'s, 't> {
                 self.reader.rejections.add_rejection(LoggedRejection { at_ns, status });
             }
             StatementKind::Stage(stage) => {
-                let name = word_index(&mut self.reader.stage_names, stage.name);
+                let name = index_of_known_or_added_word(&mut self.reader.stage_names, stage.name);
                 let Stage { tokens, pending, gap_ns, .. } = stage;
                 self.queue_statement(
                     statement,
@@ -485,7 +494,8 @@ impl<'s, 't> RecordSink<'s, 't> {
         // The frontier is the latest time that the file has reached. A line without a timestamp advances it by the time of its event.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
         source.frontier_ns = source.frontier_ns.max(line_ns);
-        let writer = writer_index(&mut reader.writer_names, source, role, self.rank, reader.has_several_logs);
+        let writer =
+            index_of_known_or_added_writer(&mut reader.writer_names, source, role, self.rank, reader.has_several_logs);
         self.target.queue.push_statement(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
     }
 
@@ -500,18 +510,18 @@ impl<'s, 't> RecordSink<'s, 't> {
         // Only the first one names the engine.
         self.reader.engine_name.get_or_insert(engine);
         stats.undated += u64::from(!self.is_dated);
-        self.reader.count_form(form);
+        self.reader.count_record_of_form(form);
         if let Some(stamp) = self.stamp {
-            self.count_timestamp(&stamp);
+            self.count_timestamp_and_derive_offset(&stamp);
         }
     }
 
     /// Counts what was assumed about the line's timestamp. If the record itself states a time, derives the file's UTC offset from the two.
-    fn count_timestamp(self, stamp: &LogTimestamp) {
+    fn count_timestamp_and_derive_offset(self, stamp: &LogTimestamp) {
         // 0 stands for none.
         let states_time = self.latest_stated_ns > 0;
         if states_time {
-            self.target.source.parser.derive_offset(stamp, self.latest_stated_ns);
+            self.target.source.parser.derive_offset_from_event(stamp, self.latest_stated_ns);
         }
         let stats = &mut self.reader.stats;
         stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);
@@ -520,13 +530,13 @@ impl<'s, 't> RecordSink<'s, 't> {
         let has_derived_zone = stamp.zone == ZoneSource::File;
         if has_derived_zone {
             stats.zone_derived += 1;
-            self.reader.list_offset(self.target.source.parser.derived_offset_s());
+            self.reader.list_utc_offset_once(self.target.source.parser.derived_offset_s());
         }
     }
 }
 
 /// Returns the index of the process that wrote a line of `source`. A new process is added to `writers` under its name.
-fn writer_index(
+fn index_of_known_or_added_writer(
     writers: &mut Vec<Box<str>>,
     source: &mut LogSource,
     role: &str,
@@ -537,7 +547,7 @@ fn writer_index(
         return known.index;
     }
     let name = name_of_writer(role, rank, &source.file.label, has_several_logs);
-    let index = word_index(writers, &name);
+    let index = index_of_known_or_added_word(writers, &name);
     // A rank comes from the log, so the length of this list must be bounded.
     if source.writers.len() < MAX_WORDS {
         source.writers.push(LogWriter { role: role.into(), rank: rank.into(), index });
@@ -560,7 +570,7 @@ fn name_of_writer(role: &str, rank: &str, log: &str, has_several_logs: bool) -> 
 }
 
 /// Index of a word, which is added if it is new. Stage names and ranks come from the log, so their number must be bounded.
-fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
+fn index_of_known_or_added_word(words: &mut Vec<Box<str>>, word: &str) -> u16 {
     if let Some(known) = words.iter().position(|known| **known == *word) {
         return known as u16;
     }
@@ -575,11 +585,15 @@ fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
 }
 
 /// The whole rid of a statement. A truncated rid that cannot be completed is followed by `...`. Counts both cases in `stats`.
-fn complete_rid<'r>(queued: &'r QueuedStatement, rids: &'r mut KnownRids, stats: &mut ImportStats) -> Cow<'r, str> {
+fn complete_truncated_rid<'r>(
+    queued: &'r QueuedStatement,
+    rids: &'r mut KnownRids,
+    stats: &mut ImportStats,
+) -> Cow<'r, str> {
     if !queued.is_rid_truncated {
         return Cow::Borrowed(&queued.rid);
     }
-    match rids.complete_rid(&queued.rid, stats) {
+    match rids.complete_truncated_rid(&queued.rid, stats) {
         Some(whole) => Cow::Borrowed(whole),
         None => Cow::Owned(format!("{}...", queued.rid)),
     }

@@ -60,7 +60,7 @@ impl SplitLineJoiner {
         if joined.is_empty() && part.is_last {
             return JoinResult::Whole;
         }
-        append_part(joined, &part, max_line_bytes);
+        append_part_within_limit(joined, &part, max_line_bytes);
         if !part.is_last {
             return JoinResult::Pending;
         }
@@ -77,7 +77,7 @@ impl SplitLineJoiner {
 
     /// Stream of a line whose last part is missing at the end of the file; `None` without one. The caller reads that line before the next
     /// call, which frees it.
-    pub(super) fn take_unfinished(&mut self) -> Option<usize> {
+    pub(super) fn take_stream_of_unfinished_line(&mut self) -> Option<usize> {
         self.free_passed_line();
         self.passed_stream = self.lines.iter().position(|line| !line.is_empty());
         self.passed_stream
@@ -97,7 +97,7 @@ impl SplitLineJoiner {
 }
 
 /// Appends the text of a part to the joined line. The runtime's bytes before the text are kept once.
-fn append_part(joined: &mut Vec<u8>, part: &LinePart<'_>, max_line_bytes: usize) {
+fn append_part_within_limit(joined: &mut Vec<u8>, part: &LinePart<'_>, max_line_bytes: usize) {
     if joined.is_empty() {
         joined.extend_from_slice(part.prefix);
     }
@@ -136,7 +136,7 @@ fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     // `std` at the end of the constant is the start of the stream's name.
     let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
     // Collectors also write records without line ends, but only a split part has exactly this length.
-    let is_last = ends_with_escaped_newline(text) || decoded_bytes(text) != DOCKER_PART_BYTES;
+    let is_last = ends_with_escaped_newline(text) || count_decoded_bytes(text) != DOCKER_PART_BYTES;
     Some(LinePart { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
 }
 
@@ -154,7 +154,7 @@ fn ends_with_escaped_newline(json: &[u8]) -> bool {
 }
 
 /// Number of bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
-fn decoded_bytes(json: &[u8]) -> usize {
+fn count_decoded_bytes(json: &[u8]) -> usize {
     let mut decoded = 0;
     let mut index = 0;
     while let Some(&byte) = json.get(index) {
@@ -197,7 +197,7 @@ mod tests {
                 JoinResult::Complete(stream) => found.push(joiner.joined_line(stream).to_vec()),
             }
         }
-        while let Some(stream) = joiner.take_unfinished() {
+        while let Some(stream) = joiner.take_stream_of_unfinished_line() {
             found.push(joiner.joined_line(stream).to_vec());
         }
         found

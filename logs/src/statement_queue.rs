@@ -64,7 +64,7 @@ pub(super) struct DueSlot {
 
 impl DueSlot {
     /// Sorts statements by time. Statements of equal times keep their order. `order` is empty memory to use.
-    fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<u128>) -> Self {
+    fn sorted_by_time(entries: Vec<QueuedStatement>, mut order: Vec<u128>) -> Self {
         let times = entries.iter().map(|queued| u128::from(queued.at_ns));
         // Time and index in one number, so that sorting moves 16 bytes and no statement.
         order.extend(times.zip(0..).map(|(at_ns, index)| (at_ns << 32) | index));
@@ -113,20 +113,20 @@ impl StatementQueue {
         entries.push(queued);
     }
 
-    /// Removes and returns the earliest slot, if it ends by `horizon_ns`. `None` if it ends later, or the queue is empty.
-    pub(super) fn pop_slot_before(&mut self, horizon_ns: u64) -> Option<DueSlot> {
+    /// Removes and returns the earliest slot, if it ends by `limit_ns`. `None` if it ends later, or the queue is empty.
+    pub(super) fn pop_slot_before(&mut self, limit_ns: u64) -> Option<DueSlot> {
         let first = self.slots.first_entry()?;
         let slot_end_ns = (first.key() + 1).saturating_mul(self.slot_ns);
-        if slot_end_ns > horizon_ns {
+        if slot_end_ns > limit_ns {
             return None;
         }
-        let due = DueSlot::from_entries(first.remove(), std::mem::take(&mut self.spare_order));
+        let due = DueSlot::sorted_by_time(first.remove(), std::mem::take(&mut self.spare_order));
         self.len -= due.len();
         Some(due)
     }
 
     /// Keeps the memory of a slot whose statements were passed on for later slots.
-    pub(super) fn reuse_slot(&mut self, passed: DueSlot) {
+    pub(super) fn keep_memory_of_slot(&mut self, passed: DueSlot) {
         let DueSlot { mut entries, mut order } = passed;
         // A slot that has grown large gives its memory back.
         if entries.capacity() > SPARE_ENTRIES {

@@ -127,7 +127,7 @@ pub fn duration_ns_of_key(text: &str, key: &str) -> Option<u64> {
 
 /// Parses the digits at the start of `text`; returns the number and the text behind it. `None` without a digit, or with more than
 /// `max_digits`.
-pub(super) fn leading_digits(text: &[u8], max_digits: usize) -> Option<(u64, &[u8])> {
+pub(super) fn parse_leading_digits(text: &[u8], max_digits: usize) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     // A number of 19 digits fits into 64 bits.
     if count == 0 || count > max_digits.min(19) {
@@ -142,14 +142,14 @@ pub(super) fn leading_digits(text: &[u8], max_digits: usize) -> Option<(u64, &[u
 }
 
 /// Parses exactly `count` digits at the start of `text`; returns the number and the text behind it. `None` if there are more or fewer.
-pub(super) fn exact_digits(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
-    let (number, rest) = leading_digits(text, count)?;
+pub(super) fn parse_exact_digits(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
+    let (number, rest) = parse_leading_digits(text, count)?;
     (text.len() - rest.len() == count).then_some((number, rest))
 }
 
 /// Parses the digits after a decimal point to nanoseconds; returns them and the text behind them. Digits beyond the ninth are dropped.
 /// `None` without a digit.
-pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
+pub(super) fn parse_fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if count == 0 {
         return None;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{Offset, TimeZone};
 
-use super::text::{exact_digits, fraction_ns, leading_digits};
+use super::text::{parse_exact_digits, parse_fraction_ns, parse_leading_digits};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Unit of time zone offsets, in seconds.
@@ -72,7 +72,7 @@ struct CalendarMinute {
 
 impl CalendarMinute {
     /// Its start, in the zone of the timestamp; `None` if the calendar has no such minute.
-    fn local_time(self) -> Option<DateTime> {
+    fn start_in_local_time(self) -> Option<DateTime> {
         let CalendarDay { year, month, day } = self.day;
         let date = Date::new(year as i16, month as i8, day as i8).ok()?;
         let time = jiff::civil::Time::new(self.hour as i8, self.minute as i8, 0, 0).ok()?;
@@ -100,7 +100,7 @@ impl TimestampParser {
     }
 
     /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on. Ignores an offset that no zone can have.
-    pub(super) fn set_offset_s(&mut self, seconds: i32) {
+    pub(super) fn set_utc_offset_s(&mut self, seconds: i32) {
         if let Ok(offset) = Offset::from_seconds(seconds) {
             self.zone = TimeZone::fixed(offset);
             self.derived_offset_s = Some(seconds);
@@ -111,7 +111,7 @@ impl TimestampParser {
 
     /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`,
     /// so hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
-    pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
+    pub(super) fn derive_offset_from_event(&mut self, stamp: &LogTimestamp, event_ns: u64) {
         // A timestamp with a zone needs no offset. An equal time was computed from the timestamp itself, and shows nothing.
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
             return;
@@ -123,12 +123,12 @@ impl TimestampParser {
             // A zone with daylight saving time stays in use.
             self.derived_offset_s = Some(offset_s);
         } else {
-            self.set_offset_s(offset_s);
+            self.set_utc_offset_s(offset_s);
         }
     }
 
     /// Parses a timestamp at the start of `text`; returns it with the text behind it. `None` if none is there.
-    pub(super) fn parse_start<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
+    pub(super) fn parse_timestamp_at_start<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         match text.first()? {
             b'0'..=b'9' => {
                 self.parse_year_first(text).or_else(|| self.parse_day_first(text)).or_else(|| parse_epoch(text))
@@ -140,25 +140,25 @@ impl TimestampParser {
 
     /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`. `None` for any other form.
     fn parse_year_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
-        let (year, rest) = exact_digits(text, 4)?;
+        let (year, rest) = parse_exact_digits(text, 4)?;
         let separator = *rest.first().filter(|byte| matches!(byte, b'-' | b'/'))?;
-        let (month, rest) = exact_digits(&rest[1..], 2)?;
+        let (month, rest) = parse_exact_digits(&rest[1..], 2)?;
         // The same separator stands twice.
-        let (day, rest) = exact_digits(rest.strip_prefix(&[separator])?, 2)?;
+        let (day, rest) = parse_exact_digits(rest.strip_prefix(&[separator])?, 2)?;
         let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
         let (time, rest) = parse_time_of_day(rest)?;
-        let (offset, rest) = parse_zone(rest);
+        let (offset, rest) = parse_zone_offset_s(rest);
         let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?;
         Some((stamp, rest))
     }
 
     /// Parses `18/Jan/2026:07:55:00 +0000`. `None` for any other form.
     fn parse_day_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
-        let (day, rest) = exact_digits(text, 2)?;
+        let (day, rest) = parse_exact_digits(text, 2)?;
         let (month, rest) = parse_month(rest.strip_prefix(b"/")?)?;
-        let (year, rest) = exact_digits(rest.strip_prefix(b"/")?, 4)?;
+        let (year, rest) = parse_exact_digits(rest.strip_prefix(b"/")?, 4)?;
         let (time, rest) = parse_time_of_day(rest.strip_prefix(b":")?)?;
-        let (offset, rest) = parse_zone(rest);
+        let (offset, rest) = parse_zone_offset_s(rest);
         Some((self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?, rest))
     }
 
@@ -169,9 +169,9 @@ impl TimestampParser {
         let (month, rest) = parse_month(text)?;
         let rest = rest.strip_prefix(b" ")?;
         // A second space stands before a day of one digit.
-        let (day, rest) = leading_digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
+        let (day, rest) = parse_leading_digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
         if let Some(dated) = rest.strip_prefix(b", ") {
-            let (year, rest) = exact_digits(dated, 4)?;
+            let (year, rest) = parse_exact_digits(dated, 4)?;
             let (time, rest) = parse_time_of_day(rest.strip_prefix(b" @ ")?)?;
             let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset_s)?;
             return Some((stamp, rest));
@@ -211,7 +211,7 @@ impl TimestampParser {
         {
             return Some(last.start_ns);
         }
-        let local = minute.local_time()?;
+        let local = minute.start_in_local_time()?;
         let start = match minute.offset_s {
             Some(offset_s) => Offset::from_seconds(offset_s).ok()?.to_timestamp(local).ok()?,
             None => self.zone.to_timestamp(local).ok()?,
@@ -275,15 +275,15 @@ struct TimeOfDay {
 /// Parses `07:55:00`, `07:55:00.330146`, `07:55:00,330` at the start of `text`; returns it with the text behind it. A leap second counts as
 /// the second before it.
 fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
-    let (hour, rest) = exact_digits(text, 2)?;
-    let (minute, rest) = exact_digits(rest.strip_prefix(b":")?, 2)?;
-    let (second, rest) = exact_digits(rest.strip_prefix(b":")?, 2)?;
+    let (hour, rest) = parse_exact_digits(text, 2)?;
+    let (minute, rest) = parse_exact_digits(rest.strip_prefix(b":")?, 2)?;
+    let (second, rest) = parse_exact_digits(rest.strip_prefix(b":")?, 2)?;
     if hour > 23 || minute > 59 || second > 60 {
         return None;
     }
     let whole = TimeOfDay { hour, minute, second: second.min(59), fraction_ns: 0, is_whole_second: true };
     let fraction = match rest {
-        [b'.' | b',', after @ ..] => fraction_ns(after),
+        [b'.' | b',', after @ ..] => parse_fraction_ns(after),
         _ => None,
     };
     // A point or comma without digits behind it belongs to the text.
@@ -293,7 +293,7 @@ fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
 
 /// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC; returns them with the text behind it. Without a zone, returns
 /// `None` and the whole text.
-fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
+fn parse_zone_offset_s(text: &[u8]) -> (Option<i32>, &[u8]) {
     let trimmed = text.strip_prefix(b" ").unwrap_or(text);
     let named = trimmed.strip_prefix(b"UTC").or_else(|| trimmed.strip_prefix(b"GMT"));
     if let Some(rest) = named.or_else(|| text.strip_prefix(b"Z")) {
@@ -312,8 +312,8 @@ fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
         b'-' => -1,
         _ => return None,
     };
-    let (hours, rest) = two_digits(&text[1..])?;
-    let (minutes, rest) = two_digits(rest.strip_prefix(b":").unwrap_or(rest)).unwrap_or((0, rest));
+    let (hours, rest) = parse_two_digits(&text[1..])?;
+    let (minutes, rest) = parse_two_digits(rest.strip_prefix(b":").unwrap_or(rest)).unwrap_or((0, rest));
     let is_longer_number = rest.first().is_some_and(u8::is_ascii_digit);
     // Kiribati has the largest offset, 14 hours.
     if hours > 14 || minutes > 59 || is_longer_number {
@@ -324,9 +324,9 @@ fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
 
 /// Parses the two digits at the start of `text`, even if more follow; returns the number and the text behind it. `None` if they are no
 /// digits.
-fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
+fn parse_two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (digits, rest) = text.split_at_checked(2)?;
-    let (number, _) = exact_digits(digits, 2)?;
+    let (number, _) = parse_exact_digits(digits, 2)?;
     Some((number, rest))
 }
 
@@ -335,8 +335,8 @@ const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_
 
 /// Unit of a time since the epoch, in nanoseconds. In these centuries, the number of its digits shows the unit. `None` for any other number
 /// of digits.
-fn epoch_unit_ns(digits: usize) -> Option<u64> {
-    match digits {
+fn epoch_unit_ns(digit_count: usize) -> Option<u64> {
+    match digit_count {
         10 => Some(SECOND_NS),
         // Milliseconds, microseconds and nanoseconds.
         13 => Some(1_000_000),
@@ -349,11 +349,11 @@ fn epoch_unit_ns(digits: usize) -> Option<u64> {
 /// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch; returns the time with the text behind it. `None`
 /// for any other number, or one of another century.
 fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
-    let (number, rest) = leading_digits(text, 19)?;
+    let (number, rest) = parse_leading_digits(text, 19)?;
     let digits = text.len() - rest.len();
     let unit_ns = epoch_unit_ns(digits)?;
     let has_fraction = unit_ns == SECOND_NS && rest.starts_with(b".");
-    let fraction = if has_fraction { fraction_ns(&rest[1..]) } else { None };
+    let fraction = if has_fraction { parse_fraction_ns(&rest[1..]) } else { None };
     let (added_ns, rest) = fraction.unwrap_or((0, rest));
     let wall_ns = number.checked_mul(unit_ns)?.checked_add(added_ns)?;
     let is_in_word = rest.first().is_some_and(u8::is_ascii_alphanumeric);
@@ -373,7 +373,7 @@ mod tests {
 
     fn read(text: &str) -> Option<(String, String)> {
         let zone = TimeZone::fixed(jiff::tz::offset(-8));
-        let (stamp, rest) = TimestampParser::new(zone, 2026, 1).parse_start(text.as_bytes())?;
+        let (stamp, rest) = TimestampParser::new(zone, 2026, 1).parse_timestamp_at_start(text.as_bytes())?;
         let at = Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).ok()?;
         Some((at.to_string(), String::from_utf8_lossy(rest).into_owned()))
     }
@@ -441,10 +441,10 @@ mod tests {
             ("2026-01-18T15:55:00Z", None),
         ] {
             let mut parser = TimestampParser::new(TimeZone::fixed(jiff::tz::offset(-3)), 2026, 1);
-            let (read, _) = parser.parse_start(stamp.as_bytes()).unwrap();
-            parser.derive_offset(&read, event_ns);
+            let (read, _) = parser.parse_timestamp_at_start(stamp.as_bytes()).unwrap();
+            parser.derive_offset_from_event(&read, event_ns);
             assert_eq!(parser.derived_offset_s(), offset_s, "{stamp}");
-            let (again, _) = parser.parse_start(stamp.as_bytes()).unwrap();
+            let (again, _) = parser.parse_timestamp_at_start(stamp.as_bytes()).unwrap();
             assert_eq!(again.zone == ZoneSource::File, offset_s.is_some(), "{stamp}");
             assert!(offset_s.is_none() || again.wall_ns.abs_diff(event_ns) < 100_000_000_000, "{stamp}");
         }
@@ -456,7 +456,7 @@ mod tests {
             let at = Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
             let offset = Offset::from_seconds(minutes * 60).unwrap();
             let text = format!("{} x", at.display_with_offset(offset));
-            let (stamp, rest) = TimestampParser::new(TimeZone::UTC, 2026, 1).parse_start(text.as_bytes()).unwrap();
+            let (stamp, rest) = TimestampParser::new(TimeZone::UTC, 2026, 1).parse_timestamp_at_start(text.as_bytes()).unwrap();
             prop_assert_eq!(i128::from(stamp.wall_ns), at.as_nanosecond());
             prop_assert_eq!(rest, b" x");
         }
@@ -464,10 +464,10 @@ mod tests {
         #[test]
         fn parsing_any_bytes_never_panics(bytes: Vec<u8>, head in "[0-9]{4}[-/][0-9]{2}.{0,12}") {
             let mut parser = TimestampParser::new(TimeZone::UTC, 2026, 1);
-            let _ = parser.parse_start(&bytes);
+            let _ = parser.parse_timestamp_at_start(&bytes);
             let mut text = head.into_bytes();
             text.extend(bytes);
-            if let Some((_, rest)) = parser.parse_start(&text) {
+            if let Some((_, rest)) = parser.parse_timestamp_at_start(&text) {
                 prop_assert!(rest.len() < text.len());
             }
         }

@@ -76,7 +76,7 @@ impl UnreadLineCounter {
     }
 
     /// Counts an unknown line for the kind of file whose mark it contains, if any. After enough lines, does nothing.
-    pub(super) fn compare_line(&mut self, line: &[u8]) {
+    pub(super) fn count_line_for_file_kind(&mut self, line: &[u8]) {
         if self.has_compared_enough() {
             return;
         }
@@ -87,7 +87,7 @@ impl UnreadLineCounter {
     }
 
     /// One sentence for each kind. The kind with the most lines comes first.
-    pub(super) fn describe_kinds(&self) -> Vec<String> {
+    pub(super) fn describe_found_file_kinds(&self) -> Vec<String> {
         let mut kinds: Vec<_> = self.found.iter().collect();
         kinds.sort_by_key(|(_name, kind)| std::cmp::Reverse(kind.lines));
         // Lines beyond the limit were not compared.

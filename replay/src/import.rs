@@ -90,7 +90,7 @@ fn apply_all_events(
     let mut applied = Ok(());
     let mut has_more = true;
     while has_more && applied.is_ok() {
-        has_more = import.read_some(&mut |event| {
+        has_more = import.read_some_lines_and_pass_events(&mut |event| {
             // One step passes several events, and cannot be ended by an error at the first. The others are ignored after it.
             if applied.is_ok() {
                 applied = run.apply_event(event);
@@ -115,7 +115,7 @@ pub fn import_logs(
     let input = ReportInput::for_source("import");
     let mut run = ImportedRun { analysis: Analysis::new(config), input, target, recorder: None, next_tick: None };
     apply_all_events(&mut import, &mut run, show_progress)?;
-    import.check_any_recognised()?;
+    import.fail_if_nothing_recognised()?;
     // The events after the last tick are judged, too.
     run.tick(run.analysis.ledger().now());
     let notes = notes_for_report(&import, &run.analysis, zone.as_ref());

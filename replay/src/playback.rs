@@ -80,7 +80,7 @@ impl<'r> Playback<'r> {
 
     /// Reports a block that cannot be read. Playback goes on behind a damaged block. After another error it pauses, and the user decides.
     fn report_read_error(&mut self, error: &ReadError, session: &mut Session) {
-        session.add_degraded(format!("recording: {error}"));
+        session.add_degraded_line(format!("recording: {error}"));
         session.notify(format!("! recording: {error}"));
         let may_go_on = matches!(error, ReadError::Damaged { .. });
         if !may_go_on {
@@ -198,7 +198,7 @@ impl About for Playback<'_> {
         &self.recording.header().source
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
         self.closing.degraded.iter().map(words::json_text).chain(missing).collect()
     }

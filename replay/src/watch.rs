@@ -13,7 +13,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use recording::{StreamSection, StreamSplitter};
 use serde_json::Value;
-use session::telemetry::{AccessToken, HOST_HEADER, encode_name, next_part};
+use session::telemetry::{AccessToken, HOST_HEADER, encode_name, next_body_part};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::JoinSet;
@@ -266,7 +266,7 @@ async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
     let mut text = Vec::new();
     // Limited, because the source may be any program.
     while text.len() < MAX_LIST_BYTES
-        && let Some(part) = next_part(&mut body).await
+        && let Some(part) = next_body_part(&mut body).await
     {
         text.extend_from_slice(&part?);
     }
@@ -329,7 +329,7 @@ async fn forward_sections(mut body: Incoming, events: &Sender<RemoteEvent>) -> a
 
 /// The next part of a recording; `None` at its end. Fails if nothing arrives for too long.
 async fn next_part_before_timeout(body: &mut Incoming) -> anyhow::Result<Option<Bytes>> {
-    let part = timeout(SILENCE_TIMEOUT, next_part(body)).await;
+    let part = timeout(SILENCE_TIMEOUT, next_body_part(body)).await;
     let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENCE_TIMEOUT.as_secs()))?;
     part.transpose().map_err(|error| describe_http_error(&error))
 }
@@ -347,7 +347,7 @@ async fn send_request(
     connection.spawn(io);
     let mut request = Request::get(path).header(HOST, &target.address);
     if let Some(token) = &target.token {
-        request = request.header(AUTHORIZATION, token.bearer());
+        request = request.header(AUTHORIZATION, token.bearer_header_value());
     }
     let response = sender.send_request(request.body(String::new())?).await;
     response.map_err(|error| describe_http_error(&error))

@@ -39,7 +39,7 @@ pub trait About {
     fn kind(&self) -> &str;
 
     /// Attachments and observations that failed, each with its fix. None by default.
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         Vec::new()
     }
 

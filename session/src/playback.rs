@@ -67,36 +67,36 @@ impl Position {
     /// Converts a time that a user typed to nanoseconds from the start of the run. `3.9s` counts from the start, `+10s` and `-1m` from the
     /// current position. `14:59:08` and `1:23` may each be a time of day or a time from the start; the one that the run covers is meant. If
     /// the run covers both, three parts are a time of day, and two parts count from the start. `Err` is a message for the user.
-    pub fn parse_target(&self, text: &str) -> Result<u64, String> {
-        let Some(candidates_ns) = self.parse_candidates(text.trim()) else {
+    pub fn parse_target_ns(&self, text: &str) -> Result<u64, String> {
+        let Some(candidates_ns) = self.parse_candidate_times_ns(text.trim()) else {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
         };
         let first_covered = candidates_ns.into_iter().find(|target_ns| *target_ns <= self.whole_ns);
-        first_covered.ok_or_else(|| self.outside_message())
+        first_covered.ok_or_else(|| self.outside_run_message())
     }
 
     /// Times from the start that a text may mean, the likeliest first. Empty if the text means a time before the start or beyond the
     /// largest number. `None` if the text is no time.
-    fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
+    fn parse_candidate_times_ns(&self, text: &str) -> Option<Vec<u64>> {
         // Signs count from the current position. A result below 0 or above the largest number gives an empty list.
-        if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_moment) {
+        if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_typed_time_ns) {
             let target_ns = self.at_ns.checked_add(ahead_ns);
             return Some(target_ns.into_iter().collect());
         }
-        if let Some(back_ns) = text.strip_prefix('-').and_then(units::parse_moment) {
+        if let Some(back_ns) = text.strip_prefix('-').and_then(units::parse_typed_time_ns) {
             let target_ns = self.at_ns.checked_sub(back_ns);
             return Some(target_ns.into_iter().collect());
         }
-        if let Some(date_ns) = self.parse_date(text) {
+        if let Some(date_ns) = self.parse_date_ns(text) {
             return Some(vec![date_ns]);
         }
-        self.parse_clock_candidates(text)
+        self.parse_clock_candidates_ns(text)
     }
 
     /// Times from the start that a text such as `1:23` or `14:59:08` may mean, the likelier first. It may be a time from the start and a
     /// time of day. `None` if it is neither. Empty if it is a time of day only and the wall clock is unknown.
-    fn parse_clock_candidates(&self, text: &str) -> Option<Vec<u64>> {
-        let from_start_ns = units::parse_moment(text);
+    fn parse_clock_candidates_ns(&self, text: &str) -> Option<Vec<u64>> {
+        let from_start_ns = units::parse_typed_time_ns(text);
         let time_of_day = TimeOfDay::parse(text);
         if from_start_ns.is_none() && time_of_day.is_none() {
             return None;
@@ -118,7 +118,7 @@ impl Position {
 
     /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. A date before the run becomes the
     /// largest number, which no run covers. `None` if the text is no date, or the wall clock is unknown.
-    fn parse_date(&self, text: &str) -> Option<u64> {
+    fn parse_date_ns(&self, text: &str) -> Option<u64> {
         // The first parser requires an offset, such as `+02:00` or `Z`.
         let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
         let from_start_ns = instant.as_nanosecond() - i128::from(self.start_wall_ns()?);
@@ -133,8 +133,8 @@ impl Position {
     }
 
     /// Text of a time in the run: the time of day, if it is known, and the time from the start, such as `14:59:08Z, 0:05`.
-    pub fn format_target(&self, target_ns: u64) -> String {
-        let from_start = units::format_clock(target_ns);
+    pub fn format_time_in_run(&self, target_ns: u64) -> String {
+        let from_start = units::format_elapsed_clock(target_ns);
         let wall_ns = self.start_wall_ns().and_then(|start_ns| start_ns.checked_add(target_ns));
         match wall_ns.and_then(units::format_wall_time) {
             Some(time_of_day) => format!("{time_of_day}, {from_start}"),
@@ -144,14 +144,14 @@ impl Position {
 
     /// Message that refuses a time outside the run, with the middle of the run as an example: `outside the run, 2026-11-27 14:59:02 to
     /// 14:59:15 UTC, 0:00 to 0:12: type for example 14:59:09 or 0:06`.
-    pub fn outside_message(&self) -> String {
+    pub fn outside_run_message(&self) -> String {
         let middle_ns = self.whole_ns / 2;
-        let from_start = units::format_clock(middle_ns);
+        let from_start = units::format_elapsed_clock(middle_ns);
         let example = match self.wall_at(middle_ns) {
             Some(time) => format!("{} or {from_start}", time.strftime("%H:%M:%S")),
             None => from_start,
         };
-        format!("outside the run, {}: type for example {example}", self.describe_range())
+        format!("outside the run, {}: type for example {example}", self.describe_run_range())
     }
 
     /// Wall clock at the start.
@@ -161,8 +161,9 @@ impl Position {
 
     /// Dates and times that the run covers: `2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12`. Without a known wall clock only the times
     /// from the start.
-    pub fn describe_range(&self) -> String {
-        let from_start = format!("{} to {}", units::format_clock(0), units::format_clock(self.whole_ns));
+    pub fn describe_run_range(&self) -> String {
+        let from_start =
+            format!("{} to {}", units::format_elapsed_clock(0), units::format_elapsed_clock(self.whole_ns));
         let (Some(start), Some(end)) = (self.wall_at(0), self.wall_at(self.whole_ns)) else { return from_start };
         // A run over midnight ends on another date.
         let is_one_day = start.strftime("%F").to_string() == end.strftime("%F").to_string();
@@ -285,31 +286,31 @@ mod tests {
             ("2026-11-20 14:59:08", u64::MAX),
         ] {
             let expected =
-                if target_ms == u64::MAX { Err(position.outside_message()) } else { Ok(target_ms * 1_000_000) };
-            assert_eq!(position.parse_target(text), expected, "{text}");
+                if target_ms == u64::MAX { Err(position.outside_run_message()) } else { Ok(target_ms * 1_000_000) };
+            assert_eq!(position.parse_target_ns(text), expected, "{text}");
         }
-        assert_eq!(position.format_target(5_300_000_000), "14:59:08Z, 0:05");
+        assert_eq!(position.format_time_in_run(5_300_000_000), "14:59:08Z, 0:05");
         let range =
             "outside the run, 2026-11-21 14:59:02 to 15:00:12 UTC, 0:00 to 1:10: type for example 14:59:37 or 0:35";
         for text in ["14:58:59", "15:00:13Z", "71s", "+66s", "-1m", "14:58", "16:20"] {
-            assert_eq!(position.parse_target(text), Err(range.to_owned()), "{text}");
+            assert_eq!(position.parse_target_ns(text), Err(range.to_owned()), "{text}");
         }
         for text in ["soon", "", "2026-11-21", "+", "-x", "25:99"] {
-            assert!(position.parse_target(text).is_err(), "{text}");
+            assert!(position.parse_target_ns(text).is_err(), "{text}");
         }
-        assert!(position.parse_target("soon").is_err_and(|error| error.contains("14:59:08, 1:23, 3.9s")));
+        assert!(position.parse_target_ns("soon").is_err_and(|error| error.contains("14:59:08, 1:23, 3.9s")));
         // Two parts are minutes and seconds in a run that is as long.
         let long = Position { whole_ns: 900 * SECOND_NS, ..position.clone() };
-        assert_eq!((long.parse_target("14:59"), long.parse_target("14:59Z")), (Ok(899 * SECOND_NS), Ok(0)));
+        assert_eq!((long.parse_target_ns("14:59"), long.parse_target_ns("14:59Z")), (Ok(899 * SECOND_NS), Ok(0)));
         // Over midnight, the time of day is that of the next day.
         let night = Position { whole_ns: 36_000 * SECOND_NS, ..position.clone() };
-        assert_eq!(night.parse_target("00:00:02"), Ok(32_459_300_000_000));
+        assert_eq!(night.parse_target_ns("00:00:02"), Ok(32_459_300_000_000));
         let without_clock = Position { wall_ns: None, ..position };
         assert_eq!(
-            without_clock.parse_target("14:59:08"),
+            without_clock.parse_target_ns("14:59:08"),
             Err("outside the run, 0:00 to 1:10: type for example 0:35".into())
         );
-        assert_eq!(night.describe_range(), "2026-11-21 14:59:02 to 2026-11-22 00:59:02 UTC, 0:00 to 10:00:00");
+        assert_eq!(night.describe_run_range(), "2026-11-21 14:59:02 to 2026-11-22 00:59:02 UTC, 0:00 to 10:00:00");
     }
 
     #[test]

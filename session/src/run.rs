@@ -77,12 +77,12 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
     loop {
         let is_tick_due = Instant::now() >= next_tick;
         for run in &mut *runs {
-            run.poll_source(is_tick_due, options.alarm);
+            run.poll_source_and_process_tick(is_tick_due, options.alarm);
         }
         // No run joins the others while they drain.
         if is_tick_due && drain_deadline.is_none() {
             add_further_runs(runs, &mut options);
-            compare_runs(runs, &mut options);
+            compare_runs_or_disable_comparison(runs, &mut options);
         }
         // After the polls, which may have taken long.
         let now = Instant::now();
@@ -103,9 +103,9 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         let mut is_kept_open = false;
         for run in &mut *runs {
             if is_dump_requested {
-                run.session.dump_ring("SIGUSR1", &run.source);
+                run.session.dump_hindsight_ring("SIGUSR1", &run.source);
             }
-            match run.run_observer(drain_deadline.is_some()) {
+            match run.show_run_and_execute_playback(drain_deadline.is_some()) {
                 ScreenCommand::None => {}
                 ScreenCommand::End => end_commands += 1,
                 _ => is_kept_open = true,
@@ -133,11 +133,11 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             idle_timer.end_idle_period();
         } else if let Some(run) = runs.first_mut() {
             // With several runs, any observer notices a key.
-            run.session.sleep(idle_timer.sleep_time(now));
+            run.session.sleep(idle_timer.next_sleep_time(now));
         }
         if end_requests > 1 || drain_deadline.is_some_and(|deadline| now >= deadline) {
             for run in runs.iter_mut().filter(|run| run.flow != Flow::Ended) {
-                run.session.add_degraded("end: stopped before all frames in flight were read".into());
+                run.session.add_degraded_line("end: stopped before all frames in flight were read".into());
             }
             return;
         }
@@ -153,7 +153,7 @@ fn add_further_runs<S>(runs: &mut Vec<Running<S>>, options: &mut RunOptions<'_, 
 }
 
 /// Compares the runs with each other, if the command has a comparison. A panic in the comparison disables it and ends no run.
-fn compare_runs<S>(runs: &mut [Running<S>], options: &mut RunOptions<'_, S>) {
+fn compare_runs_or_disable_comparison<S>(runs: &mut [Running<S>], options: &mut RunOptions<'_, S>) {
     let Some(compare) = &mut options.hooks.compare else { return };
     if catch_unwind(AssertUnwindSafe(|| compare(runs))).is_err() {
         options.hooks.compare = None;
@@ -179,7 +179,7 @@ impl<S: Source> Running<S> {
 
     /// Lets the source pass its new events to the session. At a tick, lets the analysis look for findings. A panic in the analysis disables
     /// the analysis and is reported to `alarm`. The source is still polled, because traffic may depend on it.
-    fn poll_source(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
+    fn poll_source_and_process_tick(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
         let Self { source, session, flow } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| {
             // A live source has no more events after its end. A recording may be rewound.
@@ -193,12 +193,12 @@ impl<S: Source> Running<S> {
         }));
         let is_first_panic = polled.is_err() && !self.session.has_failed();
         if is_first_panic {
-            self.go_on_without_analysis(alarm);
+            self.disable_analysis_and_alarm(alarm);
         }
     }
 
     /// Disables the analysis after its first panic, and reports that to `alarm`.
-    fn go_on_without_analysis(&mut self, alarm: &dyn Fn(&str)) {
+    fn disable_analysis_and_alarm(&mut self, alarm: &dyn Fn(&str)) {
         self.session.disable_analysis();
         alarm(if self.source.is_in_the_path() {
             "the analysis failed; traffic is relayed without being observed until this process is stopped"
@@ -211,7 +211,7 @@ impl<S: Source> Running<S> {
 
     /// Lets the observer show the run, and returns its command. A playback command is also passed to the source. `is_ending`: the sources
     /// were asked to end.
-    fn run_observer(&mut self, is_ending: bool) -> ScreenCommand {
+    fn show_run_and_execute_playback(&mut self, is_ending: bool) -> ScreenCommand {
         let stage = if self.flow == Flow::Ended {
             RunStage::Ended
         } else if is_ending {
@@ -245,7 +245,7 @@ impl IdleTimer {
     }
 
     /// Length of the next sleep while idle: short between messages, longer after a quiet period, and longest at rest.
-    fn sleep_time(&mut self, now: Instant) -> Duration {
+    fn next_sleep_time(&mut self, now: Instant) -> Duration {
         // The first call since the last message begins the idle period.
         let idle_since = *self.idle_since.get_or_insert(now);
         match now - idle_since {
@@ -340,12 +340,12 @@ mod tests {
     fn sleeps_become_long_only_after_a_quiet_period() {
         let mut idle_timer = IdleTimer::default();
         let start = Instant::now();
-        assert_eq!(idle_timer.sleep_time(start), SHORT_SLEEP);
-        assert_eq!(idle_timer.sleep_time(start + SHORT_SLEEP), SHORT_SLEEP);
-        assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD), LONG_SLEEP);
-        assert_eq!(idle_timer.sleep_time(start + REST_PERIOD), REST_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start), SHORT_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + SHORT_SLEEP), SHORT_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + QUIET_PERIOD), LONG_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + REST_PERIOD), REST_SLEEP);
         idle_timer.end_idle_period();
-        assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD + LONG_SLEEP), SHORT_SLEEP);
+        assert_eq!(idle_timer.next_sleep_time(start + QUIET_PERIOD + LONG_SLEEP), SHORT_SLEEP);
     }
 
     /// A source without events.

@@ -93,7 +93,7 @@ impl Session {
         let degraded = &self.degraded;
         let slowest = self.slowest;
         // Made only when an output needs it, which is rarer than ticks.
-        let make_input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
+        let make_input = || report_input(about, all_degraded_lines(about, &output_problems, degraded), slowest);
         let find_engine = || about.engine();
         self.sink.write_tick(now, &self.analysis, &make_input);
         self.telemetry.process_tick(now, &self.analysis, &make_input, &find_engine);
@@ -147,7 +147,7 @@ impl Session {
     }
 
     /// Adds a line about a disabled feature to the report, unless the report already has it.
-    pub fn add_degraded(&mut self, line: String) {
+    pub fn add_degraded_line(&mut self, line: String) {
         if !self.degraded.contains(&line) {
             self.degraded.push(line);
         }
@@ -157,7 +157,7 @@ impl Session {
     pub(crate) fn disable_analysis(&mut self) {
         self.has_failed = true;
         self.remove_observer();
-        self.add_degraded(
+        self.add_degraded_line(
             "analysis crashed and was disabled; traffic is still relayed. Please report this bug.".into(),
         );
     }
@@ -172,11 +172,11 @@ impl Session {
         self.observer = Box::new(NoObserver);
     }
 
-    /// Dumps the hindsight ring, which keeps the recent past on disk, into a recording. Shows the user a message about it. `why` is the
+    /// Dumps the hindsight ring, which keeps the recent past on disk, into a recording. Shows the user a message about it. `reason` is the
     /// reason that the message names.
-    pub(crate) fn dump_ring(&mut self, why: &str, about: &dyn About) {
+    pub(crate) fn dump_hindsight_ring(&mut self, reason: &str, about: &dyn About) {
         let input = self.report_input(about);
-        let message = self.sink.dump_ring(why, &input);
+        let message = self.sink.dump_hindsight_ring(reason, &input);
         self.notify(message);
     }
 
@@ -190,7 +190,7 @@ impl Session {
         // Fields instead of `self`, because the closures borrow some of them while others are changed.
         let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
         // Both are closures, because most calls need neither: only if a client asks for a report, or the screen shows or exports one.
-        let list_degraded = || all_degraded(about, &output_problems, degraded);
+        let list_degraded = || all_degraded_lines(about, &output_problems, degraded);
         let input = || report_input(about, list_degraded(), *slowest);
         telemetry.answer_requests(analysis, &input, about.is_attached());
         // A defect of the screen must not end the run.
@@ -205,21 +205,21 @@ impl Session {
                 report: &|| Report::of(analysis, &input()),
             })
         }));
-        let command = self.command_of_observer(command);
-        self.execute_command(command, about)
+        let command = self.command_or_remove_failed_observer(command);
+        self.execute_output_command(command, about)
     }
 
     /// Executes a command about outputs, and returns any other one, which the run loop executes.
-    fn execute_command(&mut self, command: ScreenCommand, about: &dyn About) -> ScreenCommand {
+    fn execute_output_command(&mut self, command: ScreenCommand, about: &dyn About) -> ScreenCommand {
         match command {
             ScreenCommand::Record => {
                 let input = self.report_input(about);
-                let message = self.sink.toggle_recording(&self.analysis, &input);
+                let message = self.sink.toggle_recording_with_message(&self.analysis, &input);
                 self.notify(message);
                 ScreenCommand::Stay
             }
             ScreenCommand::Dump => {
-                self.dump_ring("requested on the screen", about);
+                self.dump_hindsight_ring("requested on the screen", about);
                 ScreenCommand::Stay
             }
             other => other,
@@ -228,19 +228,24 @@ impl Session {
 
     /// The command that the observer has given. An observer that failed (the inner `Err`) or panicked (the outer `Err`) gives none: it is
     /// removed, and reported as degraded.
-    fn command_of_observer(&mut self, shown: thread::Result<anyhow::Result<ScreenCommand>>) -> ScreenCommand {
-        match shown {
+    fn command_or_remove_failed_observer(
+        &mut self,
+        show_result: thread::Result<anyhow::Result<ScreenCommand>>,
+    ) -> ScreenCommand {
+        match show_result {
             Ok(Ok(command)) => command,
             // Without its terminal, the user could no longer end the run.
             Ok(Err(error)) => {
                 self.remove_observer();
-                self.add_degraded(format!("screen: {error:#}"));
+                self.add_degraded_line(format!("screen: {error:#}"));
                 ScreenCommand::End
             }
             // A panic is a bug of the screen, which must not end the run.
             Err(_) => {
                 self.remove_observer();
-                self.add_degraded("screen crashed and was disabled; the run continues. Please report this bug.".into());
+                self.add_degraded_line(
+                    "screen crashed and was disabled; the run continues. Please report this bug.".into(),
+                );
                 ScreenCommand::None
             }
         }
@@ -252,9 +257,9 @@ impl Session {
     }
 
     /// Ends the run: closes the recording with the contents of the report, and queues the last spans and metrics to push. Does not wait, so
-    /// that several runs all close their recordings before any of them waits. Passes messages about the outputs to `show`. A second call
-    /// does nothing.
-    pub fn close_outputs(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
+    /// that several runs all close their recordings before any of them waits. Passes messages about the outputs to `show_message`. A second
+    /// call does nothing.
+    pub fn close_outputs(&mut self, about: &dyn About, show_message: &dyn Fn(&str)) {
         if self.final_input.is_some() {
             return;
         }
@@ -262,19 +267,19 @@ impl Session {
         self.remove_observer();
         let input = self.report_input(about);
         for message in self.close_files(&input) {
-            show(&message);
+            show_message(&message);
         }
         if self.telemetry.has_push() {
             let report = Report::of(&self.analysis, &input);
-            self.telemetry.push_rest(&self.analysis, &report, &input);
+            self.telemetry.queue_last_pushes(&self.analysis, &report, &input);
         }
         self.final_input = Some(input);
     }
 
     /// Waits until the last spans and metrics are pushed, and serves the final state of the run to clients that ask for it. Call it after
-    /// [`Self::close_outputs`] of all runs; otherwise it calls that function itself, with `show`. A second call does nothing.
-    pub fn serve_final_state(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
-        self.close_outputs(about, show);
+    /// [`Self::close_outputs`] of all runs; otherwise it calls that function itself, with `show_message`. A second call does nothing.
+    pub fn serve_final_state(&mut self, about: &dyn About, show_message: &dyn Fn(&str)) {
+        self.close_outputs(about, show_message);
         if self.has_served_final_state {
             return;
         }
@@ -285,16 +290,16 @@ impl Session {
         // Closing the outputs may have failed, too.
         let mut output_problems = self.sink.problems();
         output_problems.extend(self.telemetry.problems());
-        let degraded = all_degraded(about, &output_problems, &self.degraded);
+        let degraded = all_degraded_lines(about, &output_problems, &self.degraded);
         input.degraded = degraded.into_iter().map(Value::from).collect();
         self.telemetry.serve_final_state(&self.analysis, input);
     }
 
     /// Ends the run and returns its final report. Waits until the clients of its stream have received the end. Passes messages about the
-    /// outputs to `show`.
-    pub fn finish(mut self, about: &dyn About, show: &dyn Fn(&str)) -> Report {
-        self.serve_final_state(about, show);
-        self.telemetry.wait_for_clients();
+    /// outputs to `show_message`.
+    pub fn finish(mut self, about: &dyn About, show_message: &dyn Fn(&str)) -> Report {
+        self.serve_final_state(about, show_message);
+        self.telemetry.wait_until_clients_received_end();
         // Closing the outputs has set the final input.
         let input = self.final_input.take().unwrap_or_else(|| self.report_input(about));
         Report::of(&self.analysis, &input)
@@ -302,7 +307,7 @@ impl Session {
 
     /// Input of a report as of now, with the current problems of the outputs.
     fn report_input(&self, about: &dyn About) -> ReportInput {
-        report_input(about, all_degraded(about, &self.output_problems(), &self.degraded), self.slowest)
+        report_input(about, all_degraded_lines(about, &self.output_problems(), &self.degraded), self.slowest)
     }
 
     /// Problems of outputs and telemetry.
@@ -314,22 +319,22 @@ impl Session {
 }
 
 /// Problems that the report lists: first those of the source, then those of the outputs, then features that the session has disabled.
-fn all_degraded(about: &dyn About, output_problems: &[String], disabled_features: &[String]) -> Vec<String> {
-    let mut all = about.degraded();
+fn all_degraded_lines(about: &dyn About, output_problems: &[String], disabled_features: &[String]) -> Vec<String> {
+    let mut all = about.degraded_lines();
     all.extend(output_problems.iter().cloned());
     all.extend(disabled_features.iter().cloned());
     all
 }
 
-/// Input of a report that lists the problems `degraded`, and the `slowest` slowest requests.
-fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
+/// Input of a report that lists the problems `degraded_lines`, and the `slowest_count` slowest requests.
+fn report_input(about: &dyn About, degraded_lines: Vec<String>, slowest_count: usize) -> ReportInput {
     let own_usage = about.own_usage();
     ReportInput {
         wall: about.wall(),
-        slowest,
+        slowest: slowest_count,
         cpu_ns: own_usage.cpu_ns,
         rss_bytes: own_usage.rss_bytes,
-        degraded: degraded.into_iter().map(Value::from).collect(),
+        degraded: degraded_lines.into_iter().map(Value::from).collect(),
         wire: about.wire_json(),
         sampling: about.stack_sampling_cost(),
         demo: about.demo_truth_json(),

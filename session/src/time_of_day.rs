@@ -22,9 +22,9 @@ impl TimeOfDay {
     pub fn parse(text: &str) -> Option<Self> {
         // Decimals may follow a comma or a point.
         let text = text.trim().to_ascii_lowercase().replace(',', ".");
-        let (numbers, half_day) = split_half_day(without_zone(&text));
+        let (numbers, half_day) = split_am_pm(without_zone(&text));
         let mut parts = numbers.split(':');
-        let hours = parse_hours(parts.next()?, half_day)?;
+        let hours = parse_hour_of_day(parts.next()?, half_day)?;
         let minutes = parse_number_below(parts.next()?, 60)?;
         let seconds = parts.next();
         let has_further_parts = parts.next().is_some();
@@ -92,7 +92,7 @@ enum HalfDay {
 }
 
 /// Splits `am` or `pm` off the end of a time. Without one of them, the time is returned whole, with `None`.
-fn split_half_day(time: &str) -> (&str, Option<HalfDay>) {
+fn split_am_pm(time: &str) -> (&str, Option<HalfDay>) {
     if let Some(numbers) = time.strip_suffix("am") {
         (numbers.trim_end(), Some(HalfDay::Morning))
     } else if let Some(numbers) = time.strip_suffix("pm") {
@@ -103,7 +103,7 @@ fn split_half_day(time: &str) -> (&str, Option<HalfDay>) {
 }
 
 /// Parses an hour of this half of the day, or of the whole day, and converts it to 0 to 23. `None` if there is no such hour.
-fn parse_hours(text: &str, half_day: Option<HalfDay>) -> Option<u64> {
+fn parse_hour_of_day(text: &str, half_day: Option<HalfDay>) -> Option<u64> {
     let hours = parse_number_below(text, 24)?;
     let Some(half_day) = half_day else { return Some(hours) };
     if !(1..=12).contains(&hours) {

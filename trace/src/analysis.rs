@@ -61,11 +61,11 @@ impl Analysis {
         fault::inject_at("ledger");
         // Before the event, which belongs to the next slot if the last one has ended.
         self.time_series.advance_to(event.at, &mut self.ledger);
-        let is_late = self.time_series.expect_event(event.at, &self.ledger);
+        let is_late = self.time_series.prepare_if_event_is_late(event.at, &self.ledger);
         self.ledger.apply(event);
         // The ledger has counted a late event in the current slot. The counts are moved to the slot of the event, which is over.
         if is_late {
-            self.time_series.count_late_event(event.at, &self.ledger);
+            self.time_series.move_counts_of_late_event(event.at, &self.ledger);
         }
     }
 
@@ -88,12 +88,12 @@ impl Analysis {
 
     /// Findings so far, worst first.
     pub fn findings(&self) -> Vec<&Finding> {
-        self.findings.sorted()
+        self.findings.sorted_worst_first()
     }
 
     /// Attribution of the time of chunks and first tokens so far.
     pub fn attribution(&self) -> Attribution<'_> {
-        Attribution::of_ledger(&self.ledger)
+        Attribution::of_token_time(&self.ledger)
     }
 
     /// Time series of the run so far.

@@ -193,8 +193,8 @@ pub enum IdColumn {
     DeltaAfterPromptTail,
     /// The column is absent or empty by design; only `completion_tokens` counts.
     Absent,
-    /// `Delta` or `Cumulative`: the message does not show which. Each stream's second chunk decides: as many ids as `completion_tokens` means
-    /// cumulative, fewer means new ids only.
+    /// `Delta` or `Cumulative`: the message does not show which. Each stream's second chunk decides: as many ids as `completion_tokens`
+    /// means cumulative, fewer means new ids only.
     Undecided,
     /// New ids only, and the format has no `completion_tokens`. Positions are sums of the observed ids. A format with `prompt_tokens` sets
     /// them on a stream's first chunk only, which shows that the stream begins there.
@@ -397,13 +397,13 @@ impl AnswerFinish {
         }
     }
 
-    /// Whether the finish reason of a response contradicts the one in the engine's frames (`sent`). One of them then says that the text is
-    /// complete, the other that it is cut. Other reasons are those of the server, which may replace the engine's. `may_stop_later` says
-    /// that the server itself looks for stop strings, and so may end a text that the engine cut.
-    pub fn contradicts(self, sent: Finish, may_stop_later: bool) -> bool {
-        match (self, sent) {
+    /// Whether the finish reason of a response contradicts the one in the engine's frames (`engine_finish`). One of them then says that the
+    /// text is complete, the other that it is cut. Other reasons are those of the server, which may replace the engine's.
+    /// `may_server_stop_later` says that the server itself looks for stop strings, and so may end a text that the engine cut.
+    pub fn contradicts(self, engine_finish: Finish, may_server_stop_later: bool) -> bool {
+        match (self, engine_finish) {
             (Self::Length, Finish::Stop) => true,
-            (Self::Stop, Finish::Length) => !may_stop_later,
+            (Self::Stop, Finish::Length) => !may_server_stop_later,
             _ => false,
         }
     }

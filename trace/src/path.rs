@@ -74,7 +74,7 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
 }
 
 /// Number of hops on the longest path from any role to `role`. A hop connects a sender to a receiver.
-pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
+pub fn max_hops_before_role<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
     // Hops in a circle are a path without an end.
     let max_depth = MAX_DEPTH.min(hops.len());
     // Backwards: the roles that are this many hops before `role`.
@@ -104,8 +104,11 @@ mod tests {
         // Control messages skip the detokenizer.
         let path = ["router->tokenizer", "scheduler->tokenizer", "detokenizer->router", "scheduler->detokenizer"];
         let path = path.map(Ends::from);
-        assert_eq!(["scheduler", "detokenizer", "router", "tokenizer"].map(|role| depth(&path, role)), [0, 1, 2, 3]);
-        assert_eq!(depth(&["a->b", "b->a"].map(Ends::from), "a"), 2);
+        assert_eq!(
+            ["scheduler", "detokenizer", "router", "tokenizer"].map(|role| max_hops_before_role(&path, role)),
+            [0, 1, 2, 3]
+        );
+        assert_eq!(max_hops_before_role(&["a->b", "b->a"].map(Ends::from), "a"), 2);
     }
 
     #[test]

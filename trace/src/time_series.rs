@@ -178,32 +178,32 @@ struct ThreadTotal {
 
 impl SlotStart {
     /// Values of the slot that began with this reading of the ledger's counters and ends now. Counts are those since then.
-    fn values_since(&self, ledger: &Ledger) -> SlotValues {
+    fn slot_values_until_now(&self, ledger: &Ledger) -> SlotValues {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         SlotValues {
             passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
             live: ledger.live_count(),
-            gap: ledger.gap_slot().tally(),
+            gap: ledger.gap_slot().to_tally(),
             // An observation that ended before the slot began has no values in it.
             receives_ended: self.begins_after(ledger.receives_end()),
             deliveries_ended: self.begins_after(ledger.deliveries_end()),
             sends_ended: self.begins_after(ledger.sends_known_until()),
-            hops: groups.map(|group_index| self.hop_values_since(ledger, group_index)).collect(),
+            hops: groups.map(|group_index| self.hop_group_values_until_now(ledger, group_index)).collect(),
             threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
         }
     }
 
     /// Values of the group of hops with this index in the slot that began with this reading and ends now.
-    fn hop_values_since(&self, ledger: &Ledger, group_index: usize) -> HopSlot {
+    fn hop_group_values_until_now(&self, ledger: &Ledger, group_index: usize) -> HopSlot {
         let group = &ledger.groups()[group_index];
         // A group first observed in the slot began with nothing.
         let counts_before = self.hops.get(group_index).copied().unwrap_or_default();
         HopSlot {
-            passed: hop_counts_so_far(ledger, group_index).combine_with(counts_before, u64::saturating_sub),
+            passed: hop_group_counts_so_far(ledger, group_index).combine_with(counts_before, u64::saturating_sub),
             backlog_max: group.backlog_slot,
             // Until now: the slot ends with this call.
             kernel_bytes_max: group.kernel.max_bytes_between(self.at, MonoNs(u64::MAX)),
-            queue_wait: group.queue_wait_slot.tally(),
+            queue_wait: group.queue_wait_slot.to_tally(),
             receives_ended: self.begins_after(ledger.group_receives_end(group_index)),
         }
     }
@@ -218,7 +218,7 @@ impl SlotStart {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         self.at = from;
         self.passed = counts_so_far(ledger);
-        self.hops = groups.map(|group_index| hop_counts_so_far(ledger, group_index)).collect();
+        self.hops = groups.map(|group_index| hop_group_counts_so_far(ledger, group_index)).collect();
         for thread in &mut self.threads {
             if let Some(total) = ledger.thread(thread.id).and_then(Thread::total) {
                 thread.total = total;
@@ -228,7 +228,7 @@ impl SlotStart {
 
     /// Adds the threads whose samples began in the slot that ends. Those on the token path, which receive frames or are main threads, have
     /// a limit of their own. Of the others, keeps at most `max_off_path`.
-    fn add_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
+    fn add_newly_sampled_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
         let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
         for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
@@ -272,7 +272,7 @@ fn counts_so_far(ledger: &Ledger) -> SlotCounts {
 }
 
 /// Counters of the group of hops with this index since the start of the run.
-fn hop_counts_so_far(ledger: &Ledger, group_index: usize) -> HopSlotCounts {
+fn hop_group_counts_so_far(ledger: &Ledger, group_index: usize) -> HopSlotCounts {
     let mut sum = HopSlotCounts { wakeups: ledger.groups()[group_index].wakeups.count(), ..HopSlotCounts::default() };
     for counts in ledger.hops_of_group(group_index).map(|hop| hop.counts) {
         sum.frames_sent += counts.frames_sent;
@@ -493,8 +493,8 @@ impl TimeSeries {
     fn end_second(&mut self, ledger: &mut Ledger) {
         // Threads off the token path are on the screen only, which shows recent seconds.
         let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
-        self.slot_start.add_threads(ledger, max_off_path);
-        let ended = Arc::new(self.slot_start.values_since(ledger));
+        self.slot_start.add_newly_sampled_threads(ledger, max_off_path);
+        let ended = Arc::new(self.slot_start.slot_values_until_now(ledger));
         // Only now: it resets values that the ended slot has.
         ledger.next_slot();
         self.slot_start.start_slot(ledger, self.slot_end);
@@ -504,7 +504,7 @@ impl TimeSeries {
     /// Adds seconds without events, if there were any. They differ in nothing, so they share their values.
     fn add_silent_seconds(&mut self, count: u64, ledger: &Ledger) {
         if count > 0 {
-            let empty = Arc::new(self.slot_start.values_since(ledger));
+            let empty = Arc::new(self.slot_start.slot_values_until_now(ledger));
             self.add_equal_seconds(&empty, count);
         }
     }
@@ -512,32 +512,32 @@ impl TimeSeries {
     /// Adds `count` seconds with these values to the series of the run, and to the recent seconds.
     fn add_equal_seconds(&mut self, values: &Arc<SlotValues>, count: u64) {
         if let Some(series) = &mut self.series {
-            series.add_slots(values, count);
+            series.add_equal_slots(values, count);
         }
         self.recent_seconds.push_equal_seconds(values, count);
     }
 
     /// Prepares for an event at `at`, which is applied next. Returns whether it is late, so that its slot is over. In this case,
-    /// [`Self::count_late_event`] must be called after it. An event of another process or stage can come a little late.
-    pub(crate) fn expect_event(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
+    /// [`Self::move_counts_of_late_event`] must be called after it. An event of another process or stage can come a little late.
+    pub(crate) fn prepare_if_event_is_late(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
         let is_late = at < self.slot_start.at;
         if is_late {
-            self.late.read_counters(ledger);
+            self.late.remember_counters(ledger);
         }
         is_late
     }
 
     /// Moves the counts of a late event from the current slot to its own. An event that counts nothing moves nothing.
-    pub(crate) fn count_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
-        self.late.subtract_from_present(ledger);
+    pub(crate) fn move_counts_of_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
+        self.late.replace_counters_by_growth(ledger);
         let late = &self.late;
         if late.is_zero() {
             return;
         }
         let Some(slot) = self.series.as_mut().and_then(|series| series.slot_at(at)) else { return };
-        late.add_to_slot(slot);
+        late.add_growth_to_slot(slot);
         if let Some(second) = self.recent_seconds.second_at(at) {
-            late.add_to_slot(second);
+            late.add_growth_to_slot(second);
         }
         // The current slot is the growth since its start. Added to the start, the late counts are no longer part of it.
         let start = &mut self.slot_start;
@@ -563,13 +563,13 @@ impl TimeSeries {
     /// All slots, oldest first; the last is the current, unfinished one.
     pub fn all_slots(&self, ledger: &Ledger) -> Vec<SlotValues> {
         let Some(series) = &self.series else { return Vec::new() };
-        series.slots_with(self.current_slot(ledger).as_ref())
+        series.slots_including_running(self.current_slot(ledger).as_ref())
     }
 
     /// Values of the second that is not over; `None` if it has not begun.
     fn current_slot(&self, ledger: &Ledger) -> Option<SlotValues> {
         let has_begun = self.series.is_some() && ledger.now().0 > self.slot_end.0.saturating_sub(SLOT_NS);
-        has_begun.then(|| self.slot_start.values_since(ledger))
+        has_begun.then(|| self.slot_start.slot_values_until_now(ledger))
     }
 
     /// Threads on the token path, with their indices in [`SlotValues::threads`].

@@ -62,8 +62,8 @@ pub fn long_duration(ns: u64) -> String {
 }
 
 /// Formats an integer with thousands separators: `12,800`.
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
         // Before each group of three digits, counted from the end.
@@ -76,11 +76,11 @@ pub fn count(n: u64) -> String {
 }
 
 /// Formats bytes in a suitable binary unit: `812 B`, `24.9 KiB`, `1.2 GiB`.
-pub fn bytes(n: u64) -> String {
-    let mut scaled = n as f64;
+pub fn bytes(byte_count: u64) -> String {
+    let mut scaled = byte_count as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if scaled < 1024.0 {
-            return if unit == "B" { format!("{n} B") } else { format!("{scaled:.1} {unit}") };
+            return if unit == "B" { format!("{byte_count} B") } else { format!("{scaled:.1} {unit}") };
         }
         scaled /= 1024.0;
     }
@@ -109,7 +109,7 @@ pub fn plural(n: u64, noun: &str) -> String {
 }
 
 /// Error for a flag whose cargo feature this build lacks.
-pub fn missing_feature(feature: &str) -> String {
+pub fn missing_feature_error(feature: &str) -> String {
     format!(
         "tokengap was built without the cargo feature `{feature}`; install a package, or build with `cargo install --path tokengap \
          --features {feature}`"

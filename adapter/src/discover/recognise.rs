@@ -329,7 +329,7 @@ impl Evidence<'_> {
     /// Release of an engine's package.
     pub fn release(&self, engine: &dyn Recognise) -> Option<Version> {
         let installed = self.releases.iter().find(|known| known.engine.name() == engine.name());
-        installed.and_then(|known| Version::of_package(&known.release.value))
+        installed.and_then(|known| Version::parse_package_version(&known.release.value))
     }
 
     /// Value of an environment variable.

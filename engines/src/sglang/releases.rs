@@ -121,10 +121,13 @@ mod tests {
 
     #[test]
     fn delivery_mode_text_path_and_flag_follow_the_release() {
-        assert_eq!(ReleaseBehaviour::of_version("0.4.3").behaviour.mode(), Some(Mode::Cumulative));
+        assert_eq!(ReleaseBehaviour::of_version("0.4.3").behaviour.fixed_output_mode(), Some(Mode::Cumulative));
         assert_eq!(ReleaseBehaviour::of_version("0.5.5.post3").behaviour.text_path, Some(NEW));
-        assert_eq!(ReleaseBehaviour::of_version("0.5.9").behaviour.flag(), Some("--stream-output"));
-        assert_eq!(ReleaseBehaviour::of_version("0.5.23").behaviour.flag(), Some("--incremental-streaming-output"));
+        assert_eq!(ReleaseBehaviour::of_version("0.5.9").behaviour.incremental_output_flag(), Some("--stream-output"));
+        assert_eq!(
+            ReleaseBehaviour::of_version("0.5.23").behaviour.incremental_output_flag(),
+            Some("--incremental-streaming-output")
+        );
         assert_eq!(ReleaseBehaviour::of_version("0.5.5..0.5.6").behaviour.text_path, None);
     }
 

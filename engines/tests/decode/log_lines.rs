@@ -31,12 +31,12 @@ fn import(paths: &[PathBuf], options: ImportOptions) -> Result<Run, ImportError>
     let mut events = Vec::new();
     let mut more = true;
     while more {
-        more = import.read_some(&mut |event| {
+        more = import.read_some_lines_and_pass_events(&mut |event| {
             analysis.apply(event);
             events.push(format!("{event:?}"));
         });
     }
-    import.check_any_recognised()?;
+    import.fail_if_nothing_recognised()?;
     Ok(Run {
         events,
         stats: import.stats().clone(),

@@ -230,7 +230,7 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
 fn path_position(leg: &LegShift, hops: &[Ends<Box<str>>]) -> usize {
     let Ends { from, to } = Ends::from(&*leg.name);
     // Hops that a chunk crosses before it is at `from`.
-    let hops_before = path::depth(hops, from);
+    let hops_before = path::max_hops_before_role(hops, from);
     let hop_position = 2 * hops_before;
     let is_process = from == to;
     if is_process { hop_position.saturating_sub(1) } else { hop_position }

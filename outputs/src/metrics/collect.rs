@@ -309,7 +309,7 @@ fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Threa
 /// prefill and one for decode, are counted only as active. They are about the newest requests, so their number may fall, and a counter must
 /// not.
 fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
-    let all = findings.sorted();
+    let all = findings.sorted_worst_first();
     for detector in DETECTORS {
         let kind = detector.kind;
         let of_kind = all.iter().filter(|finding| finding.kind == kind);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use trace::clock::MonoNs;
-use trace::detect::attribution::{HopReceiver, busy_share};
+use trace::detect::attribution::{HopReceiver, mean_busy_share};
 use trace::detect::imbalance;
 use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread};
@@ -216,7 +216,7 @@ fn first_token_gap(ledger: &Ledger) -> Gap {
         p99: gap.quantile(0.99),
         max: gap.max(),
         max_rid: ledger.worst_gap().map_or_else(String::new, |worst| worst.rid.to_string()),
-        classes: gap.bucket_counts(),
+        classes: gap.bucket_bounds_and_counts(),
     }
 }
 
@@ -269,7 +269,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, capture_start: MonoNs, capture_
     let observes_both_ends = observes_sends && observes_receives;
     // A maximum of 0 means that no wakeup was observed.
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
-    let busy = busy_share(ledger, members.iter().copied(), window_ns);
+    let busy = mean_busy_share(ledger, members.iter().copied(), window_ns);
     let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);
     // Without a sample of the thread, its shares are unknown.
     let spent = Some(receiver.spent).filter(|spent| spent.interval_ns > 0);
@@ -289,7 +289,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, capture_start: MonoNs, capture_
         backlog_max_frames: observes_both_ends.then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
         queue_wait_mean_ns: group.queue_wait.sum().checked_div(group.queue_wait.count().into()).map(|ns| ns as u64),
-        queue_wait_classes: group.queue_wait.bucket_counts(),
+        queue_wait_classes: group.queue_wait.bucket_bounds_and_counts(),
         send_wait_ns: Spread::of_distribution(group.send_wait.whole()),
         relay_ns: Spread::of_distribution(&group.relay),
         processing_ns: Spread::of_distribution(&group.processing),
@@ -365,7 +365,7 @@ fn worker_line(ledger: &Ledger, hop: &Hop, chunks_of_group: u64, window_ns: u64)
         tokens: counts.tokens,
         share: share_of_whole(counts.chunks, chunks_of_group),
         queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
-        busy: busy_share(ledger, std::iter::once(hop), window_ns),
+        busy: mean_busy_share(ledger, std::iter::once(hop), window_ns),
         worker: hop.worker,
         endpoint: hop.endpoint.to_string(),
         frames_sent: capabilities.sent.then_some(counts.frames_sent),

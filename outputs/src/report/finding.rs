@@ -86,7 +86,7 @@ impl FindingLine {
 
 /// All findings, worst first.
 pub(super) fn finding_lines(findings: &Findings, capture_start: MonoNs) -> Vec<FindingLine> {
-    findings.sorted().into_iter().map(|finding| finding_line(findings, finding, capture_start)).collect()
+    findings.sorted_worst_first().into_iter().map(|finding| finding_line(findings, finding, capture_start)).collect()
 }
 
 /// A finding, with times since the start of the capture.

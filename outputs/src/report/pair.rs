@@ -142,7 +142,7 @@ impl PairReport {
             prefill: prefill_lines(pair, prefill_servers),
             requests,
             requests_evicted: pair.requests_evicted(),
-            newest_finished: pair.newest_finished().map(|limit| limit as u64),
+            newest_finished: pair.finished_limit_if_reached().map(|limit| limit as u64),
             decode_only: pair.decode_only(),
             prefill_only: pair.prefill_only,
             ttft_ns: pair.ttft(),
@@ -352,7 +352,7 @@ fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     let mut requests_by_cause: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
     for row in pair.joined() {
         for moment in PairMoment::ALL {
-            if let Some(reason) = pair.reason_unknown(row, *moment) {
+            if let Some(reason) = pair.reason_moment_is_unknown(row, *moment) {
                 *requests_by_cause.entry((*moment, reason)).or_default() += 1;
             }
         }

@@ -41,7 +41,7 @@ impl PairRequestLine {
         let mut absent = BTreeMap::new();
         for moment in PairMoment::ALL {
             let name = moment.as_str().to_owned();
-            if let Some(reason) = pair.reason_unknown(row, *moment) {
+            if let Some(reason) = pair.reason_moment_is_unknown(row, *moment) {
                 absent.insert(name.clone(), reason.to_owned());
             }
             moments.insert(name, row.time_of(*moment).map(|at| signed_ns_since(capture_start, at)));

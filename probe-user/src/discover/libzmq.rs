@@ -46,7 +46,7 @@ fn release_in_file_name(name: &str) -> Option<Version> {
     let (_, abi) = name.split_once(".so.")?;
     let has_patch_level = abi.matches('.').count() == 2;
     // The fourth number of `Version` is not used by libzmq.
-    match Version::of_package(abi)?.numbers() {
+    match Version::parse_package_version(abi)?.numbers() {
         [5, 1, patch, _] if has_patch_level => Some(Version::new(4, 2, patch)),
         [5, 2, patch, _] => Some(Version::new(4, 3, patch)),
         _ => None,

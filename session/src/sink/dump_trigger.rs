@@ -44,7 +44,7 @@ impl DumpTrigger {
 
     /// Looks for findings that start, and schedules a dump of the hindsight ring some seconds later. Returns the reason of a dump that is
     /// due now, which the caller then makes; `None` if none is due. `dump_count` counts the existing dumps.
-    pub(super) fn take_due_reason<'a>(
+    pub(super) fn schedule_dump_and_take_due_reason<'a>(
         &mut self,
         now: MonoNs,
         findings: impl IntoIterator<Item = &'a Finding>,
@@ -94,11 +94,11 @@ impl DumpTrigger {
     /// just before.
     fn wants_dump(&self, finding: &Finding, key: &FindingKey, now: MonoNs) -> bool {
         let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
-        is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(key)
+        is_severe && !self.is_too_soon_after_last_dump(now) && !self.dumped_findings.contains(key)
     }
 
     /// Whether the last dump is less than the minimum interval ago. Never before the first dump, or without a minimum interval.
-    fn is_too_soon(&self, now: MonoNs) -> bool {
+    fn is_too_soon_after_last_dump(&self, now: MonoNs) -> bool {
         let (Some(last_dump), Some(min_interval_ns)) = (self.last_dump, self.rules.min_interval_ns) else {
             return false;
         };
@@ -142,17 +142,21 @@ mod tests {
         let drops = finding("drops", Severity::Critical, true);
         let mut written = Vec::new();
         for n in 0..300 {
-            if trigger.take_due_reason(second(n), [&drops], &|| written.len()).is_some() {
+            if trigger.schedule_dump_and_take_due_reason(second(n), [&drops], &|| written.len()).is_some() {
                 written.push(n);
             }
         }
         assert_eq!(written, [5, 70]);
         trigger.rules = rules(Some(60), Some(3));
-        assert_eq!(trigger.take_due_reason(second(300), [&drops], &|| 2), None);
-        assert!(trigger.take_due_reason(second(305), [&drops], &|| 2).is_some());
-        assert_eq!(trigger.take_due_reason(second(400), [&drops], &|| 3), None, "an earlier run's count");
+        assert_eq!(trigger.schedule_dump_and_take_due_reason(second(300), [&drops], &|| 2), None);
+        assert!(trigger.schedule_dump_and_take_due_reason(second(305), [&drops], &|| 2).is_some());
+        assert_eq!(
+            trigger.schedule_dump_and_take_due_reason(second(400), [&drops], &|| 3),
+            None,
+            "an earlier run's count"
+        );
         assert_eq!(trigger.scheduled_reason(), None);
-        trigger.take_due_reason(second(410), [&drops], &|| 2);
+        trigger.schedule_dump_and_take_due_reason(second(410), [&drops], &|| 2);
         assert!(trigger.scheduled_reason().is_some(), "one was moved away");
     }
 
@@ -160,15 +164,18 @@ mod tests {
     fn a_finding_is_dumped_once_after_its_onset() {
         let mut trigger = DumpTrigger::new(rules(None, None));
         let drops = finding("drops", Severity::Critical, true);
-        assert_eq!(trigger.take_due_reason(second(1), [&finding("drops", Severity::Warning, true)], NONE), None);
-        assert_eq!(trigger.take_due_reason(second(2), [&drops], NONE), None);
+        assert_eq!(
+            trigger.schedule_dump_and_take_due_reason(second(1), [&finding("drops", Severity::Warning, true)], NONE),
+            None
+        );
+        assert_eq!(trigger.schedule_dump_and_take_due_reason(second(2), [&drops], NONE), None);
         assert_eq!(trigger.scheduled_reason(), Some("drops"));
-        assert_eq!(trigger.take_due_reason(second(6), [&drops], NONE), None);
-        assert_eq!(trigger.take_due_reason(second(7), [&drops], NONE), Some("drops".into()));
-        assert_eq!(trigger.take_due_reason(second(60), [&drops], NONE), None);
+        assert_eq!(trigger.schedule_dump_and_take_due_reason(second(6), [&drops], NONE), None);
+        assert_eq!(trigger.schedule_dump_and_take_due_reason(second(7), [&drops], NONE), Some("drops".into()));
+        assert_eq!(trigger.schedule_dump_and_take_due_reason(second(60), [&drops], NONE), None);
         let gap = finding("gap", Severity::Critical, false);
         assert_eq!(
-            (trigger.take_due_reason(second(61), [&gap], NONE), trigger.scheduled_reason()),
+            (trigger.schedule_dump_and_take_due_reason(second(61), [&gap], NONE), trigger.scheduled_reason()),
             (None, None),
             "an inactive finding"
         );

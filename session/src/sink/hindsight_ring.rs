@@ -34,11 +34,11 @@ impl RingOptions {
     }
 }
 
-/// File name `base`, with the name of the run added if there are several runs.
-fn named_for_run(base: &str, run: Option<&str>) -> PathBuf {
-    match run {
-        Some(run) => recording::path_of_run(Path::new(base), run),
-        None => PathBuf::from(base),
+/// File name `base_name`, with the name of the run added if there are several runs.
+fn file_name_for_run(base_name: &str, run_name: Option<&str>) -> PathBuf {
+    match run_name {
+        Some(run_name) => recording::path_of_run(Path::new(base_name), run_name),
+        None => PathBuf::from(base_name),
     }
 }
 
@@ -66,7 +66,7 @@ impl HindsightRing {
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),
-            None => named_for_run(&format!("tokengap-ring-{}.tgap", std::process::id()), ring.run.as_deref()),
+            None => file_name_for_run(&format!("tokengap-ring-{}.tgap", std::process::id()), ring.run.as_deref()),
         };
         let options = RecordOptions { force, ..RecordOptions::default() };
         Ok(Self {
@@ -80,7 +80,7 @@ impl HindsightRing {
 
     /// Writes a tick, at which the analysis has looked for findings. Starts a dump of the ring if one is due, and returns a message about
     /// it. `closing` makes the contents of the report that end the dump.
-    pub(super) fn process_tick(
+    pub(super) fn process_tick_and_start_due_dump(
         &mut self,
         now: MonoNs,
         analysis: &Analysis,
@@ -91,15 +91,15 @@ impl HindsightRing {
         let dumps = &self.dumps;
         // Counts the files, and the dumps that have just started and whose file does not exist yet.
         let dump_count = || count_dumps_beside(path) + dumps.iter().filter(|dump| !dump.path.exists()).count();
-        let reason = self.trigger.take_due_reason(now, analysis.findings(), &dump_count)?;
-        Some(self.start_dump(&reason, &closing()))
+        let reason = self.trigger.schedule_dump_and_take_due_reason(now, analysis.findings(), &dump_count)?;
+        Some(self.start_dump_with_message(&reason, &closing()))
     }
 
     /// Starts a dump of the ring into a new file beside it, which ends with the contents of the report `closing`. Returns a message for the
     /// user: the name of the file, or why the dump failed.
-    pub(super) fn start_dump(&mut self, reason: &str, closing: &ReportInput) -> String {
+    pub(super) fn start_dump_with_message(&mut self, reason: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_now_ns() / SECOND_NS;
-        let name = named_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
+        let name = file_name_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
         let path = self.recorder.path().with_file_name(name);
         match self.recorder.dump(&path, closing) {
             Ok(pending) => {
@@ -131,10 +131,10 @@ impl HindsightRing {
 
     /// Starts the scheduled dump, if any, waits for all dumps and closes the ring. A ring without a user-given name is removed. Returns
     /// messages for the user.
-    pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
+    pub(super) fn finish_with_messages(mut self, closing: &ReportInput) -> Vec<String> {
         if let Some(reason) = self.trigger.scheduled_reason().map(str::to_owned) {
             // Its message is not needed, because the one about the finished dump follows.
-            self.start_dump(&reason, closing);
+            self.start_dump_with_message(&reason, closing);
         }
         let mut messages = Vec::new();
         for dump in self.dumps.drain(..) {

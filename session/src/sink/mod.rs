@@ -39,9 +39,9 @@ pub struct OutputFiles {
 impl OutputFiles {
     /// These files for one of several runs: each path contains the name of the run.
     #[must_use]
-    pub fn of_run(&self, name: &str) -> Self {
-        let record = self.record.as_ref().map(|path| recording::path_of_run(path, name));
-        let ring = self.ring.as_ref().map(|ring| ring.of_run(name));
+    pub fn of_run(&self, run_name: &str) -> Self {
+        let record = self.record.as_ref().map(|path| recording::path_of_run(path, run_name));
+        let ring = self.ring.as_ref().map(|ring| ring.of_run(run_name));
         Self { record, ring, ..self.clone() }
     }
 }
@@ -81,9 +81,9 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens `files`. Called before the run, so that errors appear at once. `source` is the kind of source that recordings name.
-    pub fn open(files: &OutputFiles, source: &str, config: &Config) -> anyhow::Result<Self> {
-        let mut sink = Self::none(source, config);
+    /// Opens `files`. Called before the run, so that errors appear at once. `source_kind` is the kind of source that recordings name.
+    pub fn open(files: &OutputFiles, source_kind: &str, config: &Config) -> anyhow::Result<Self> {
+        let mut sink = Self::none(source_kind, config);
         sink.header.payload = files.payload;
         sink.options = files.options;
         if let Some(path) = &files.record {
@@ -95,10 +95,10 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Creates a sink without outputs. `source` is the kind of source that later recordings name.
-    pub fn none(source: &str, config: &Config) -> Self {
+    /// Creates a sink without outputs. `source_kind` is the kind of source that later recordings name.
+    pub fn none(source_kind: &str, config: &Config) -> Self {
         Self {
-            header: RecordingHeader::for_source(source, *config),
+            header: RecordingHeader::for_source(source_kind, *config),
             is_remote: false,
             options: RecordOptions::default(),
             recording: None,
@@ -116,7 +116,7 @@ impl Sink {
     }
 
     /// Sets the header and options of recordings, for a run observed on another machine. The clocks of that machine differ from this one's.
-    pub fn describe_remote_run(&mut self, header: RecordingHeader, options: RecordOptions) {
+    pub fn set_remote_header_and_options(&mut self, header: RecordingHeader, options: RecordOptions) {
         self.header = header;
         self.options = options;
         self.is_remote = true;
@@ -138,7 +138,7 @@ impl Sink {
         if self.has_no_output() {
             return;
         }
-        self.catch_panic(|sink| {
+        self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
                 recorder.event(event);
             }
@@ -154,12 +154,12 @@ impl Sink {
         if self.has_no_output() {
             return;
         }
-        self.catch_panic(|sink| {
+        self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
                 recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                let started_dump = ring.process_tick(now, analysis, input);
+                let started_dump = ring.process_tick_and_start_due_dump(now, analysis, input);
                 // Only one message is shown. If a dump starts at this tick, that of a finished one waits for the next.
                 if let Some(message) = started_dump.or_else(|| ring.take_message()) {
                     // It replaces an older one that was not shown yet.
@@ -167,7 +167,7 @@ impl Sink {
                 }
             }
         });
-        self.check_recording();
+        self.report_stopped_recording_once();
     }
 
     /// Takes the message for the user, if any.
@@ -176,10 +176,10 @@ impl Sink {
     }
 
     /// Starts a recording in the working folder, or ends the current one. Returns a message.
-    pub(crate) fn toggle_recording(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
+    pub(crate) fn toggle_recording_with_message(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
         if self.recording.is_some() {
             // There is a message, because there is a recording.
-            return self.close_recording(input).unwrap_or_default();
+            return self.close_recording_with_message(input).unwrap_or_default();
         }
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let path = PathBuf::from(format!("tokengap-{second}.tgap"));
@@ -189,7 +189,7 @@ impl Sink {
         }
         match self.start_recording(&path) {
             Ok(()) => {
-                self.record_preamble(analysis);
+                self.record_engine_and_hops(analysis);
                 format!("recording to {}; press r to stop", path.display())
             }
             Err(error) => problem_message(format_args!("cannot record: {error}")),
@@ -197,22 +197,22 @@ impl Sink {
     }
 
     /// Records the events of the engine and its hops. They came before the recording, and a reader needs them.
-    fn record_preamble(&mut self, analysis: &Analysis) {
-        self.catch_panic(|sink| {
+    fn record_engine_and_hops(&mut self, analysis: &Analysis) {
+        self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
-                preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
+                preamble::emit_engine_and_hops(analysis.ledger(), &mut |event| recorder.event(event));
             }
         });
     }
 
     /// Starts a dump of the hindsight ring. Returns a message: the name of the file, or why there is no dump.
-    pub(crate) fn dump_ring(&mut self, why: &str, input: &ReportInput) -> String {
+    pub(crate) fn dump_hindsight_ring(&mut self, reason: &str, input: &ReportInput) -> String {
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
         };
-        match catch_unwind(AssertUnwindSafe(|| ring.start_dump(why, input))) {
+        match catch_unwind(AssertUnwindSafe(|| ring.start_dump_with_message(reason, input))) {
             Ok(message) => message,
-            Err(_) => self.disable_outputs(),
+            Err(_) => self.disable_outputs_with_message(),
         }
     }
 
@@ -233,60 +233,62 @@ impl Sink {
 
     /// Closes all outputs and returns messages about them.
     pub fn close_files(&mut self, input: &ReportInput) -> Vec<String> {
-        let mut messages: Vec<String> = self.close_recording(input).into_iter().collect();
+        let mut messages: Vec<String> = self.close_recording_with_message(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
-            match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {
+            match catch_unwind(AssertUnwindSafe(|| ring.finish_with_messages(input))) {
                 Ok(ring_messages) => messages.extend(ring_messages),
                 // It panicked.
-                Err(_) => messages.push(self.disable_outputs()),
+                Err(_) => messages.push(self.disable_outputs_with_message()),
             }
         }
         messages
     }
 
     /// Finishes the recording, if there is one, and returns the message about it.
-    fn close_recording(&mut self, input: &ReportInput) -> Option<String> {
+    fn close_recording_with_message(&mut self, input: &ReportInput) -> Option<String> {
         let recorder = self.recording.take()?;
         // A recording that stopped by itself has already added its problem to the report.
         let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
         let path = recorder.path().to_owned();
         let Ok(finished) = catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) else {
             // The recorder panicked.
-            return Some(self.disable_outputs());
+            return Some(self.disable_outputs_with_message());
         };
         Some(match finished {
             Ok(summary) => recorded_message(&path, &summary),
             Err(error) if is_reported => problem_message(format_args!("recording: {error}")),
-            Err(error) => self.record_problem(format!("recording: {error}")),
+            Err(error) => self.record_problem_and_format_message(format!("recording: {error}")),
         })
     }
 
     /// Reports a recording that has stopped by itself, for example because of its size limit or a full disk. Reports it only once.
-    fn check_recording(&mut self) {
+    fn report_stopped_recording_once(&mut self) {
         let Some(reason) = self.recording.as_ref().and_then(|recorder| recorder.status().stopped) else { return };
         if !self.problems.contains(&reason) {
-            let message = self.record_problem(reason);
+            let message = self.record_problem_and_format_message(reason);
             self.message = Some(message);
         }
     }
 
     /// Runs `write`. A panic in it ends the outputs with a message for the user, but not the run.
-    fn catch_panic(&mut self, write: impl FnOnce(&mut Self)) {
+    fn disable_outputs_on_panic(&mut self, write: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| write(self))).is_err() {
-            let message = self.disable_outputs();
+            let message = self.disable_outputs_with_message();
             self.message = Some(message);
         }
     }
 
     /// Ends the recording and the ring after a panic in one of them. Returns the message about it.
-    fn disable_outputs(&mut self) -> String {
+    fn disable_outputs_with_message(&mut self) -> String {
         self.recording = None;
         self.ring = None;
-        self.record_problem("recording crashed and was disabled; the run continues. Please report this bug.".into())
+        self.record_problem_and_format_message(
+            "recording crashed and was disabled; the run continues. Please report this bug.".into(),
+        )
     }
 
     /// Records a problem for the report, and returns a message about it.
-    fn record_problem(&mut self, problem: String) -> String {
+    fn record_problem_and_format_message(&mut self, problem: String) -> String {
         let message = problem_message(format_args!("{problem}"));
         self.problems.push(problem);
         message

@@ -6,7 +6,7 @@ use trace::ledger::Ledger;
 
 /// Passes to `sink` the events that introduce the engine and every hop, with what `ledger` knows of them now. A hop is a channel between
 /// two processes of the engine.
-pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
+pub(super) fn emit_engine_and_hops(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
     sink(&Event::new(at, What::Engine(describe_engine(ledger))));
     for hop in ledger.hops() {
@@ -62,7 +62,7 @@ mod tests {
             apply(What::Hop(event::Hop { endpoint: "ipc:///tmp/hop", origin: id == 0, last: id == 1, ..hop }));
         }
         let mut late = Analysis::new(Config::default());
-        emit_preamble(early.ledger(), &mut |event| late.apply(event));
+        emit_engine_and_hops(early.ledger(), &mut |event| late.apply(event));
         let (before, after) = (early.ledger(), late.ledger());
         assert_eq!(after.engine(), before.engine());
         let describe = |ledger: &Ledger| format!("{:?}", (ledger.hops(), ledger.groups()));

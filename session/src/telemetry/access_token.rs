@@ -28,8 +28,8 @@ impl fmt::Debug for AccessToken {
 
 /// Reads a token file, and refuses one that other users can read. Reads at most one byte beyond the limit, by which the caller recognises a
 /// file that is too long.
-fn read_secret(file: File) -> io::Result<Vec<u8>> {
-    secret_file::check_secret(&file, OTHER_USERS)?;
+fn read_private_token_file(file: File) -> io::Result<Vec<u8>> {
+    secret_file::refuse_exposed_secret_file(&file, OTHER_USERS)?;
     let mut text = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
     Ok(text)
@@ -52,14 +52,14 @@ fn fault_of_token_file(text: &[u8]) -> Option<&'static str> {
 impl AccessToken {
     /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
     pub fn read(path: &Path) -> io::Result<Self> {
-        Self::of_file(path, trace::named_file::open_regular(path))
+        Self::read_opened_file(path, trace::named_file::open_regular(path))
     }
 
     /// Reads the token from the file that was opened at this path. If opening it has failed, the error names the path.
-    pub fn of_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
+    pub fn read_opened_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
         let shown_path = path.display();
         let text = opened
-            .and_then(read_secret)
+            .and_then(read_private_token_file)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot read the token in {shown_path}: {error}")))?;
         if let Some(fault) = fault_of_token_file(&text) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown_path} {fault}")));
@@ -72,7 +72,7 @@ impl AccessToken {
     /// # Panics
     ///
     /// Never: a token consists of graphic ASCII characters only.
-    pub fn bearer(&self) -> HeaderValue {
+    pub fn bearer_header_value(&self) -> HeaderValue {
         let text = [b"Bearer ", &*self.secret].concat();
         let mut value = HeaderValue::from_bytes(&text).expect("graphic ASCII characters");
         value.set_sensitive(true);

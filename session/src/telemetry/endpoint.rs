@@ -140,7 +140,7 @@ impl EndpointServer {
         // The run writes its recording to `stream`. The endpoint's thread reads it from `jobs`, encodes it with `packer` and keeps it in
         // `store` for the clients.
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
-        self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
+        self.runtime.spawn(encode_and_store_sections(jobs, packer, Arc::clone(&store)));
         let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
         let runs_before = self.runs.add_run(Arc::clone(&run));
         if runs_before > 0 {
@@ -180,18 +180,18 @@ impl RunEndpoint {
         EndpointStatus {
             address: server.listen_address,
             clients: sum_counts(&server.stream_clients()),
-            dropped: sum_counts(&server.counts.dropped()),
-            refused: sum_counts(&server.counts.refused()),
+            dropped: sum_counts(&server.counts.dropped_clients_by_path()),
+            refused: sum_counts(&server.counts.refused_clients_by_reason()),
         }
     }
 
     /// Summary for the metrics; `None` if this is not the first run, because all runs share the endpoint.
-    pub(super) fn usage(&self) -> Option<EndpointUse> {
+    pub(super) fn usage_if_first_run(&self) -> Option<EndpointUse> {
         let server = &self.server;
         self.is_first.then(|| EndpointUse {
             clients: server.stream_clients(),
-            dropped: server.counts.dropped(),
-            refused: server.counts.refused(),
+            dropped: server.counts.dropped_clients_by_path(),
+            refused: server.counts.refused_clients_by_reason(),
         })
     }
 
@@ -215,7 +215,7 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
 
 /// Encodes what the run has queued as sections of its recording, and stores them in order, until the run ends. Then waits a limited time
 /// for the clients to receive the end, and wakes the run, which waits for that.
-async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
+async fn encode_and_store_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
         match job.encode_section(&mut packer) {
             Ok(section) => store.add_section(section),
@@ -227,7 +227,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
         if let StreamJob::End(_, done) = job {
             store.mark_end();
             // A client that reads too slowly does not hold up the end of the run.
-            timeout(LAST_READ_TIMEOUT, wait_for_streams(&store)).await.ok();
+            timeout(LAST_READ_TIMEOUT, wait_until_no_connection_streams(&store)).await.ok();
             // Fails if the run waits no longer.
             done.send(()).ok();
             return;
@@ -238,7 +238,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
 }
 
 /// Waits until no connection streams the run any more.
-async fn wait_for_streams(store: &SectionStore) {
+async fn wait_until_no_connection_streams(store: &SectionStore) {
     while load_count(&store.streaming_connections) > 0 {
         sleep(STREAM_CHECK_INTERVAL).await;
     }
@@ -273,7 +273,7 @@ fn serve_on_thread(
 }
 
 /// Waits for the next connection. `None`, after a pause, if it cannot be accepted, for example because all file descriptors are in use.
-async fn accept_connection(listener: &TcpListener) -> Option<TcpStream> {
+async fn accept_connection_or_pause(listener: &TcpListener) -> Option<TcpStream> {
     match listener.accept().await {
         Ok((stream, _)) => Some(stream),
         Err(error) => {
@@ -295,11 +295,11 @@ async fn accept_connections(
     // Connections that do not stream, the oldest first.
     let mut open_connections: VecDeque<OpenConnection> = VecDeque::new();
     loop {
-        let Some(stream) = accept_connection(&listener).await else { continue };
+        let Some(stream) = accept_connection_or_pause(&listener).await else { continue };
         // The paths of streams have limits of their own.
         open_connections.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open_connections.len() >= limits.connections {
-            displace_connection(&mut open_connections, &handler.counts);
+            displace_silent_or_oldest_connection(&mut open_connections, &handler.counts);
         }
         let state = Arc::<ConnectionState>::default();
         let task = tokio::spawn(run_connection(stream, limits, Arc::clone(handler), Arc::clone(&state)));
@@ -309,7 +309,7 @@ async fn accept_connections(
 
 /// Closes the oldest of these connections that has not sent a request, because an idle client must not block one that sends a request. If
 /// all have sent one, closes the oldest.
-fn displace_connection(open_connections: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
+fn displace_silent_or_oldest_connection(open_connections: &mut VecDeque<OpenConnection>, counts: &EndpointCounts) {
     let silent = open_connections.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
     if let Some(displaced) = open_connections.remove(silent.unwrap_or(0)) {
         displaced.task.abort();

@@ -29,7 +29,7 @@ impl EndpointCounts {
     }
 
     /// Clients refused so far, by reason.
-    pub(super) fn refused(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn refused_clients_by_reason(&self) -> [(&'static str, u64); 4] {
         [
             ("displaced", load_count(&self.displaced)),
             ("failed", load_count(&self.failed)),
@@ -39,7 +39,7 @@ impl EndpointCounts {
     }
 
     /// Clients dropped from the streams so far, by path.
-    pub(super) fn dropped(&self) -> [(&'static str, u64); 2] {
+    pub(super) fn dropped_clients_by_path(&self) -> [(&'static str, u64); 2] {
         [
             (ServedPath::Recording.name(), load_count(&self.slow_recording)),
             (ServedPath::Events.name(), load_count(&self.slow_events)),

@@ -48,15 +48,18 @@ fn parse_timeout(milliseconds: &str) -> anyhow::Result<Duration> {
 }
 
 /// Parses the variable `name`, which holds a list of pairs. An unset one is an empty list.
-fn parse_list_variable(name: &str, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Vec<(String, String)>> {
-    match variable(name) {
-        Some(list) => parse_pairs(&list).with_context(|| name.to_owned()),
+fn parse_list_variable(
+    name: &str,
+    get_variable: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Vec<(String, String)>> {
+    match get_variable(name) {
+        Some(list) => parse_percent_encoded_pairs(&list).with_context(|| name.to_owned()),
         None => Ok(Vec::new()),
     }
 }
 
 /// Parses `name=value,name=value`, percent-encoded.
-fn parse_pairs(text: &str) -> anyhow::Result<Vec<(String, String)>> {
+fn parse_percent_encoded_pairs(text: &str) -> anyhow::Result<Vec<(String, String)>> {
     let mut pairs = Vec::new();
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         let named_value = entry.split_once('=').filter(|(name, _)| !name.trim().is_empty());

@@ -23,7 +23,7 @@ pub(super) struct TokenFlow {
 
 impl TokenFlow {
     /// Records the time of an event that shows tokens. The first such event after a pause begins a new flow.
-    pub(super) fn record_event(&mut self, event: &Event<'_>) {
+    pub(super) fn record_time_if_tokens(&mut self, event: &Event<'_>) {
         if !shows_tokens(&event.what) {
             return;
         }
@@ -64,7 +64,7 @@ fn shows_tokens(what: &What<'_>) -> bool {
 }
 
 /// State of all runs together. Also has the state of each run if there are several, or if an engine is named.
-pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
+pub(super) fn combined_health_json(runs: &[EngineHealth]) -> Value {
     // `None` if a run has not answered, which makes the whole dead.
     let answered: Option<Vec<RunHealth>> = runs.iter().map(|run| run.health).collect();
     let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine_with));
@@ -172,7 +172,7 @@ mod tests {
     fn send(flow: &mut TokenFlow, at: u64) {
         let id = FrameId::new(HopId(0), 0, at);
         let chunk = Chunk::counted("a", 1, 1);
-        flow.record_event(&Event::new(MonoNs(at * SECOND), What::Sent(Frame::token_ids(id, 10, &[chunk]))));
+        flow.record_time_if_tokens(&Event::new(MonoNs(at * SECOND), What::Sent(Frame::token_ids(id, 10, &[chunk]))));
     }
 
     #[test]
@@ -209,17 +209,17 @@ mod tests {
             EngineHealth { engine: Some(engine), health }
         };
         let waiting = || named("vllm:8000", Some(run(true, false, &[])));
-        let health = health_of_runs(&[named("sglang:30000", Some(run(true, true, &[35, 38]))), waiting()]);
+        let health = combined_health_json(&[named("sglang:30000", Some(run(true, true, &[35, 38]))), waiting()]);
         assert_eq!((&health["alive"], &health["attached"]), (&json!(true), &json!(true)));
         assert_eq!(health["tokens_since"], "1970-01-01T00:17:15Z");
         let of_second = &health["engines"][1];
         assert_eq!((&of_second["engine"], &of_second["attached"]), (&json!("vllm:8000"), &json!(false)));
         assert_eq!(of_second["no_tokens_reason"], "no token was observed yet");
         for dead in [None, Some(run(false, false, &[35]))] {
-            let health = health_of_runs(&[named("sglang:30000", dead), waiting()]);
+            let health = combined_health_json(&[named("sglang:30000", dead), waiting()]);
             assert_eq!((&health["alive"], &health["engines"][1]["alive"]), (&json!(false), &json!(true)));
         }
-        let one = health_of_runs(&[EngineHealth { engine: None, health: Some(run(true, true, &[39])) }]);
+        let one = combined_health_json(&[EngineHealth { engine: None, health: Some(run(true, true, &[39])) }]);
         assert_eq!((&one["alive"], &one["engines"]), (&json!(true), &Value::Null));
     }
 }

@@ -36,7 +36,7 @@ use health::{RunHealth, TokenFlow};
 pub use push::PushOptions;
 use push::{OtlpPush, PushTarget};
 pub use push_queue::receiver_port;
-pub use push_response::next_part;
+pub use push_response::next_body_part;
 
 use crate::about::EngineIdentity;
 
@@ -151,7 +151,7 @@ impl Telemetry {
     }
 
     /// Report of the run. Includes the report of its pair of prefill and decode servers, if there is a recent one.
-    fn report(&self, analysis: &Analysis, input: &ReportInput) -> Report {
+    fn report_with_pair(&self, analysis: &Analysis, input: &ReportInput) -> Report {
         let mut report = Report::of(analysis, input);
         if let Some(pair_report) = self.recent_pair_report() {
             report.add_pair_report(pair_report.clone());
@@ -161,10 +161,10 @@ impl Telemetry {
 
     /// Adds an event, which `analysis` has already processed, to the pushed spans and to the stream.
     pub fn process_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.with_push(|push| push.add_event(event, analysis));
+        self.act_on_push(|push| push.add_event(event, analysis));
         if self.endpoint.is_some() {
-            self.flow.record_event(event);
-            self.with_endpoint(|endpoint| endpoint.stream.write_event(event));
+            self.flow.record_time_if_tokens(event);
+            self.act_on_endpoint(|endpoint| endpoint.stream.write_event(event));
         }
     }
 
@@ -177,8 +177,8 @@ impl Telemetry {
         input: &dyn Fn() -> ReportInput,
         engine: &dyn Fn() -> Option<EngineIdentity>,
     ) {
-        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
-        self.with_push_and_pair(|push, pair_report| {
+        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage_if_first_run);
+        self.act_on_push_with_pair_report(|push, pair_report| {
             push.set_engine(engine());
             // The metrics of the tokengap process are in the first run only, because a sum over the runs would count them several times.
             let includes_process = push.is_first;
@@ -190,7 +190,7 @@ impl Telemetry {
             };
             push.process_tick(now, analysis, &collect);
         });
-        self.with_endpoint(|endpoint| {
+        self.act_on_endpoint(|endpoint| {
             endpoint.set_engine(engine());
             endpoint.stream.write_tick(now, input);
         });
@@ -208,17 +208,17 @@ impl Telemetry {
         let wants_report = endpoint.report.take_request();
         let is_final = false;
         if wants_metrics {
-            self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), is_final));
+            self.disable_telemetry_on_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), is_final));
         }
         if wants_report {
-            self.catch_panic(|telemetry| telemetry.publish_report(analysis, &input(), is_final));
+            self.disable_telemetry_on_panic(|telemetry| telemetry.publish_report(analysis, &input(), is_final));
         }
     }
 
     /// Queues the last spans and metrics of a run that has ended. `report` is its final report.
-    pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
-        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
-        self.with_push_and_pair(|push, pair_report| {
+    pub(crate) fn queue_last_pushes(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
+        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage_if_first_run);
+        self.act_on_push_with_pair_report(|push, pair_report| {
             // Only the first run has the metrics of the process.
             let includes_process = push.is_first;
             // Called with the numbers of what was pushed so far.
@@ -227,27 +227,27 @@ impl Telemetry {
                     MetricSource { analysis, pushed: Some(pushed), endpoint_use, includes_process, pair_report };
                 source.collect_families(input)
             };
-            push.queue_rest(analysis, report, &collect);
+            push.queue_last_spans_and_metrics(analysis, report, &collect);
         });
     }
 
     /// Waits a limited time for the last pushes.
     pub(crate) fn close_push(&mut self) {
-        self.with_push(|push| push.close_run());
+        self.act_on_push(|push| push.close_run());
     }
 
     /// Publishes the final state of the run: its metrics, health and report, and the end of its stream. `input` is the input of the report.
     pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
         let is_final = true;
-        self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, is_final));
+        self.disable_telemetry_on_panic(|telemetry| telemetry.publish_metrics(analysis, input, is_final));
         self.publish_ended_health();
-        self.catch_panic(|telemetry| telemetry.publish_report(analysis, input, is_final));
-        self.with_endpoint(|endpoint| endpoint.stream.send_end(input));
+        self.disable_telemetry_on_panic(|telemetry| telemetry.publish_report(analysis, input, is_final));
+        self.act_on_endpoint(|endpoint| endpoint.stream.send_end(input));
     }
 
     /// Waits a limited time until the clients of the stream have received its end.
-    pub(crate) fn wait_for_clients(&mut self) {
-        self.with_endpoint(|endpoint| endpoint.stream.wait_for_clients());
+    pub(crate) fn wait_until_clients_received_end(&mut self) {
+        self.act_on_endpoint(|endpoint| endpoint.stream.wait_until_clients_received_end());
     }
 
     /// Returns whether requests are pushed as spans, for which the analysis must keep timelines.
@@ -283,8 +283,13 @@ impl Telemetry {
             // Only the first run has the metrics of the process.
             let includes_process = endpoint.is_first;
             let pair_report = self.recent_pair_report();
-            let source =
-                MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), includes_process, pair_report };
+            let source = MetricSource {
+                analysis,
+                pushed,
+                endpoint_use: endpoint.usage_if_first_run(),
+                includes_process,
+                pair_report,
+            };
             endpoint.metrics.publish(source.collect_families(input), is_final);
         }
     }
@@ -292,7 +297,7 @@ impl Telemetry {
     /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so the report stays valid.
     fn publish_report(&self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         if let Some(endpoint) = &self.endpoint {
-            endpoint.report.publish(self.report(analysis, input), is_final);
+            endpoint.report.publish(self.report_with_pair(analysis, input), is_final);
         }
     }
 
@@ -315,9 +320,9 @@ impl Telemetry {
     }
 
     /// Runs `act` with the endpoint, if there is one. A panic in it ends the telemetry.
-    fn with_endpoint(&mut self, act: impl FnOnce(&mut RunEndpoint)) {
+    fn act_on_endpoint(&mut self, act: impl FnOnce(&mut RunEndpoint)) {
         if self.endpoint.is_some() {
-            self.catch_panic(|telemetry| {
+            self.disable_telemetry_on_panic(|telemetry| {
                 // Looked up again, because the closure gets the whole telemetry.
                 if let Some(endpoint) = &mut telemetry.endpoint {
                     act(endpoint);
@@ -327,9 +332,9 @@ impl Telemetry {
     }
 
     /// Runs `act` with the push, if there is one. A panic in it ends the telemetry.
-    fn with_push(&mut self, act: impl FnOnce(&mut OtlpPush)) {
+    fn act_on_push(&mut self, act: impl FnOnce(&mut OtlpPush)) {
         if self.has_push() {
-            self.catch_panic(|telemetry| {
+            self.disable_telemetry_on_panic(|telemetry| {
                 // Looked up again, because the closure gets the whole telemetry.
                 if let Some(push) = &mut telemetry.push {
                     act(push);
@@ -340,9 +345,9 @@ impl Telemetry {
 
     /// Runs `act` with the push, if there is one. Its second argument is the report of the run's pair of prefill and decode servers, if
     /// there is a recent one. A panic in `act` ends the telemetry.
-    fn with_push_and_pair(&mut self, act: impl FnOnce(&mut OtlpPush, Option<&PairReport>)) {
+    fn act_on_push_with_pair_report(&mut self, act: impl FnOnce(&mut OtlpPush, Option<&PairReport>)) {
         if self.has_push() {
-            self.catch_panic(|telemetry| {
+            self.disable_telemetry_on_panic(|telemetry| {
                 let pair_report = telemetry.pair.as_ref().and_then(JoinedPair::recent_report);
                 // Looked up again, because the closure gets the whole telemetry.
                 if let Some(push) = &mut telemetry.push {
@@ -353,7 +358,7 @@ impl Telemetry {
     }
 
     /// Runs `act`. A panic in it ends the telemetry, but not the run; the report then lists the crash.
-    fn catch_panic(&mut self, act: impl FnOnce(&mut Self)) {
+    fn disable_telemetry_on_panic(&mut self, act: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| act(self))).is_err() {
             let failure = "metrics crashed and were disabled; the run continues. Please report this bug.";
             *self = Self { failure: Some(failure.into()), ..Self::default() };

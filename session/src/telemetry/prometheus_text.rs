@@ -43,7 +43,7 @@ pub(super) struct MetricsText {
 
 /// Encodes the metrics of `runs`. The format is `OpenMetrics` if the client's `Accept` header contains it, and the older text format
 /// otherwise.
-pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<MetricsText, fmt::Error> {
+pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept_header: &str) -> Result<MetricsText, fmt::Error> {
     // The names are collected first, because the collector takes the runs.
     let families = runs.iter().flat_map(|run| &run.families);
     let counter_families = families.filter(|family| family.definition.kind == MetricKind::Counter);
@@ -52,18 +52,18 @@ pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<Met
     registry.register_collector(Box::new(MetricCollector { runs }));
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
-    if accept.contains("application/openmetrics-text") {
+    if accept_header.contains("application/openmetrics-text") {
         return Ok(MetricsText { content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8", body });
     }
-    let body = to_older_format(&body, &counters);
+    let body = to_older_text_format(&body, &counters);
     Ok(MetricsText { content_type: "text/plain; version=0.0.4; charset=utf-8", body })
 }
 
-/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. `counters` are the full names of all counters, which
-/// the comments of the older format also contain.
-fn to_older_format(body: &str, counters: &[String]) -> String {
-    let mut out = String::with_capacity(body.len());
-    for line in body.lines() {
+/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. `counter_names` are the full names of all counters,
+/// which the comments of the older format also contain.
+fn to_older_text_format(openmetrics_body: &str, counter_names: &[String]) -> String {
+    let mut out = String::with_capacity(openmetrics_body.len());
+    for line in openmetrics_body.lines() {
         if line.starts_with("# UNIT") || line.starts_with("# EOF") {
             continue;
         }
@@ -71,7 +71,7 @@ fn to_older_format(body: &str, counters: &[String]) -> String {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         if let ["#", comment_kind, name, rest] = words[..] {
             // In OpenMetrics, the comments of a counter name it without its suffix.
-            let counter = counters.iter().find(|counter| counter.strip_suffix("_total") == Some(name));
+            let counter = counter_names.iter().find(|counter| counter.strip_suffix("_total") == Some(name));
             let name = counter.map_or(name, String::as_str);
             out.extend(["# ", comment_kind, " ", name, " ", rest]);
         } else {
@@ -90,14 +90,14 @@ struct MetricCollector {
 
 impl MetricCollector {
     /// Definitions of all metrics, each once.
-    fn definitions(&self) -> Vec<&'static Definition> {
-        let mut definitions: Vec<&'static Definition> = Vec::new();
+    fn distinct_definitions(&self) -> Vec<&'static Definition> {
+        let mut distinct_definitions: Vec<&'static Definition> = Vec::new();
         for family in self.runs.iter().flat_map(|run| &run.families) {
-            if definitions.iter().all(|known| known.name != family.definition.name) {
-                definitions.push(family.definition);
+            if distinct_definitions.iter().all(|known| known.name != family.definition.name) {
+                distinct_definitions.push(family.definition);
             }
         }
-        definitions
+        distinct_definitions
     }
 }
 
@@ -111,7 +111,7 @@ fn encode_metric_of_run(
     let engine_labels = if definition.is_of_process() { &[] } else { run.engine_labels.as_slice() };
     let families = run.families.iter().filter(|family| family.definition.name == definition.name);
     for point in families.flat_map(|family| &family.points) {
-        let labels = labels_of_point(definition, point, engine_labels);
+        let labels = escaped_labels_of_point(definition, point, engine_labels);
         // The encoder needs another call for a value without labels.
         if labels.is_empty() {
             encode_value(metric, definition.kind, point)?;
@@ -124,7 +124,7 @@ fn encode_metric_of_run(
 
 /// Names and values of the labels of one value: those of its metric, then those of its engine. Other processes chose the texts, so they are
 /// escaped here: the encoder escapes quotes and line breaks only.
-fn labels_of_point<'p>(
+fn escaped_labels_of_point<'p>(
     definition: &Definition,
     point: &'p Point,
     engine_labels: &'p [(&'static str, String)],
@@ -152,7 +152,7 @@ impl Collector for MetricCollector {
     /// Encodes each metric with its values in all runs.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
-        for definition in self.definitions() {
+        for definition in self.distinct_definitions() {
             let kind = metric_type(definition.kind);
             // The encoder appends these two units to the name. Another unit is in the name already, or has no suffix.
             let appended_unit = match definition.unit {

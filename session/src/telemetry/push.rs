@@ -73,15 +73,15 @@ impl PushTarget {
         Ok(Self { options: options.clone(), queue, environment })
     }
 
-    /// Creates the push of a further run. `source` is the name of its source.
-    pub(super) fn add_run(&self, source: &str) -> OtlpPush {
-        let mut resource = Resource::for_source(source, VERSION);
+    /// Creates the push of a further run. `source_name` is the name of its source.
+    pub(super) fn add_run(&self, source_name: &str) -> OtlpPush {
+        let mut resource = Resource::for_source(source_name, VERSION);
         resource.service.clone_from(&self.environment.service);
         resource.more.clone_from(&self.environment.attributes);
         let anchor = Anchor::now();
         let run = self.queue.add_run();
         OtlpPush {
-            spans: LiveSpans::new(self.options.requests.clone(), Opening::new(source, VERSION, anchor), resource),
+            spans: LiveSpans::new(self.options.requests.clone(), Opening::new(source_name, VERSION, anchor), resource),
             target: self.clone(),
             run,
             // The runs are numbered from 0.
@@ -130,7 +130,7 @@ impl OtlpPush {
     pub(super) fn add_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.spans.record_event(event, analysis);
         if self.spans.waiting_bytes() >= MAX_SPANS_BYTES {
-            self.send_spans(analysis);
+            self.queue_gathered_spans(analysis);
         }
     }
 
@@ -139,18 +139,23 @@ impl OtlpPush {
     pub(super) fn process_tick(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.record_tick(now, analysis);
         if self.spans_sent_at.elapsed() >= GATHER_TIME {
-            self.send_spans(analysis);
+            self.queue_gathered_spans(analysis);
         }
         if self.metrics_sent_at.elapsed() >= self.target.options.interval {
-            self.send_metrics(now, analysis, collect);
+            self.queue_metrics(now, analysis, collect);
         }
     }
 
     /// Queues the last spans and metrics at the end of the run. `collect` returns the metrics, given the numbers of what was pushed so far.
-    pub(super) fn queue_rest(&mut self, analysis: &Analysis, report: &Report, collect: &dyn Fn(Pushed) -> Vec<Family>) {
+    pub(super) fn queue_last_spans_and_metrics(
+        &mut self,
+        analysis: &Analysis,
+        report: &Report,
+        collect: &dyn Fn(Pushed) -> Vec<Family>,
+    ) {
         self.spans.finish(analysis, report);
-        self.send_spans(analysis);
-        self.send_metrics(MonoNs::now(), analysis, collect);
+        self.queue_gathered_spans(analysis);
+        self.queue_metrics(MonoNs::now(), analysis, collect);
     }
 
     /// Waits a limited time until the rest is sent.
@@ -159,7 +164,7 @@ impl OtlpPush {
     }
 
     /// Queues the spans gathered so far, if any.
-    fn send_spans(&mut self, analysis: &Analysis) {
+    fn queue_gathered_spans(&mut self, analysis: &Analysis) {
         self.spans_sent_at = Instant::now();
         if let Some(spans) = self.spans.take_spans(analysis) {
             self.queue_body(PushSignal::Traces, spans);
@@ -167,7 +172,7 @@ impl OtlpPush {
     }
 
     /// Queues the metrics of this moment, as sums since the start. `collect` returns them, given the numbers of what was pushed so far.
-    fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
+    fn queue_metrics(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
         self.metrics_sent_at = Instant::now();
         let start = analysis.ledger().started().unwrap_or(now);
         let window =

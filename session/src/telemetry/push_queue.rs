@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::environment::Environment;
-use super::push_response::{ReceiverResponse, RejectedItems, next_part, parse_partial_success, parse_retry_after};
+use super::push_response::{ReceiverResponse, RejectedItems, next_body_part, parse_partial_success, parse_retry_after};
 use crate::problem::problem_message;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -109,16 +109,20 @@ impl PushQueue {
         match body.signal {
             // There are spans for each request, so only they are limited per minute.
             PushSignal::Traces => {
-                let is_admitted = state.admit_in_current_minute(&body, self.max_span_bytes_per_minute);
+                let is_admitted = state.admit_within_minute_limit(&body, self.max_span_bytes_per_minute);
                 if !is_admitted {
-                    state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
+                    state.count_dropped_items_and_notify_once(
+                        &body,
+                        body.items,
+                        "the limit per minute is reached (--otlp-rate)",
+                    );
                     return;
                 }
             }
             PushSignal::Metrics => state.remove_waiting_metrics(body.run),
         }
         if state.waiting_bytes() + body.json.len() > self.max_bytes {
-            state.count_dropped_items(&body, body.items, "the queue is full (--otlp-queue)");
+            state.count_dropped_items_and_notify_once(&body, body.items, "the queue is full (--otlp-queue)");
             return;
         }
         state.waiting.push_back(body);
@@ -126,7 +130,7 @@ impl PushQueue {
     }
 
     /// Next body, waiting for one if necessary; `None` once the queue is closed and empty.
-    pub(super) fn next_body(&self) -> Option<PushBody> {
+    pub(super) fn wait_for_next_body(&self) -> Option<PushBody> {
         let mut state = self.lock_state();
         loop {
             if let Some(body) = state.waiting.pop_front() {
@@ -142,10 +146,10 @@ impl PushQueue {
     }
 
     /// Waits between two attempts, but ends early when a run ends.
-    pub(super) fn wait_for_retry(&self, max: Duration) {
+    pub(super) fn wait_for_retry_or_run_end(&self, max_wait: Duration) {
         let state = self.lock_state();
         // The first run that ends sets the deadline. Why the wait has ended does not matter: the caller tries again.
-        drop(self.changed.wait_timeout_while(state, max, |state| state.deadline.is_none()));
+        drop(self.changed.wait_timeout_while(state, max_wait, |state| state.deadline.is_none()));
     }
 
     /// Whether a run has ended, after which a body is sent only once.
@@ -153,27 +157,32 @@ impl PushQueue {
         self.lock_state().deadline.is_some()
     }
 
-    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `rejected` of them for the reason
-    /// `why`.
-    pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
+    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `reported_rejections` of them for the
+    /// reason `rejection_reason`.
+    pub(super) fn record_outcome_of_sent_body(
+        &self,
+        body: &PushBody,
+        reported_rejections: u64,
+        rejection_reason: &str,
+    ) {
         let mut state = self.lock_state();
         // A receiver may claim to have rejected more than the body has.
-        let rejected_items = rejected.min(body.items);
+        let rejected_items = reported_rejections.min(body.items);
         let accepted = body.items - rejected_items;
-        state.items_of(body).accepted += accepted;
+        state.pushed_items_of_body(body).accepted += accepted;
         // A body that is given up after failed attempts comes here, too, with all of its items rejected.
         if accepted > 0 {
             state.is_failing = false;
         }
         if rejected_items > 0 {
-            state.count_dropped_items(body, rejected_items, why);
+            state.count_dropped_items_and_notify_once(body, rejected_items, rejection_reason);
         }
         state.sending = None;
         self.changed.notify_all();
     }
 
     /// Records a failed attempt that will be repeated.
-    pub(super) fn record_failure(&self, why: &str) {
+    pub(super) fn record_failed_attempt(&self, why: &str) {
         let mut state = self.lock_state();
         // Only the first of several failures in a row is shown.
         if state.is_failing {
@@ -242,12 +251,12 @@ impl PushState {
     }
 
     /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
-    /// `max_bytes`.
-    fn admit_in_current_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
+    /// `max_bytes_per_minute`.
+    fn admit_within_minute_limit(&mut self, body: &PushBody, max_bytes_per_minute: u64) -> bool {
         // Once the minute is over, the next body begins another.
         let current_minute = self.minute.filter(|minute| body.created_at.duration_since(minute.began) < MINUTE);
         let mut minute = current_minute.unwrap_or(SpanMinute { began: body.created_at, bytes: 0 });
-        if minute.bytes >= max_bytes {
+        if minute.bytes >= max_bytes_per_minute {
             return false;
         }
         minute.bytes += body.json.len() as u64;
@@ -264,7 +273,7 @@ impl PushState {
     fn drop_waiting_bodies(&mut self, run: PushRunId) {
         for body in std::mem::take(&mut self.waiting) {
             if body.run == run {
-                self.count_dropped_items(&body, body.items, "the run ended before they were accepted");
+                self.count_dropped_items_and_notify_once(&body, body.items, "the run ended before they were accepted");
             } else {
                 self.waiting.push_back(body);
             }
@@ -272,7 +281,7 @@ impl PushState {
     }
 
     /// Counters of the body's run for its kind of items.
-    fn items_of(&mut self, body: &PushBody) -> &mut PushedItems {
+    fn pushed_items_of_body(&mut self, body: &PushBody) -> &mut PushedItems {
         let pushed = &mut self.runs[body.run.index].pushed;
         match body.signal {
             PushSignal::Traces => &mut pushed.spans,
@@ -281,8 +290,8 @@ impl PushState {
     }
 
     /// Counts dropped items of a body. The first drop of a run is also shown to the user.
-    fn count_dropped_items(&mut self, body: &PushBody, items: u64, why: &str) {
-        self.items_of(body).dropped += items;
+    fn count_dropped_items_and_notify_once(&mut self, body: &PushBody, items: u64, why: &str) {
+        self.pushed_items_of_body(body).dropped += items;
         let run = &mut self.runs[body.run.index];
         if run.drop_reason.is_none() {
             run.message = Some(problem_message(format_args!("otlp: spans or metric points dropped: {why}")));
@@ -359,19 +368,19 @@ impl PushSender {
 
     /// Sends bodies until the queue is closed and empty.
     pub(super) fn send_bodies(&self, queue: &PushQueue) {
-        while let Some(body) = queue.next_body() {
-            self.send_with_retries(&body, queue);
+        while let Some(body) = queue.wait_for_next_body() {
+            self.send_until_accepted_or_dropped(&body, queue);
         }
     }
 
     /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being
     /// closed.
-    fn send_with_retries(&self, body: &PushBody, queue: &PushQueue) {
+    fn send_until_accepted_or_dropped(&self, body: &PushBody, queue: &PushQueue) {
         let mut pause = FIRST_PAUSE;
         loop {
             let failure = match self.send_once(body) {
                 Ok(RejectedItems { count, why }) => {
-                    queue.record_sent(body, count, &why);
+                    queue.record_outcome_of_sent_body(body, count, &why);
                     return;
                 }
                 Err(failure) => failure,
@@ -381,11 +390,11 @@ impl PushSender {
             let would_be_too_old = body.created_at.elapsed() + wait > MAX_BODY_AGE;
             if queue.is_closing() || would_be_too_old {
                 // All of its items are dropped.
-                queue.record_sent(body, body.items, &failure.why);
+                queue.record_outcome_of_sent_body(body, body.items, &failure.why);
                 return;
             }
-            queue.record_failure(&failure.why);
-            queue.wait_for_retry(wait);
+            queue.record_failed_attempt(&failure.why);
+            queue.wait_for_retry_or_run_end(wait);
             pause = LONGEST_PAUSE.min(2 * pause);
         }
     }
@@ -406,7 +415,7 @@ impl PushSender {
         });
         let response =
             response.map_err(|error| FailedAttempt { retry_after: None, why: format!("{full_url}: {error:#}") })?;
-        rejected_by_response(&response, &full_url, body.items)
+        rejected_items_of_response(&response, &full_url, body.items)
     }
 
     /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
@@ -423,7 +432,7 @@ impl PushSender {
         let mut text = Vec::new();
         // The status counts even if the connection ends within the text.
         while text.len() < MAX_RESPONSE_BYTES
-            && let Some(Ok(part)) = next_part(&mut response_body).await
+            && let Some(Ok(part)) = next_body_part(&mut response_body).await
         {
             text.extend_from_slice(&part);
         }
@@ -475,7 +484,7 @@ fn request_headers(host: &str, environment: &Environment) -> anyhow::Result<Head
 
 /// Items of a body that the receiver at `full_url` has rejected for good, from its response. `body_items` is the number of all items. `Err`
 /// if another attempt may succeed.
-fn rejected_by_response(
+fn rejected_items_of_response(
     response: &ReceiverResponse,
     full_url: &str,
     body_items: u64,

@@ -23,7 +23,7 @@ pub(super) struct RejectedItems {
 }
 
 /// Next part of a response's body; `None` at its end.
-pub async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
+pub async fn next_body_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
             Ok(frame) => {
@@ -47,7 +47,7 @@ pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Dura
 }
 
 /// Parses a count in the JSON of Protobuf, which writes a 64-bit number as text. Some receivers write a number. `None` for anything else.
-fn parse_count(count: &Value) -> Option<u64> {
+fn parse_protobuf_count(count: &Value) -> Option<u64> {
     let number = count.as_u64();
     if number.is_some() {
         return number;
@@ -56,10 +56,11 @@ fn parse_count(count: &Value) -> Option<u64> {
 }
 
 /// Parses the items that the receiver rejected from the text of a successful response. A text without them means that none was rejected.
-pub(super) fn parse_partial_success(answer: &str) -> RejectedItems {
-    let Ok(response) = serde_json::from_str::<Value>(answer) else { return RejectedItems::default() };
+pub(super) fn parse_partial_success(response_text: &str) -> RejectedItems {
+    let Ok(response) = serde_json::from_str::<Value>(response_text) else { return RejectedItems::default() };
     let partial = &response["partialSuccess"];
-    let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| parse_count(&partial[*name]));
+    let rejected =
+        ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| parse_protobuf_count(&partial[*name]));
     RejectedItems { count: rejected.unwrap_or(0), why: partial["errorMessage"].as_str().unwrap_or_default().to_owned() }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
 /// Refuses a file with a secret if its mode has one of the `forbidden_bits`, or if its owner is neither root nor the user of this process.
-pub(super) fn check_secret(file: &File, forbidden_bits: u32) -> io::Result<()> {
+pub(super) fn refuse_exposed_secret_file(file: &File, forbidden_bits: u32) -> io::Result<()> {
     let metadata = file.metadata()?;
     let owner = metadata.uid();
     if metadata.mode() & forbidden_bits != 0 {
@@ -31,7 +31,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let open = |mode, owner| {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).expect("set");
-            rustix::fs::chown(file.path(), Some(owner), None).map(|()| check_secret(file.as_file(), 0o007))
+            rustix::fs::chown(file.path(), Some(owner), None)
+                .map(|()| refuse_exposed_secret_file(file.as_file(), 0o007))
         };
         let own_user = rustix::process::geteuid();
         for (mode, is_accepted) in [(0o600, true), (0o440, true), (0o604, false)] {

@@ -58,8 +58,8 @@ impl<T> SnapshotPublisher<T> {
 }
 
 impl<T> SnapshotClient<T> {
-    /// Current snapshot. Requests a new one from the run if the latest is too old. `None` if the run does not answer within `patience`.
-    pub(super) async fn fetch(&self, patience: Duration) -> Option<Arc<T>> {
+    /// Current snapshot. Requests a new one from the run if the latest is too old. `None` if the run does not answer within `max_wait`.
+    pub(super) async fn fetch(&self, max_wait: Duration) -> Option<Arc<T>> {
         let mut latest = self.latest.clone();
         // The final one of a run stays valid.
         if let Some(known) = latest.borrow_and_update().as_ref()
@@ -68,7 +68,7 @@ impl<T> SnapshotClient<T> {
             return Some(Arc::clone(&known.content));
         }
         self.requested.store(true, Ordering::Relaxed);
-        let changed_in_time = tokio::time::timeout(patience, latest.changed()).await;
+        let changed_in_time = tokio::time::timeout(max_wait, latest.changed()).await;
         // The outer error means that the run was too slow, the inner one that it is gone.
         changed_in_time.ok()?.ok()?;
         latest.borrow().as_ref().map(|snapshot| Arc::clone(&snapshot.content))

@@ -67,7 +67,7 @@ impl StreamPublisher {
     pub(super) fn write_event(&mut self, event: &Event<'_>) {
         self.blocks.event(event);
         if self.blocks.is_full() {
-            self.send_block();
+            self.hand_over_or_drop_block();
         }
     }
 
@@ -75,7 +75,7 @@ impl StreamPublisher {
     /// the contents of a report as of now.
     pub(super) fn write_tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
         self.blocks.tick(now);
-        self.send_block();
+        self.hand_over_or_drop_block();
         if self.last_status.is_none_or(|sent_at| now.since(sent_at) >= SECOND_NS) {
             self.last_status = Some(now);
             // The next one replaces it, so a full queue costs nothing.
@@ -84,7 +84,7 @@ impl StreamPublisher {
     }
 
     /// Hands the current block to the endpoint, or drops it if the endpoint does not keep up.
-    fn send_block(&mut self) {
+    fn hand_over_or_drop_block(&mut self) {
         if let Some(block) = self.blocks.close()
             && self.jobs.try_send(StreamJob::Block(Box::new(block))).is_err()
         {
@@ -95,7 +95,7 @@ impl StreamPublisher {
 
     /// Sends the end of the run. Gives up after a time limit if the queue stays full.
     pub(super) fn send_end(&mut self, input: &ReportInput) {
-        self.send_block();
+        self.hand_over_or_drop_block();
         // The endpoint's thread replies when the clients have received the end.
         let (done_sender, done_receiver) = mpsc::channel();
         let mut end = StreamJob::End(Box::new(input.clone()), done_sender);
@@ -112,7 +112,7 @@ impl StreamPublisher {
     }
 
     /// Waits a limited time until the clients have received the end of the run. Does nothing if the end was not sent.
-    pub(super) fn wait_for_clients(&mut self) {
+    pub(super) fn wait_until_clients_received_end(&mut self) {
         let Some(SentEnd { done_receiver, deadline }) = self.end.take() else { return };
         let remaining = deadline.saturating_duration_since(Instant::now());
         if done_receiver.recv_timeout(remaining) == Err(RecvTimeoutError::Timeout) {

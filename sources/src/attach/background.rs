@@ -100,7 +100,7 @@ impl About for Unattached {
     }
 
     /// Says in the report which step of the start had not finished when the run ended.
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         vec![format!(
             "engine: nothing was observed: the run ended before tokengap had finished {}; a file of a process may not answer",
             self.unfinished

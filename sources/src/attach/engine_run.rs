@@ -430,7 +430,7 @@ impl EngineRun {
         };
         self.exited_at = None;
         self.last_wire_json = attach.wire_json();
-        for line in attach.degraded() {
+        for line in attach.degraded_lines() {
             if self.past_degraded.len() < MAX_PAST_DEGRADED && !self.past_degraded.contains(&line) {
                 self.past_degraded.push(line);
             }
@@ -513,8 +513,8 @@ impl About for EngineRun {
     }
 
     /// Lines for the report: limits of the observation of this engine and of its predecessors, and why none is watched.
-    fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.current_attach().map(About::degraded).unwrap_or_default();
+    fn degraded_lines(&self) -> Vec<String> {
+        let mut degraded = self.current_attach().map(About::degraded_lines).unwrap_or_default();
         for line in &self.past_degraded {
             if !degraded.contains(line) {
                 degraded.push(line.clone());

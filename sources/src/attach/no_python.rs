@@ -4,7 +4,7 @@ use anyhow::bail;
 use probe_user::Degraded;
 use probe_user::discover::Process;
 use trace::SamplingCost;
-use trace::words::missing_feature;
+use trace::words::missing_feature_error;
 
 use super::inbox::RunId;
 use super::lanes::Sink;
@@ -16,7 +16,7 @@ pub enum PythonOptions {}
 impl PythonOptions {
     /// Fails with the name of the missing cargo feature.
     pub fn start(_: u32, _: bool) -> anyhow::Result<Self> {
-        bail!("--python-stacks: {}", missing_feature("python-stacks"))
+        bail!("--python-stacks: {}", missing_feature_error("python-stacks"))
     }
 
     /// Resident memory of the process that reads stacks; `None` if it is unknown.

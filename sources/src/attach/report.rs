@@ -50,7 +50,7 @@ impl About for Attach {
     }
 
     /// Lines for the report: all limits of the observation of this engine.
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         let node = self.node.lock();
         let missing_parts = node.missing_parts(self.run);
         let mut degraded: Vec<String> = missing_parts.map(|part| format!("{part}; {}", part.remedy())).collect();

@@ -7,7 +7,7 @@ use probe_user::{Degraded, Feature};
 use serde::Serialize;
 use session::{About as _, LiveSource as _};
 use trace::event::What;
-use trace::words::missing_feature;
+use trace::words::missing_feature_error;
 
 use super::Attach;
 
@@ -312,7 +312,7 @@ impl Attach {
     fn availability_of_stacks(&self, reasons_to_report: &mut Vec<Reason>) -> FeatureState {
         let node = self.node.lock();
         let Some(python) = &node.python else {
-            reasons_to_report.push(Reason::new(&missing_feature("python-stacks")));
+            reasons_to_report.push(Reason::new(&missing_feature_error("python-stacks")));
             return FeatureState::Missing;
         };
         let refused = python.refusals_of_run(self.run);

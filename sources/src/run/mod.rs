@@ -127,8 +127,8 @@ impl About for Run {
     }
 
     /// Lines for the report: limits of the relay, and what bypasses it.
-    fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.tap.degraded();
+    fn degraded_lines(&self) -> Vec<String> {
+        let mut degraded = self.tap.degraded_lines();
         degraded.extend(self.bypasses.iter().cloned());
         if self.moved_count == 0 {
             degraded.push(format!(

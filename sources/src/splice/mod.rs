@@ -366,8 +366,8 @@ impl About for Splice {
     }
 
     /// Lines for the report: limits of the relay, and what may have gone wrong in the move.
-    fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.tap.degraded();
+    fn degraded_lines(&self) -> Vec<String> {
+        let mut degraded = self.tap.degraded_lines();
         degraded.extend(self.doubts.iter().cloned());
         match self.seen() {
             Ok(seen) => degraded.extend(seen.broken.into_iter().map(|what| format!("across the move: {what}"))),

@@ -38,7 +38,7 @@ impl About for Tap {
     }
 
     /// Lines for the report: connections that were not relayed or not decoded, and limits that the relay reached.
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         let mut degraded = self.unreadable_hops.clone();
         degraded.extend(self.served.iter().flatten().flat_map(|served| served.clients.server.degraded_lines()));
         for tapped in self.hops.tapped.iter().filter(|tapped| tapped.refused_connections > 0) {

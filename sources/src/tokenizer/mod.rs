@@ -41,5 +41,5 @@ fn parse_json(json: &[u8]) -> TokenizerResult {
 
 #[cfg(not(feature = "tokenizers"))]
 fn parse_json(_json: &[u8]) -> TokenizerResult {
-    Err(trace::words::missing_feature("tokenizers"))
+    Err(trace::words::missing_feature_error("tokenizers"))
 }

@@ -28,7 +28,7 @@ fn a_missing_server_is_reported() {
     let _ = client(&tap.listening()[0]).read(&mut [0; 8]);
     eventually("the tap reports it", || {
         tap.poll(&mut |_| {});
-        tap.degraded().iter().any(|why| why.contains(&upstream))
+        tap.degraded_lines().iter().any(|why| why.contains(&upstream))
     });
 }
 
@@ -48,7 +48,7 @@ fn a_refused_handshake_is_named() {
     eventually("the refusal is named", || {
         tap.poll(&mut |_| {});
         let named = format!("the receiver at {} refused 1 ZMTP handshakes", pair(folder.path()).upstream);
-        tap.degraded().iter().any(|line| line.starts_with(&named))
+        tap.degraded_lines().iter().any(|line| line.starts_with(&named))
     });
 }
 
@@ -83,7 +83,7 @@ fn events(response: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
         });
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    (reported, tap.degraded())
+    (reported, tap.degraded_lines())
 }
 
 #[test]

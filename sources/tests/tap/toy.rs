@@ -249,8 +249,8 @@ fn log_lines_of_an_engine_in_one_file_are_imported() {
     std::fs::write(&path, log).expect("written");
     let mut import = Import::open(&[path], LOGS, logs::ImportOptions::default()).expect("a log");
     let mut analysis = Analysis::new(config());
-    while import.read_some(&mut |event| analysis.apply(event)) {}
-    import.check_any_recognised().expect("known lines");
+    while import.read_some_lines_and_pass_events(&mut |event| analysis.apply(event)) {}
+    import.fail_if_nothing_recognised().expect("known lines");
     assert_eq!((import.stats().forms["toy"], import.stats().malformed), (2, 1));
     let report = Report::of(&analysis, &ReportInput::for_source("import"));
     assert_eq!(&*report.source.engine, NAME);

@@ -80,7 +80,7 @@ impl TelemetryArgs {
             "{address} is reachable from other machines: use --token-file FILE (`openssl rand -hex 32 > FILE; chmod 600 FILE`), or serve on 127.0.0.1; --insecure serves everybody"
         );
         let token = match &self.token_file {
-            Some(path) => Some(AccessToken::of_file(path, named_file::open(path))?),
+            Some(path) => Some(AccessToken::read_opened_file(path, named_file::open(path))?),
             None => None,
         };
         Ok(Some(MetricsOptions { address, token, past_bytes: self.metrics_past as usize }))

@@ -12,7 +12,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use outputs::export::{self, Format};
 use recording::{RecordedPayload, Recording};
-use trace::words::missing_feature;
+use trace::words::missing_feature_error;
 
 use crate::args::{OutputArgs, RecordedTokens, to_nanoseconds};
 use crate::progress::Progress;
@@ -139,7 +139,7 @@ fn write_export_file(recording: &Recording, args: &Args, path: &Path) -> anyhow:
 
 /// Fails if this build cannot write Parquet, or if the output would be a terminal or compressed twice.
 fn check_parquet_output(args: &Args) -> anyhow::Result<()> {
-    ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing_feature("parquet"));
+    ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing_feature_error("parquet"));
     let path = output::destination_file(args.output.file());
     ensure!(path.is_some() || !output::is_terminal(), "Parquet is binary: name the output file with -o");
     ensure!(!path.is_some_and(is_gzip), "Parquet is compressed already: name OUT without .gz");

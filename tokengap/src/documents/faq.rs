@@ -10,10 +10,10 @@ use trace::ledger::{Ledger, Limits};
 /// Calls in the sources that add a line to `degraded`; its text is the next string literal.
 const REPORT_CALLS: [&str; 6] = [
     "degraded.push(",
-    ".add_degraded(",
-    ".count_dropped_items(",
+    ".add_degraded_line(",
+    ".count_dropped_items_and_notify_once(",
     "doubts.push(",
-    "self.record_problem(",
+    "self.record_problem_and_format_message(",
     "degraded.extend(refused",
 ];
 

@@ -9,12 +9,12 @@ const MAX_NAMED: usize = 3;
 
 /// Reports abandoned requests, which the engine continues although nobody receives their output: their clients left, or they were aborted.
 /// If none were observed, the numbers are those of the engine's log.
-pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
     // Without a longest one, no request was abandoned.
     let Some(longest) = abandoned.longest().first() else { return };
     let summary = describe_abandoned(context, &abandoned, longest.length_ns());
-    let verdict = out
+    let verdict = verdicts
         .add_verdict(Severity::Warning, summary)
         .hop(context.token_source_role().unwrap_or_default())
         .rid(&longest.rid)
@@ -36,15 +36,15 @@ fn describe_abandoned(context: &DetectContext<'_>, abandoned: &AbandonedRequests
     let engine = context.facts();
     let source = engine.source();
     let requests = plural(abandoned.requests, "request");
-    let listed = list_longest(abandoned);
+    let listed = list_longest_abandoned(abandoned);
     let length = duration(longest_ns);
     // Frames show the tokens of a request; the engine's log shows only the outputs that it threw away.
     match abandoned.tokens {
         Some(tokens) => format!(
             "the {source} continued {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
-            describe_cause(abandoned),
+            describe_cause_of_abandonment(abandoned),
             plural(tokens, "token"),
-            describe_aborts(context, abandoned),
+            describe_missing_or_ignored_aborts(context, abandoned),
         ),
         None => format!(
             "the {source} continued {requests} whose state the {} had deleted (client disconnected, or aborted): for up to \
@@ -56,7 +56,7 @@ fn describe_abandoned(context: &DetectContext<'_>, abandoned: &AbandonedRequests
 }
 
 /// Describes why observed requests are abandoned: their clients left, they were aborted, or some of both.
-fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
+fn describe_cause_of_abandonment(abandoned: &AbandonedRequests) -> &'static str {
     let longest = abandoned.longest();
     if longest.iter().all(|request| request.has_client_left) {
         "whose client had disconnected"
@@ -68,14 +68,14 @@ fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
 }
 
 /// Says that a number is one of the longest requests: `of the 8 longest, `. Empty if these are all.
-fn scope_of_longest(abandoned: &AbandonedRequests) -> String {
+fn prefix_if_not_all_are_listed(abandoned: &AbandonedRequests) -> String {
     let listed = abandoned.longest().len();
     let are_all = abandoned.requests <= listed as u64;
     if are_all { String::new() } else { format!("of the {listed} longest, ") }
 }
 
 /// Describes the aborts of the listed requests; empty where messages to the scheduler are not observed.
-fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> String {
+fn describe_missing_or_ignored_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> String {
     if !context.ledger.observes_aborts() {
         return String::new();
     }
@@ -94,7 +94,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
         return String::new();
     }
     // Says once that both numbers are those of the longest requests.
-    format!("; {}{}", scope_of_longest(abandoned), parts.join("; "))
+    format!("; {}{}", prefix_if_not_all_are_listed(abandoned), parts.join("; "))
 }
 
 /// Returns the advice for the engine's release. If the engine's facts have none, observed requests get a general one, and requests that
@@ -109,7 +109,7 @@ fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) 
 }
 
 /// Lists the first requests of those abandoned for longest, each with its rid, its length and its tokens or outputs.
-fn list_longest(abandoned: &AbandonedRequests) -> String {
+fn list_longest_abandoned(abandoned: &AbandonedRequests) -> String {
     let mut named = Vec::new();
     for request in abandoned.longest().iter().take(MAX_NAMED) {
         let amount = match request.tokens {

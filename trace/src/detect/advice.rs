@@ -21,10 +21,10 @@ pub(super) struct Receivers<'a> {
 
 impl<'a> Receivers<'a> {
     /// Counts the receivers of the hops with this group name. They are processes of this role.
-    pub(super) fn of_group(context: &DetectContext<'a>, group_name: &str, role: &'a str) -> Self {
+    pub(super) fn of_group(context: &DetectContext<'a>, hop_group_name: &str, role: &'a str) -> Self {
         let ledger = context.ledger;
         let hops: Vec<&Hop> =
-            ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == group_name).collect();
+            ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == hop_group_name).collect();
         Self { role, count: count_receivers(&hops) }
     }
 }
@@ -110,11 +110,11 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,
-    hop: &str,
+    hop_name: &str,
     observed: Option<ThreadState>,
 ) -> String {
     // The part of the path that is the wait on this hop.
-    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
+    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop_name);
     let Some(leg) = leg else { return String::from("the receiver of this hop is slower than its senders") };
     if leg.thread == ThreadState::Unknown
         && let Some(observed_state) = observed
@@ -188,7 +188,7 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
     // The flag that selects incremental mode in this release or, if the release is unknown, in those that drop chunks.
-    let flag = engine.behaviour().flag().unwrap_or(drops.flag);
+    let flag = engine.behaviour().incremental_output_flag().unwrap_or(drops.flag);
     let cause = match engine.waiter {
         Some(Waiter::KeepsLast) => format!(" ({} keeps only the last)", engine.title()),
         _ => String::new(),
@@ -236,7 +236,7 @@ pub(super) fn would_drop_advice(engine: &EngineState) -> String {
         return String::from("keep the cumulative mode in this release");
     };
     // The flag that selects incremental mode.
-    let flag = engine.behaviour().flag().unwrap_or(drops.flag);
+    let flag = engine.behaviour().incremental_output_flag().unwrap_or(drops.flag);
     format!("do not set {flag} before {}, which merges queued chunks", name_fixed_releases(engine, &drops))
 }
 
@@ -267,7 +267,7 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             receivers,
         ),
         ThreadState::PartlyRunning if leg.spent.share(leg.spent.on_ns) >= BOTTLENECK_SHARE => {
-            let running = leg.describe_running();
+            let running = leg.describe_running_share();
             with_relief(
                 &format!("while frames wait, {subject} {running}: most of it is its own work"),
                 engine,
@@ -275,7 +275,7 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             )
         }
         ThreadState::PartlyRunning => {
-            format!("while frames wait, {subject} {}: no single cause has most of it", leg.describe_running())
+            format!("while frames wait, {subject} {}: no single cause has most of it", leg.describe_running_share())
         }
         ThreadState::Starved => format!("{subject} is waiting for a CPU while frames wait; {STARVED}"),
         ThreadState::Throttled => format!("{subject} is throttled by its CPU quota while frames wait; {THROTTLED}"),

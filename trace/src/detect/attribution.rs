@@ -3,9 +3,9 @@
 
 mod receivers;
 
-pub use receivers::busy_share;
 pub(super) use receivers::count_receivers;
-use receivers::{hops_of_receiver, name_receiver, share_of, slowest_receiver};
+pub use receivers::mean_busy_share;
+use receivers::{hop_of_slowest_receiver, hops_of_receiver, name_receiver, share_of};
 use serde::{Deserialize, Serialize};
 
 use super::thresholds::{CPU_BOUND_SHARE, STARVED_SHARE, THROTTLED_SHARE};
@@ -117,7 +117,7 @@ pub struct Leg<'l> {
     pub first_token: [LegTime; 2],
     /// Parts of long first-token gaps over the run, by the length of the whole gap. Includes those of requests that wait now.
     pub(super) long_gaps: LongDurations,
-    /// Share of the run for which the process was busy, as [`busy_share`] computes it; `None` if not observed.
+    /// Share of the run for which the process was busy, as [`mean_busy_share`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames wait for it.
     pub thread: ThreadState,
@@ -156,7 +156,7 @@ pub struct Attribution<'l> {
 impl<'l> Attribution<'l> {
     /// Computes how the time of the run so far divides among the legs, which are the hops and the processes on the tokens' path. A hop is
     /// a connection between two processes. Hops of one name form a group, which is one leg.
-    pub(crate) fn of_ledger(ledger: &'l Ledger) -> Self {
+    pub(crate) fn of_token_time(ledger: &'l Ledger) -> Self {
         let run_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen_roles: Vec<&str> = Vec::new();
@@ -165,7 +165,7 @@ impl<'l> Attribution<'l> {
             // Role of the processes to which the group leads.
             let role = group.ends.as_str().to;
             let hops_into_role = output_hops_into(ledger, role);
-            let busy = busy_share(ledger, hops_into_role.iter().copied(), run_ns);
+            let busy = mean_busy_share(ledger, hops_into_role.iter().copied(), run_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             legs.extend(wait_leg(ledger, group, role, &members, busy, run_ns));
             // Several groups may lead to one process, whose inside is one leg.
@@ -176,15 +176,15 @@ impl<'l> Attribution<'l> {
             }
         }
         let mut attribution = Self { legs, long_gaps: ledger.long_gaps };
-        attribution.add_open_waits(ledger);
-        set_shares(&mut attribution.legs);
+        attribution.add_open_first_token_waits(ledger);
+        set_leg_shares(&mut attribution.legs);
         attribution
     }
 
     /// Computes the attribution of the longest first-token gaps alone, over the run; that of all first tokens if none is long. A gap is the
     /// time of a first token between the scheduler and the tokenizer. What delays a few of them for seconds may differ from what delays
     /// most of them.
-    pub(crate) fn of_long_gaps(&self) -> Self {
+    pub(crate) fn narrowed_to_longest_gaps(&self) -> Self {
         let mut attribution = self.clone();
         // Class 0 has the gaps of a second or more, and each further class also shorter ones. Without a class, none is long.
         let longest_class = (0..LONG_CLASSES).find(|class| self.long_gaps.of_class(*class).count > 0);
@@ -199,7 +199,7 @@ impl<'l> Attribution<'l> {
 
     /// Adds the first tokens that have not reached the tokenizer. Each waits where it was last observed, since then. The parts of its path
     /// before that have ended.
-    fn add_open_waits(&mut self, ledger: &Ledger) {
+    fn add_open_first_token_waits(&mut self, ledger: &Ledger) {
         // Where gaps are not observed, a wait that has ended may look open.
         if !ledger.observes_gaps() {
             return;
@@ -210,23 +210,23 @@ impl<'l> Attribution<'l> {
             let gap_ns = now.since(sent);
             self.long_gaps.record(gap_ns);
             for part in parts_of_first_token_gap(request, ledger.hops(), now) {
-                let Some(leg) = self.legs.iter_mut().find(|leg| leg.has_part(ledger, part)) else { continue };
+                let Some(leg) = self.legs.iter_mut().find(|leg| leg.covers_gap_part(ledger, part)) else { continue };
                 leg.long_gaps.record_part(part.ns, gap_ns);
                 // The parts that have ended are in the leg's sum of first tokens already.
                 if part.is_open {
-                    leg.add_first_token(part.ns);
+                    leg.add_first_token_time(part.ns);
                 }
             }
         }
     }
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs (hops or processes) with most of it.
-    pub(crate) fn describe_first_tokens(&self) -> String {
+    pub(crate) fn describe_first_token_time(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
         // The greatest share first.
         legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
         let max_legs = if self.bottleneck().is_some() { 1 } else { 2 };
-        let parts: Vec<String> = legs.iter().take(max_legs).map(|leg| leg.describe_first_tokens()).collect();
+        let parts: Vec<String> = legs.iter().take(max_legs).map(|leg| leg.describe_first_token_time()).collect();
         if parts.is_empty() {
             return String::from("where first tokens wait is not observed");
         }
@@ -242,15 +242,17 @@ impl<'l> Attribution<'l> {
 
 impl Leg<'_> {
     /// Describes the share of first tokens' time that was spent on this leg (a hop or a process), and what its receiver did.
-    fn describe_first_tokens(&self) -> String {
+    fn describe_first_token_time(&self) -> String {
         let of_worker = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[RUN].share);
-        let thread = self.describe_thread().map_or_else(String::new, |state| format!(" (the {} {state})", self.role));
+        let thread = self
+            .describe_receiving_thread_activity()
+            .map_or_else(String::new, |state| format!(" (the {} {state})", self.role));
         format!("{share} of that time was spent {}{of_worker}{thread}", self.describe())
     }
 
     /// Describes what the receiving thread did while frames waited for it: `was blocked in a system call`. `None` if that is not observed.
-    fn describe_thread(&self) -> Option<String> {
+    fn describe_receiving_thread_activity(&self) -> Option<String> {
         match self.thread {
             ThreadState::Unknown => None,
             ThreadState::Busy => self.busy.map(|busy| format!("was busy {} of the run", percent(busy))),
@@ -263,7 +265,7 @@ impl Leg<'_> {
     }
 
     /// Describes how much the receiving thread ran while frames waited for it: `runs 75 % of that time`.
-    pub(super) fn describe_running(&self) -> String {
+    pub(super) fn describe_running_share(&self) -> String {
         let running = percent(self.spent.share(self.spent.on_ns));
         let waiting =
             self.spent.starved_ns().map(|ns| format!(" and waits for a CPU {}", percent(self.spent.share(ns))));
@@ -271,15 +273,15 @@ impl Leg<'_> {
     }
 
     /// Adds the time of one first token, over the run and over the last ten seconds.
-    fn add_first_token(&mut self, ns: u64) {
+    fn add_first_token_time(&mut self, gap_part_ns: u64) {
         for time in &mut self.first_token {
-            time.sum.add(DurationSum { count: 1, ns: ns.into() });
+            time.sum.add(DurationSum { count: 1, ns: gap_part_ns.into() });
         }
     }
 
     /// Whether a part of a request's first-token gap was spent on this leg. A leg is the wait on the hops of one name, or the time inside
     /// the processes of one role.
-    fn has_part(&self, ledger: &Ledger, part: GapPart) -> bool {
+    fn covers_gap_part(&self, ledger: &Ledger, part: GapPart) -> bool {
         let Some(hop) = ledger.hop(part.hop) else { return false };
         let group = &ledger.groups()[hop.group];
         let is_hop_leg = self.kind == LegKind::Wait;
@@ -306,33 +308,41 @@ fn output_hops_into<'l>(ledger: &'l Ledger, role: &str) -> Vec<&'l Hop> {
 fn output_groups_in_path_order(ledger: &Ledger) -> Vec<usize> {
     let mut group_indices: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
     let ends: Vec<Ends<&str>> = ledger.output_groups().map(|(_, group)| group.ends.as_str()).collect();
-    group_indices.sort_by_key(|&group_index| path::depth(&ends, ledger.groups()[group_index].ends.as_str().from));
+    group_indices
+        .sort_by_key(|&group_index| path::max_hops_before_role(&ends, ledger.groups()[group_index].ends.as_str().from));
     group_indices
 }
 
-/// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `end`. Samples
-/// always show whether the thread is stopped. Only while frames wait for it do they also show whether it is blocked or asleep.
-pub(super) fn socket_reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
+/// State of the main thread of the process that answers clients, while a request waited in its socket for `wait_ns` until `wait_end`.
+/// Samples always show whether the thread is stopped. Only while frames wait for it do they also show whether it is blocked or asleep.
+pub(super) fn state_of_socket_reader_during_wait(ledger: &Ledger, wait_end: MonoNs, wait_ns: u64) -> ThreadState {
     // The last hop of the path leads to the process that answers clients.
     let mut last_hops = ledger.hops().iter().filter(|hop| hop.last);
     let reader = last_hops.find_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = reader.and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
-    state_before(thread, end, wait_ns)
+    thread_state_during_wait(thread, wait_end, wait_ns)
 }
 
-/// State of the thread that receives requests from this hop, while one waited on it for `wait_ns` until `end`.
-pub(super) fn request_receiver_state(ledger: &Ledger, hop: Option<HopId>, end: MonoNs, wait_ns: u64) -> ThreadState {
+/// State of the thread that receives requests from this hop, while one waited on it for `wait_ns` until `wait_end`.
+pub(super) fn state_of_request_receiver_during_wait(
+    ledger: &Ledger,
+    hop: Option<HopId>,
+    wait_end: MonoNs,
+    wait_ns: u64,
+) -> ThreadState {
     let receiver = hop.and_then(|hop| ledger.hop(hop)?.receiving_thread());
-    receiver.and_then(|id| ledger.thread(id)).map_or(ThreadState::Unknown, |thread| state_before(thread, end, wait_ns))
+    receiver
+        .and_then(|id| ledger.thread(id))
+        .map_or(ThreadState::Unknown, |thread| thread_state_during_wait(thread, wait_end, wait_ns))
 }
 
-/// State of a thread in the `wait_ns` before `end`; [`ThreadState::Unknown`] if it was not sampled then.
-fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
-    let from = MonoNs(end.0.saturating_sub(wait_ns));
+/// State of a thread in the `wait_ns` before `wait_end`; [`ThreadState::Unknown`] if it was not sampled then.
+fn thread_state_during_wait(thread: &Thread, wait_end: MonoNs, wait_ns: u64) -> ThreadState {
+    let from = MonoNs(wait_end.0.saturating_sub(wait_ns));
     // The busy share is known for the whole run only, not for an interval.
     let busy_share = None;
-    match thread.use_between(from, end) {
-        Some(spent) => thread_state(&spent, &thread.away_between(from, end), busy_share),
+    match thread.use_between(from, wait_end) {
+        Some(spent) => thread_state(&spent, &thread.away_between(from, wait_end), busy_share),
         None => ThreadState::Unknown,
     }
 }
@@ -347,11 +357,11 @@ struct WaitTimes {
 impl WaitTimes {
     /// Sums the waits of chunks and of requests' first tokens on these hops, over the run and over the last ten seconds. The parts of long
     /// first-token gaps (from the scheduler's send to the tokenizer's receive) that were spent there are summed over the run only.
-    fn on_hops(members: &[&Hop], now: MonoNs) -> Self {
+    fn sum_over_hops(hops: &[&Hop], now: MonoNs) -> Self {
         let mut chunk = [LegTime::default(); 2];
         let mut first_token = [LegTime::default(); 2];
         let mut long_gaps = LongDurations::default();
-        for hop in members {
+        for hop in hops {
             long_gaps.add(&hop.long_gap_waits);
             chunk[RUN].sum.add(hop.chunk_waits.whole());
             chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
@@ -362,27 +372,27 @@ impl WaitTimes {
     }
 }
 
-/// Computes the part of the path (leg) that is the wait on a group of hops, the connections of one name. `members` are these hops. They
-/// lead to the processes of `role`, which were busy for the share `busy` of the run of length `run_ns`. `None` if no chunk was received
-/// from the hops, and none waits there.
+/// Computes the part of the path (leg) that is the wait on a group of hops, the connections of one name. `group_hops` are these hops. They
+/// lead to the processes of `receiver_role`, which were busy for the share `receivers_busy_share` of the run of length `run_ns`. `None` if
+/// no chunk was received from the hops, and none waits there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
-    role: &'l str,
-    members: &[&'l Hop],
-    busy: Option<f64>,
+    receiver_role: &'l str,
+    group_hops: &[&'l Hop],
+    receivers_busy_share: Option<f64>,
     run_ns: u64,
 ) -> Option<Leg<'l>> {
-    let times = WaitTimes::on_hops(members, ledger.now());
-    // A leg without any received chunk is needed if frames wait: `add_open_waits` adds their time to it.
-    let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
+    let times = WaitTimes::sum_over_hops(group_hops, ledger.now());
+    // A leg without any received chunk is needed if frames wait: `add_open_first_token_waits` adds their time to it.
+    let has_waiting = group_hops.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
     if times.chunk[RUN].sum.count == 0 && !has_waiting {
         return None;
     }
-    let receiver = HopReceiver::of_hops(ledger, members, busy, run_ns);
+    let receiver = HopReceiver::of_hops(ledger, group_hops, receivers_busy_share, run_ns);
     Some(Leg {
         name: &group.name,
-        role,
+        role: receiver_role,
         kind: LegKind::Wait,
         spread: &group.queue_wait,
         chunk: times.chunk,
@@ -390,7 +400,7 @@ fn wait_leg<'l>(
         long_gaps: times.long_gaps,
         busy: receiver.busy,
         thread: receiver.thread,
-        receivers: count_receivers(members),
+        receivers: count_receivers(group_hops),
         spent: receiver.spent,
         worker: receiver.worker,
     })
@@ -403,7 +413,7 @@ pub struct HopReceiver {
     pub thread: ThreadState,
     /// Shares of its time; empty if not sampled.
     pub spent: TimeUse,
-    /// Share of the run for which it was busy, as [`busy_share`] computes it; `None` if not observed.
+    /// Share of the run for which it was busy, as [`mean_busy_share`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
     pub worker: Option<String>,
@@ -411,27 +421,27 @@ pub struct HopReceiver {
 
 impl HopReceiver {
     /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one of them than for the
-    /// others, the state is that of this receiver alone. `busy` is the share of the run for which all of them were busy, and `run_ns` the
-    /// length of the run.
-    pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, run_ns: u64) -> Self {
-        let Some(hop_of_slowest) = slowest_receiver(members, ledger.now()) else {
+    /// others, the state is that of this receiver alone. `receivers_busy_share` is the share of the run for which all of them were busy,
+    /// and `run_ns` the length of the run.
+    pub fn of_hops(ledger: &Ledger, group_hops: &[&Hop], receivers_busy_share: Option<f64>, run_ns: u64) -> Self {
+        let Some(hop_of_slowest) = hop_of_slowest_receiver(group_hops, ledger.now()) else {
             let worker = None;
-            return Self::of_shown_hops(members, busy, worker);
+            return Self::of_summed_hops(group_hops, receivers_busy_share, worker);
         };
-        let hops_of_slowest = hops_of_receiver(members, hop_of_slowest);
-        let busy_of_slowest = busy_share(ledger, hops_of_slowest.iter().copied(), run_ns);
-        Self::of_shown_hops(&hops_of_slowest, busy_of_slowest, Some(name_receiver(hop_of_slowest)))
+        let hops_of_slowest = hops_of_receiver(group_hops, hop_of_slowest);
+        let busy_of_slowest = mean_busy_share(ledger, hops_of_slowest.iter().copied(), run_ns);
+        Self::of_summed_hops(&hops_of_slowest, busy_of_slowest, Some(name_receiver(hop_of_slowest)))
     }
 
-    /// Sums what the threads that receive from these hops did while frames waited for them. `worker` is the name of the only receiver.
-    fn of_shown_hops(hops: &[&Hop], busy: Option<f64>, worker: Option<String>) -> Self {
+    /// Sums what the threads that receive from these hops did while frames waited for them. `worker_name` is the name of the only receiver.
+    fn of_summed_hops(hops: &[&Hop], run_busy_share: Option<f64>, worker_name: Option<String>) -> Self {
         let mut spent = TimeUse::default();
         let mut away = AwayTimes::default();
         for hop in hops {
             spent = spent.plus(hop.while_waiting);
             away = away.plus(hop.away);
         }
-        Self { thread: thread_state(&spent, &away, busy), spent, busy, worker }
+        Self { thread: thread_state(&spent, &away, run_busy_share), spent, busy: run_busy_share, worker: worker_name }
     }
 
     /// The state in words, with the share of that time in which the thread ran; `None` if not sampled.
@@ -482,12 +492,12 @@ impl<'l> StageTimes<'l> {
     }
 }
 
-/// Computes the part of the path (leg) inside the processes of a role; `None` if no chunk has passed them. `busy` is the share of the run
-/// for which they were busy, and `receivers` is their number. `shows_receives` says whether their receives are observed.
+/// Computes the part of the path (leg) inside the processes of a role; `None` if no chunk has passed them. `busy_share` is the share of the
+/// run for which they were busy, and `receivers` is their number. `shows_receives` says whether their receives are observed.
 fn inside_leg<'l>(
     ledger: &'l Ledger,
     role: &str,
-    busy: Option<f64>,
+    busy_share: Option<f64>,
     shows_receives: bool,
     receivers: usize,
 ) -> Option<Leg<'l>> {
@@ -505,7 +515,7 @@ fn inside_leg<'l>(
         chunk: times_of_sum(times.chunks, ledger.now()),
         first_token: times_of_sum(times.first_tokens, ledger.now()),
         long_gaps: times.long_gaps,
-        busy,
+        busy: busy_share,
         thread: ThreadState::Unknown,
         receivers,
         spent: TimeUse::default(),
@@ -519,12 +529,12 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
 }
 
 /// Derives the state of a thread from its time while frames waited for it: `spent` says how it used this time, and `away` why it did not
-/// run. If that time is too short, the state depends on `busy`, its busy share of the run.
-fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
+/// run. If that time is too short, the state depends on `run_busy_share`, its busy share of the run.
+fn thread_state(spent: &TimeUse, away: &AwayTimes, run_busy_share: Option<f64>) -> ThreadState {
     // Too few samples for a judgement.
     if spent.interval_ns < MIN_SAMPLED_NS {
-        return match busy {
-            Some(busy) if busy >= CPU_BOUND_SHARE => ThreadState::Busy,
+        return match run_busy_share {
+            Some(share) if share >= CPU_BOUND_SHARE => ThreadState::Busy,
             _ => ThreadState::Unknown,
         };
     }
@@ -572,7 +582,7 @@ fn has_share(spent: &TimeUse, part_ns: Option<u64>, minimum: f64) -> bool {
 }
 
 /// Sets the share of each leg (a hop or a process) in the times of all legs, over the run and over the last ten seconds.
-fn set_shares(legs: &mut [Leg<'_>]) {
+fn set_leg_shares(legs: &mut [Leg<'_>]) {
     for window in [RUN, RECENT] {
         // Legs may have the times of different numbers of chunks, so their means are compared. Each request has only one first token.
         let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();

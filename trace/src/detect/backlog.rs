@@ -15,7 +15,7 @@ fn wait_of_oldest_frame_ns(context: &DetectContext<'_>, group_index: usize) -> u
 
 /// Reports frames that pile up between send and receive, for each group of hops (connections of one name). The problem lasts until few of
 /// them wait, even if their number grows no more. `course` has the numbers of this time: where it began, and the most frames at one time.
-pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_backlog(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let waited_ns = wait_of_oldest_frame_ns(context, group_index);
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
@@ -39,7 +39,8 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
             plural(requests.counted(), "request"),
             duration(LATE_NS),
         );
-        out.add_verdict(Severity::critical_if(course.peak >= BACKLOG_CRITICAL_FRAMES), summary)
+        verdicts
+            .add_verdict(Severity::critical_if(course.peak >= BACKLOG_CRITICAL_FRAMES), summary)
             .hop(&group.name)
             .since(Some(rise.since))
             .requests(&requests)
@@ -54,7 +55,7 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
 
 /// Reports frames received in bursts. In a burst, the event loop was away from its poll and then received all queued frames in one wakeup,
 /// the time between two waits in that poll. This is information only. Other detectors measure whether tokens wait or are lost.
-pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_bursts(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let max_frames = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
@@ -67,12 +68,13 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         }
         let largest_burst = has_bursts.then_some(max_frames);
         let mut summary = describe_bursts(group, largest_burst);
-        let away = share_away_from_poll(context, group_index);
+        let away = largest_share_away_from_poll(context, group_index);
         if let Some(share) = away {
             summary += ": the receiver's event loop was away from its poll ";
             summary += &percent(share);
         }
-        out.add_verdict(Severity::Info, summary)
+        verdicts
+            .add_verdict(Severity::Info, summary)
             .hop(&group.name)
             .with("wakeups_ended", group.wakeups.count())
             .with_known("frames_max", (max_frames > 0).then_some(max_frames))
@@ -89,7 +91,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
 /// that has ended. Without one, a receiver is in a long first wakeup, of unknown size.
 fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
     if let Some(frames) = largest_burst
-        && let Some(usual_size) = describe_usual_size(&group.wakeups)
+        && let Some(usual_size) = describe_usual_frames_per_wakeup(&group.wakeups)
     {
         return format!(
             "up to {} of {} were received in one wakeup ({usual_size})",
@@ -104,7 +106,7 @@ fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
 }
 
 /// Describes the usual number of frames received in one wakeup of the event loop: `median 3, p99 40`. `None` if no wakeup has ended.
-fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
+fn describe_usual_frames_per_wakeup(frames_per_wakeup: &Distribution) -> Option<String> {
     /// Of fewer values, the 99th percentile is the largest.
     const MIN_WAKEUPS: u64 = 100;
     let median = count(frames_per_wakeup.quantile(0.5)?);
@@ -119,7 +121,7 @@ fn describe_usual_size(frames_per_wakeup: &Distribution) -> Option<String> {
 
 /// Largest share of the run that a receiver of this group of hops spent outside its event loop's poll, in which it waits for work. `None`
 /// if polls are not observed.
-fn share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
+fn largest_share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
     let mut largest_share: Option<f64> = None;
     for hop in context.ledger.hops_of_group(group_index) {
         let thread = hop.receiving_thread().and_then(|id| context.ledger.thread(id));

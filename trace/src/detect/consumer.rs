@@ -50,13 +50,13 @@ struct LateHop {
 }
 
 impl LateHop {
-    /// Judges the frames that wait on a hop. `None` if none waits for `late_ns`, or if it is not known which thread receives them.
-    fn find(context: &DetectContext<'_>, hop: &Hop, late_ns: u64) -> Option<Self> {
+    /// Judges the frames that wait on a hop. `None` if none waits for `min_wait_ns`, or if it is not known which thread receives them.
+    fn from_hop_if_late(context: &DetectContext<'_>, hop: &Hop, min_wait_ns: u64) -> Option<Self> {
         let oldest_sent_at = hop.oldest_waiting()?;
         // If no receive was observed, the thread is known only if the role of the receiver has one process.
         let receiver = hop.receiving_thread().or_else(|| context.ledger.only_receiver(hop))?;
         let waited_ns = context.now.since(oldest_sent_at);
-        if waited_ns < late_ns {
+        if waited_ns < min_wait_ns {
             return None;
         }
         // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
@@ -98,7 +98,7 @@ impl LateConsumer<'_> {
     }
 
     /// Mean number of CPUs that all threads of the consumer's process used since `from`.
-    pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
+    pub(super) fn mean_cpus_of_process(&self, context: &DetectContext<'_>) -> f64 {
         let process_threads = context.ledger.threads().iter().filter(|thread| thread.id.pid == self.thread.id.pid);
         let uses = process_threads.filter_map(|thread| thread.use_between(self.from, context.now));
         uses.map(|spent| spent.share(spent.on_ns)).sum()
@@ -125,14 +125,14 @@ impl LateConsumer<'_> {
     pub(super) fn add_verdict<'v>(
         &self,
         context: &DetectContext<'_>,
-        out: &'v mut Verdicts,
+        verdicts: &'v mut Verdicts,
         summary: String,
     ) -> &'v mut Verdict {
         let severity =
             Severity::critical_if(self.frames >= BACKLOG_CRITICAL_FRAMES || self.waited_ns >= GAP_CRITICAL_NS);
         let spent = &self.spent;
         let id = self.thread.id;
-        let verdict = out
+        let verdict = verdicts
             .add_verdict(severity, summary)
             .hop(&self.group.name)
             .since(Some(self.from))
@@ -147,12 +147,12 @@ impl LateConsumer<'_> {
             .with_known("throttled", known_share(spent, spent.throttled_ns()))
             .with_known("blocked", known_share(spent, spent.blocked_ns()))
             .with_known("kernel_bytes_max", self.group.kernel.max_bytes_between(self.from, context.now));
-        self.add_away_states(verdict);
+        self.add_shares_of_away_states(verdict);
         verdict
     }
 
     /// Adds the share of each state in which the thread was off the CPU, if it was in that state.
-    fn add_away_states(&self, verdict: &mut Verdict) {
+    fn add_shares_of_away_states(&self, verdict: &mut Verdict) {
         for &state in AwayState::ALL {
             let share = round_share(self.spent.share(self.away.time_in(state)));
             // The evidence `blocked` is another number: all time off the CPU without waiting for one.
@@ -173,7 +173,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
         // From this index on are the late consumers of this group. One that receives from two groups counts in each.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
-            let Some(late_hop) = LateHop::find(context, hop, late_ns) else { continue };
+            let Some(late_hop) = LateHop::from_hop_if_late(context, hop, late_ns) else { continue };
             let known = late[group_start..].iter_mut().find(|known| known.thread.id == late_hop.receiver);
             match known {
                 Some(known) => known.add_hop(&late_hop),
@@ -192,15 +192,15 @@ pub(super) struct JudgedConsumer<'a> {
 }
 
 /// Finds in each group of hops (connections of one name) the consumer for which a frame has waited longest. Only consumers for which
-/// `share_of` returns at least `min_share` count.
+/// `judged_share` returns at least `min_share` count.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min_share: f64,
-    share_of: impl Fn(&LateConsumer<'_>) -> Option<f64>,
+    judged_share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
 ) -> Vec<JudgedConsumer<'a>> {
     let mut worst: Vec<JudgedConsumer<'a>> = Vec::new();
     for consumer in late_consumers(context) {
-        let Some(share) = share_of(&consumer) else { continue };
+        let Some(share) = judged_share(&consumer) else { continue };
         if share < min_share {
             continue;
         }
@@ -217,27 +217,27 @@ pub(super) fn worst_consumer_of_each_group<'a>(
     worst
 }
 
-/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state. `share_of` computes that
-/// share, and `state` names the state: `was waiting for a CPU`.
+/// Reports the worst consumer of each group of hops that spends at least `min_share` of its time in a state. `share_of_state` computes that
+/// share, and `state_description` names the state: `was waiting for a CPU`.
 fn report_waiting_consumers(
     context: &DetectContext<'_>,
-    out: &mut Verdicts,
+    verdicts: &mut Verdicts,
     min_share: f64,
-    share_of: impl Fn(&LateConsumer<'_>) -> Option<f64>,
-    state: &str,
+    share_of_state: impl Fn(&LateConsumer<'_>) -> Option<f64>,
+    state_description: &str,
     advice: &str,
 ) {
-    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, share_of) {
+    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, share_of_state) {
         let spent = &consumer.spent;
         let summary = format!(
-            "{} {state} {} of the time {} ({} running; {})",
+            "{} {state_description} {} of the time {} ({} running; {})",
             consumer.describe_thread(),
             percent(share),
             consumer.describe_waiting_frames(),
             percent(spent.share(spent.on_ns)),
-            describe_other_shares(spent),
+            describe_off_cpu_shares(spent),
         );
-        consumer.add_verdict(context, out, summary).advice(advice);
+        consumer.add_verdict(context, verdicts, summary).advice(advice);
     }
 }
 
@@ -252,7 +252,7 @@ fn known_share(spent: &TimeUse, part_ns: Option<u64>) -> Option<f64> {
 }
 
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
-pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
+pub(super) fn describe_off_cpu_shares(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
     for (ns, activity) in [
         (spent.starved_ns(), "waiting for a CPU"),
@@ -267,8 +267,8 @@ pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
 }
 
 /// Reports runnable consumers that get no CPU because other threads have it.
-pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "was waiting for a CPU", advice::STARVED);
+pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
+    report_waiting_consumers(context, verdicts, STARVED_SHARE, starved_share, "was waiting for a CPU", advice::STARVED);
 }
 
 /// Share of the time in which the consumer waited for a CPU; `None` if that is not sampled, or if something else explains its lateness.
@@ -290,7 +290,7 @@ fn throttled_share(late: &LateConsumer<'_>) -> Option<f64> {
 }
 
 /// Reports consumers that cannot run because their container's CPU quota is used up.
-pub(super) fn detect_throttled_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_throttled_consumer(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let state = "was throttled by its CPU limit";
-    report_waiting_consumers(context, out, THROTTLED_SHARE, throttled_share, state, advice::THROTTLED);
+    report_waiting_consumers(context, verdicts, THROTTLED_SHARE, throttled_share, state, advice::THROTTLED);
 }

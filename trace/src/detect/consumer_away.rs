@@ -17,7 +17,7 @@ pub(super) const MIN_SHARE: f64 = 0.5;
 
 /// Reports consumers (threads that receive frames) that are off the CPU in one of these states while frames wait for them. `states` has at
 /// least one.
-pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
+pub(super) fn detect_consumer_away(context: &DetectContext<'_>, verdicts: &mut Verdicts, states: &[AwayState]) {
     // A suspended thread cannot run, whatever it has to do.
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
@@ -41,7 +41,7 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         );
         let away_in = (!system_call.is_empty()).then_some(system_call);
         consumer
-            .add_verdict(context, out, summary)
+            .add_verdict(context, verdicts, summary)
             .with("away", state.as_str())
             .with_known("away_in", away_in)
             .advice(advice::not_running_advice(state, system_call));
@@ -83,11 +83,11 @@ pub(super) fn describe_away_state(state: AwayState, system_call: &str) -> String
 
 /// Reports I/O threads of libzmq that wait for a CPU. They move frames from the socket to the inbox of the consumer, the thread that
 /// receives them. Frames then wait on the way although the consumer has time for them.
-pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // A scheduler, which receives requests, also sleeps in calls of its device while it computes, so its sleep shows nothing.
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
         // `None` if the consumer hardly slept, so that it is itself the cause.
-        let Some(off_cpu) = share_off_cpu_of_sleeper(&consumer) else { continue };
+        let Some(off_cpu) = off_cpu_share_if_mostly_asleep(&consumer) else { continue };
         let io_thread = most_starved_io_thread(context, &consumer).filter(|io| io.starved_share >= STARVED_SHARE);
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
         let id = thread.id;
@@ -102,7 +102,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
             percent(off_cpu),
         );
         consumer
-            .add_verdict(context, out, summary)
+            .add_verdict(context, verdicts, summary)
             .with("io_pid", id.pid)
             .with("io_tid", id.tid)
             .with("io_on_cpu", round_share(spent.share(spent.on_ns)))
@@ -113,7 +113,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
 
 /// Share of the time that a consumer was off the CPU. `None` if it hardly slept, so that it is itself the cause, or if that is not known
 /// without samples of its waits for a CPU.
-fn share_off_cpu_of_sleeper(consumer: &LateConsumer<'_>) -> Option<f64> {
+fn off_cpu_share_if_mostly_asleep(consumer: &LateConsumer<'_>) -> Option<f64> {
     let off_cpu = consumer.spent.share(consumer.spent.blocked_ns()?);
     // Time stopped or frozen is time off the CPU, but no sleep.
     let suspended = consumer.spent.share(consumer.away.time_in_any(&SUSPENDED));

@@ -24,7 +24,7 @@ fn writes_response(function: &StackFunction) -> bool {
 }
 
 /// Share of stack samples of a role's running threads that were writing HTTP responses while frames piled up; `None` with too few samples.
-fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f64> {
+fn share_of_samples_in_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f64> {
     let stacks = context.ledger.stacks().iter().find(|stacks| *stacks.role == *role)?;
     // `growing` has the samples taken while frames piled up.
     let running = stacks.growing.running;
@@ -71,10 +71,10 @@ fn describe_frames_in_kernel(context: &DetectContext<'_>, consumer: &LateConsume
 }
 
 /// Reports consumers (threads that receive frames) that spend nearly all of their time on a CPU while frames wait for them.
-pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for JudgedConsumer { consumer, .. } in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
         let role = &consumer.thread.role;
-        let writes_share = share_of_response_writes(context, role);
+        let writes_share = share_of_samples_in_response_writes(context, role);
         let summary = describe_cpu_bound_consumer(context, &consumer, writes_share);
         let engine = context.facts();
         let receivers = Receivers::of_group(context, &consumer.group.name, role);
@@ -87,8 +87,8 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut V
         };
         let processing = consumer.spent.share(consumer.spent.processing_ns);
         consumer
-            .add_verdict(context, out, summary)
-            .with("process_cpus", round_share(consumer.process_cpus(context)))
+            .add_verdict(context, verdicts, summary)
+            .with("process_cpus", round_share(consumer.mean_cpus_of_process(context)))
             .with("processing", round_share(processing))
             .with_known("http_writes", writes_share.map(round_share))
             .with_known("recv_wait_p50_ns", consumer.group.recv_wait.quantile(0.5))
@@ -116,7 +116,7 @@ fn describe_cpu_bound_consumer(
 
 /// Reports a CPU-bound consumer according to the engine's log, which reports high CPU use while requests wait. No thread or queue is
 /// observed here. The log's CPU figures cover the whole process.
-pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // The processes whose CPU use is logged, each with its share of one core.
     let processes = context.ledger.stages().processes().iter();
     let with_cpu = processes.filter_map(|process| Some((process, process.cpu_at(context.now)?)));
@@ -162,7 +162,8 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
         let _ = write!(summary, ", {} of which had more ready behind them", percent(share));
     }
     summary.push_str(if recv_wait.is_some() { ": it was CPU-bound, not I/O-bound" } else { "" });
-    out.add_verdict(severity, summary)
+    verdicts
+        .add_verdict(severity, summary)
         .weight(u64::from(states.unwrap_or(0)).max(waiting))
         .with("by", "the engine's log")
         .with("process", &*process.by)

@@ -10,7 +10,7 @@ use crate::words::{count, plural, share};
 pub(super) const CRITICAL_SHARE: f64 = 0.001;
 
 /// Reports chunks whose tokens are in no delivery to a client.
-pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let totals = context.ledger.totals();
     // How the chunks reached clients: delivered alone, merged with a later one, or dropped.
     let outcomes = totals.chunks.outcomes;
@@ -29,7 +29,8 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
         share(outcomes.dropped, judged_chunks),
         plural(affected_requests.rids, "request"),
     );
-    out.add_verdict(severity, summary)
+    verdicts
+        .add_verdict(severity, summary)
         .hop(&context.delivery_hop())
         .affected("requests", affected_requests)
         .occurrences(outcomes.tokens_lost)
@@ -57,7 +58,7 @@ fn lost_tokens_advice(engine: &EngineState, tokens_lost: u64, lost_from_text: u6
 }
 
 /// Reports responses matched to no frame that carry fewer tokens than their last event counts.
-pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_short_answers(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     // Responses matched to no frame are judged by their own events alone.
     let short_responses = &answers.judged_alone_lost;
@@ -78,7 +79,8 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
         )
     };
     let advice = missing_tokens_advice(context.ledger.engine(), tokens_lost, openai_tokens_lost);
-    out.add_verdict(Severity::Critical, summary)
+    verdicts
+        .add_verdict(Severity::Critical, summary)
         .affected("responses", short_responses)
         .occurrences(tokens_lost)
         .with("responses_whole", answers.judged_alone)
@@ -104,7 +106,7 @@ fn missing_tokens_advice(engine: &EngineState, tokens_lost: u64, openai_tokens_l
 }
 
 /// Reports responses matched to no frame that list more ids than their last event counts.
-pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     // Responses matched to no frame are judged by their own events alone.
     let long_responses = &answers.judged_alone_repeated;
@@ -117,7 +119,7 @@ pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdict
         plural(long_responses.rids, "response"),
         plural(tokens_repeated, "token id"),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts.add_verdict(Severity::Warning, summary)
         .affected("responses", long_responses)
         .occurrences(tokens_repeated)
         .with_weight("tokens_repeated", tokens_repeated)
@@ -126,7 +128,7 @@ pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdict
 }
 
 /// Reports streams that were written to their end without a finish reason or `[DONE]`.
-pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let unfinished_responses = &context.ledger.totals().answers.lacking_end;
     if unfinished_responses.rids == 0 {
         return;
@@ -135,7 +137,8 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut
         "{} ended with neither a finish reason nor [DONE]: their clients cannot tell a complete text from a cut one",
         plural(unfinished_responses.rids, "response"),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .affected("responses", unfinished_responses)
         .occurrences(unfinished_responses.rids)
         .weight(unfinished_responses.rids)
@@ -144,7 +147,7 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut
 }
 
 /// Reports responses whose finish reason contradicts the engine's: they call a cut text complete, or a complete text cut.
-pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let contradicted = &context.ledger.totals().answers.finish_contradicted;
     if contradicted.rids == 0 {
         return;
@@ -153,7 +156,7 @@ pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verd
         "{} ended with a finish reason that contradicts the engine's: `stop` for `length`, or the reverse",
         plural(contradicted.rids, "response"),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts.add_verdict(Severity::Warning, summary)
         .affected("responses", contradicted)
         .occurrences(contradicted.rids)
         .weight(contradicted.rids)
@@ -166,7 +169,7 @@ fn delivers_text(context: &DetectContext<'_>) -> bool {
 }
 
 /// Reports chunks that were probably dropped, by the bursts in which they were received. Does so only where deliveries are not observed.
-pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let totals = context.ledger.totals();
     // If deliveries are observed, they decide instead of the prediction.
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
@@ -186,7 +189,8 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         plural(totals.predicted.dropped, "chunk"),
         count(totals.chunks.received),
     );
-    out.add_verdict(severity, summary)
+    verdicts
+        .add_verdict(severity, summary)
         .hop(&context.delivery_hop())
         .affected("requests", &totals.bursts)
         .occurrences(totals.predicted.dropped)
@@ -196,7 +200,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
 }
 
 /// Reports responses whose tool calls have other arguments than the engine sent.
-pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let responses = context.ledger.tool_calls();
     let damaged = &responses.damaged;
     if damaged.rids == 0 {
@@ -209,7 +213,8 @@ pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut V
         plural(all_responses, "response"),
         list_damage(responses),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .affected("responses", damaged)
         .occurrences(damaged.rids)
         .weight(damaged.rids)

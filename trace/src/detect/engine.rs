@@ -7,14 +7,15 @@ use crate::ledger::{CountedRids, EngineFailure, Request};
 use crate::words::{duration, plural};
 
 /// Reports that the engine ended during the run.
-pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_engine_end(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let totals = context.ledger.totals();
     let summary = match totals.engine_ends {
         0 => return,
         1 => "the engine ended; queued frames were never received".to_owned(),
         times => format!("the engine ended {times} times; queued frames were never received"),
     };
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .times(totals.engine_end_times)
         .occurrences(totals.engine_ends)
         .with_weight("times", totals.engine_ends)
@@ -22,13 +23,13 @@ pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts)
 }
 
 /// Reports that the engine sent a message about its own failure.
-pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_engine_failure(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let Some(EngineFailure { at, live_requests: live }) = context.ledger.totals().engine_failed else {
         return;
     };
     let source = context.facts().source();
     let summary = format!("the {source} reported that it failed, with {}", plural(live, "live request"));
-    let verdict = out.add_verdict(Severity::Critical, summary);
+    let verdict = verdicts.add_verdict(Severity::Critical, summary);
     verdict
         .since(Some(at))
         .with_weight("live_requests", live)
@@ -41,7 +42,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
 }
 
 /// Reports requests that began and then stopped producing tokens.
-pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // Requests of a log, of which there may be many, have no observed tokens.
     if context.ledger.output_groups().next().is_none() {
         return;
@@ -60,7 +61,8 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
         plural(stalled.count, "request"),
         duration(stalled.longest_ns),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .rid(stalled.longest_rid)
         .since(stalled.longest_since)
         .requests(&stalled.rids)

@@ -11,13 +11,13 @@ use crate::ledger::{ControlMessages, EngineSilence, Ttft};
 use crate::words::{count, duration, percent, plural};
 
 /// Reports the silence of the engine that lasts, and the longest one that has ended.
-pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
-    report_current_silence(context, out);
-    report_longest_silence(context, out);
+pub(super) fn detect_engine_silence(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
+    report_current_silence(context, verdicts);
+    report_longest_silence(context, verdicts);
 }
 
 /// Reports the silence that lasts, if there is one.
-fn report_current_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
+fn report_current_silence(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let Some(current) = context.ledger.current_engine_silence(context.now) else { return };
     let summary = format!(
         "the {} has sent no frame for {} so far while {} are open (usual time between two chunks of a stream: {})",
@@ -26,12 +26,12 @@ fn report_current_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(current.streams, "stream"),
         duration(current.usual_ns),
     );
-    report_silence(context, &current, summary, out);
+    report_silence(context, &current, summary, verdicts);
 }
 
 /// Reports the longest silence that has ended, with the number of all silences and the requests that they delayed. A silence is a time in
 /// which the engine sent nothing although streams were open.
-fn report_longest_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
+fn report_longest_silence(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let silences = context.ledger.engine_silences();
     let source = context.facts().source();
     let Some(longest) = &silences.longest else { return };
@@ -39,16 +39,16 @@ fn report_longest_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
     let mut summary = format!(
         "the {source} sent no frame for {}{} {} were open (usual time between two chunks of a stream: {})",
         duration(longest.ns()),
-        describe_waiting_requests(context.ledger.ttft()),
+        describe_requests_delayed_by_silences(context.ledger.ttft()),
         plural(longest.streams, "stream"),
         duration(longest.usual_ns),
     );
     if silences.count > 1 {
         let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
-        summary += &describe_begins(context);
+        summary += &describe_silence_begins(context);
     }
-    if let Some(verdict) = report_silence(context, longest, summary, out) {
-        add_waiting_requests(verdict, context);
+    if let Some(verdict) = report_silence(context, longest, summary, verdicts) {
+        add_requests_delayed_by_silences(verdict, context);
         verdict
             .occurrences(silences.count)
             .times(silences.times)
@@ -59,7 +59,7 @@ fn report_longest_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
 
 /// Describes when each of a few silences began, as times since the start of the run: `, from 14.000 s and 26.000 s on`. Empty if there are
 /// more than a few.
-fn describe_begins(context: &DetectContext<'_>) -> String {
+fn describe_silence_begins(context: &DetectContext<'_>) -> String {
     /// More are not listed.
     const MAX_LISTED: u64 = 4;
     let silences = context.ledger.engine_silences();
@@ -76,7 +76,7 @@ fn describe_begins(context: &DetectContext<'_>) -> String {
 
 /// Describes the requests that waited for their first token because of the silences; only ` while` without any. In a summary, the words
 /// stand between the length of the silence and the number of open streams.
-fn describe_waiting_requests(ttft: &Ttft) -> String {
+fn describe_requests_delayed_by_silences(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
     // `rids` is the number of these requests, and `amount` the longest wait.
     if silenced.requests.rids == 0 {
@@ -91,7 +91,7 @@ fn describe_waiting_requests(ttft: &Ttft) -> String {
 }
 
 /// Adds the requests that waited for their first token because of the silences.
-fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
+fn add_requests_delayed_by_silences(verdict: &mut Verdict, context: &DetectContext<'_>) {
     let silenced = context.ledger.ttft().silenced();
     // `rids` is the number of these requests, and `amount` the longest wait.
     let late = &silenced.requests;
@@ -128,7 +128,7 @@ fn report_silence<'v>(
     context: &DetectContext<'_>,
     silence: &EngineSilence,
     mut summary: String,
-    out: &'v mut Verdicts,
+    verdicts: &'v mut Verdicts,
 ) -> Option<&'v mut Verdict> {
     let severity_of_length = gap_severity(silence.ns())?;
     // A control message may have asked the engine to pause, or to load other weights. The silence is then no failure of the engine.
@@ -141,7 +141,7 @@ fn report_silence<'v>(
         let _ = write!(summary, "; its main thread ran {} of that time", percent(running));
     }
     summary += &describe_control_messages(silence.control, source);
-    let verdict = out.add_verdict(severity, summary);
+    let verdict = verdicts.add_verdict(severity, summary);
     verdict
         .hop(&silence.hop)
         .since(Some(silence.from))

@@ -11,21 +11,21 @@ use TtftMoment::{
 
 /// Time to first token that findings of this kind explain. It is the sum of the long waits on certain legs; a leg is the time of a request
 /// between two moments on its path. `None` for kinds that explain none. Findings of equal severity are ordered by it.
-pub(super) fn explained_ttft_ns(ttft: &Ttft, kind: &str) -> Option<u128> {
+pub(super) fn explained_ttft_ns(ttft: &Ttft, finding_kind: &str) -> Option<u128> {
     // The requests that waited because of a silence are counted apart, whatever their legs.
-    if kind == "engine-silent" {
+    if finding_kind == "engine-silent" {
         return Some(ttft.silenced().part.ns);
     }
-    let is_explained = leg_condition(kind)?;
+    let is_explained = condition_of_explained_legs(finding_kind)?;
     let explained_legs = ttft.late_legs().iter().filter(|late| is_explained(late.leg));
     Some(explained_legs.map(|late| late.ns).sum())
 }
 
 /// Condition that holds for the legs that findings of this kind explain; `None` for kinds that explain no leg. A leg is the time of a
 /// request between two moments on its path.
-fn leg_condition(kind: &str) -> Option<fn(TtftLeg) -> bool> {
+fn condition_of_explained_legs(finding_kind: &str) -> Option<fn(TtftLeg) -> bool> {
     // Moments compare in the order of the path.
-    let condition: fn(TtftLeg) -> bool = match kind {
+    let condition: fn(TtftLeg) -> bool = match finding_kind {
         "first-token-gap" => |leg| leg.from == FirstSent && leg.to <= FirstReceived,
         "late-delivery" => is_behind_receive,
         "late-read" => |leg| is_between(leg, Arrived, Read),
@@ -62,7 +62,7 @@ pub(super) fn describe_part(ttft: &Ttft, part: TtftPart, place: &str) -> String 
 }
 
 /// Describes where a request is while it is on the leg (a part of its path) that begins with this moment.
-pub(super) fn describe_place(engine: &dyn Facts, leg_from: TtftMoment) -> String {
+pub(super) fn describe_place_of_request(engine: &dyn Facts, leg_from: TtftMoment) -> String {
     let source = engine.source();
     let receiver = engine.receiver();
     match leg_from {

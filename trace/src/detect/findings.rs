@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::explained_ttft::explained_ttft_ns;
 use super::finding::{Finding, HopTarget, LATE_FRAMES, Severity, Verdict, Verdicts, holds_requests};
-use super::held_requests::{HeldRequests, add_new_waits, are_waits_known};
+use super::held_requests::{HeldRequests, add_new_waits_to_held_requests, are_most_waits_known};
 use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
 use crate::stats::WINDOW_NS;
@@ -29,17 +29,17 @@ impl Findings {
     /// Runs every detector, adds its verdicts to the findings, and marks findings as ended that no verdict shows any more.
     pub fn run_detectors(&mut self, context: &DetectContext<'_>) {
         self.updated_at = context.now;
-        // First, because verdicts are compared with what detectors found, without what `extend_findings` added.
-        self.restore_findings();
+        // First, because verdicts are compared with what detectors found, without what `add_ttft_shares_and_limit_severities` added.
+        self.remove_ttft_shares_and_severity_limits();
         let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
         for detector in ALL {
             self.run_detector(detector, context);
         }
-        self.mark_changes(&was_active, context.now);
-        self.drop_explained_late_frames();
+        self.mark_activity_changes(&was_active, context.now);
+        self.drop_explained_late_frame_findings();
         // Last: both use the complete list of findings, and the second also what the first looks up.
-        self.look_up_targets(context);
-        self.extend_findings(context);
+        self.look_up_hop_targets(context);
+        self.add_ttft_shares_and_limit_severities(context);
     }
 
     /// Runs one detector and adds its verdicts to the findings of its kind. A finding without a new verdict is no longer active.
@@ -50,7 +50,7 @@ impl Findings {
         // Before the verdicts are added, because each makes its finding active again.
         self.deactivate_findings(detector.kind);
         for verdict in found.list {
-            self.record_problem(detector.kind, &verdict, context.now);
+            self.record_problem_that_holds_requests(detector.kind, &verdict, context.now);
             self.add_verdict(detector, verdict, context.now);
         }
     }
@@ -63,14 +63,14 @@ impl Findings {
     }
 
     /// Marks the findings of this kind as not active.
-    fn deactivate_findings(&mut self, kind: &str) {
-        for finding in self.list.iter_mut().filter(|finding| finding.kind == kind) {
+    fn deactivate_findings(&mut self, finding_kind: &str) {
+        for finding in self.list.iter_mut().filter(|finding| finding.kind == finding_kind) {
             finding.active = false;
         }
     }
 
     /// Marks the findings that have become active, or have ended, as changed. `was_active` is in the order of the findings.
-    fn mark_changes(&mut self, was_active: &[bool], now: MonoNs) {
+    fn mark_activity_changes(&mut self, was_active: &[bool], now: MonoNs) {
         for (index, finding) in self.list.iter_mut().enumerate() {
             // New findings are at the end, and were not active before.
             if finding.active != was_active.get(index).copied().unwrap_or(false) {
@@ -80,7 +80,7 @@ impl Findings {
     }
 
     /// Looks up where the frames of each finding's hop go.
-    fn look_up_targets(&mut self, context: &DetectContext<'_>) {
+    fn look_up_hop_targets(&mut self, context: &DetectContext<'_>) {
         self.targets.clear();
         for hop in self.list.iter().map(|finding| &finding.verdict.hop).filter(|hop| !hop.is_empty()) {
             self.targets.insert(hop.clone(), context.hop_target(hop));
@@ -89,36 +89,36 @@ impl Findings {
 
     /// Records that the problem of a verdict lasts, so that requests that wait during this time count as held up by it. Ignores kinds of
     /// problems that hold up no requests.
-    fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
+    fn record_problem_that_holds_requests(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
         let known = self.held.iter_mut().find(|requests| requests.are_of_finding(kind, &verdict.hop));
         if let Some(held_requests) = known {
-            held_requests.record_problem(verdict, now);
+            held_requests.record_problem_span(verdict, now);
         } else {
             let mut held_requests = HeldRequests::new(kind, &verdict.hop);
-            held_requests.record_problem(verdict, now);
+            held_requests.record_problem_span(verdict, now);
             self.held.push(held_requests);
         }
     }
 
-    /// Removes from findings what [`Self::extend_findings`] added after the last run of the detectors.
-    fn restore_findings(&mut self) {
+    /// Removes from findings what [`Self::add_ttft_shares_and_limit_severities`] added after the last run of the detectors.
+    fn remove_ttft_shares_and_severity_limits(&mut self) {
         for held_requests in &mut self.held {
             let mut list = self.list.iter_mut();
             let held_finding = list.find(|finding| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some(finding) = held_finding {
-                held_requests.restore_finding(finding);
+                held_requests.remove_ttft_share_and_severity_limit(finding);
             }
         }
     }
 
     /// Adds to findings about processes and hops the share of the time to first token that they explain. Lowers their severity to that of
     /// another cause, if that explains far more of this time. The next run of the detectors begins by undoing both.
-    fn extend_findings(&mut self, context: &DetectContext<'_>) {
+    fn add_ttft_shares_and_limit_severities(&mut self, context: &DetectContext<'_>) {
         // The ledger numbers the waits of requests. Those up to `seen_waits` were added after earlier runs.
-        add_new_waits(context, &mut self.held, self.seen_waits);
+        add_new_waits_to_held_requests(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
         // Computed before any finding is changed, because each is compared with the others.
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
@@ -127,22 +127,25 @@ impl Findings {
             let held_finding =
                 limited_findings.find(|(finding, _)| held_requests.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some((finding, limit)) = held_finding {
-                held_requests.extend_finding(context, finding, *limit);
+                held_requests.add_ttft_share_and_limit_severity(context, finding, *limit);
             }
         }
     }
 
     /// Severity that a finding does not exceed, as far as the requests that it held up are known; `None` without a limit.
     fn limit_of(&self, finding: &Finding, context: &DetectContext<'_>) -> Option<Severity> {
-        self.limit_of_severity(finding).filter(|_| are_waits_known(context, &finding.verdict.hop))
+        self.max_severity_by_other_causes(finding).filter(|_| are_most_waits_known(context, &finding.verdict.hop))
     }
 
     /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes (a time
     /// in which frames were late).
-    fn drop_explained_late_frames(&mut self) {
+    fn drop_explained_late_frame_findings(&mut self) {
         // Decided for all before any is removed, because each is compared with the whole list.
-        let are_kept: Vec<bool> =
-            self.list.iter().map(|finding| finding.kind != LATE_FRAMES || !self.is_explained(finding)).collect();
+        let are_kept: Vec<bool> = self
+            .list
+            .iter()
+            .map(|finding| finding.kind != LATE_FRAMES || !self.are_all_episodes_explained(finding))
+            .collect();
         // In the order of the list, in which `retain` visits the findings.
         let mut decisions = are_kept.into_iter();
         self.list.retain(|_| decisions.next().unwrap_or(true));
@@ -150,13 +153,13 @@ impl Findings {
 
     /// Whether each episode of a finding about late frames (a time in which they were late) overlaps another finding about the same hop.
     /// That finding must be worse than information.
-    fn is_explained(&self, late: &Finding) -> bool {
+    fn are_all_episodes_explained(&self, late_finding: &Finding) -> bool {
         let is_explanation = |other: &Finding| {
             other.kind != LATE_FRAMES
-                && other.verdict.hop == late.verdict.hop
+                && other.verdict.hop == late_finding.verdict.hop
                 && other.verdict.severity > Severity::Info
         };
-        for episode in late.times.episodes() {
+        for episode in late_finding.times.episodes() {
             let mut explanations = self.list.iter().filter(|other| is_explanation(other));
             if !explanations.any(|explanation| explanation.times.overlap(episode)) {
                 return false;
@@ -186,47 +189,48 @@ impl Findings {
 }
 
 /// Time of the latest occurrence of a known problem, by the verdict of a later check.
-fn last_occurrence_at(known: &Finding, verdict: &Verdict, now: MonoNs) -> MonoNs {
+fn last_occurrence_at(known_finding: &Finding, verdict: &Verdict, now: MonoNs) -> MonoNs {
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let Some(occurrences) = verdict.occurrences else { return now };
     if let Some(last_at) = verdict.last_at {
         return last_at;
     }
     // A count that does not grow means that nothing happened since the last check.
-    if occurrences > known.occurrences { now } else { known.last_at }
+    if occurrences > known_finding.occurrences { now } else { known_finding.last_at }
 }
 
 /// Updates a finding with a verdict of a later check. `keep` says which of both verdicts the finding shows.
-fn update_finding(known: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
-    let last_at = last_occurrence_at(known, &verdict, now);
-    known.last_at = known.last_at.max(last_at);
-    known.occurrences = known.occurrences.max(verdict.occurrences.unwrap_or(0));
+fn update_finding(known_finding: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
+    let last_at = last_occurrence_at(known_finding, &verdict, now);
+    known_finding.last_at = known_finding.last_at.max(last_at);
+    known_finding.occurrences = known_finding.occurrences.max(verdict.occurrences.unwrap_or(0));
     // A problem that has not occurred for the ten seconds of the window is over.
-    known.active = now.since(known.last_at) < WINDOW_NS;
+    known_finding.active = now.since(known_finding.last_at) < WINDOW_NS;
     // A later check may learn of an earlier start.
     if let Some(since) = verdict.since {
-        known.began = known.began.min(since);
+        known_finding.began = known_finding.began.min(since);
     }
-    add_occurrence_times(known, &verdict, last_at, now);
+    add_occurrence_times(known_finding, &verdict, last_at, now);
     // Verdicts compare by their severity, then by their weight. With `Keep::Worst`, a milder one does not replace the one shown.
-    let is_as_bad = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
+    let is_as_bad =
+        (verdict.severity, verdict.weight) >= (known_finding.verdict.severity, known_finding.verdict.weight);
     if is_as_bad || keep != Keep::Worst {
-        known.verdict = verdict;
+        known_finding.verdict = verdict;
     }
 }
 
 /// Adds the times of a verdict to those of a known finding. `last_at` is the last time at which its problem occurred, by this verdict.
-fn add_occurrence_times(known: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
-    known.times.merge(&verdict.times);
+fn add_occurrence_times(known_finding: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
+    known_finding.times.merge(&verdict.times);
     let lists_times = verdict.times.first().is_some();
-    let has_unrecorded_occurrence = known.last_at > known.times.last().unwrap_or_default();
+    let has_unrecorded_occurrence = known_finding.last_at > known_finding.times.last().unwrap_or_default();
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();
     if !lists_times && has_unrecorded_occurrence {
         let began = verdict.since.unwrap_or(last_at).min(last_at);
-        known.times.record_span(began, last_at);
+        known_finding.times.record_span(began, last_at);
     } else if is_state {
-        known.times.record(now);
+        known_finding.times.record(now);
     }
 }
 
@@ -270,7 +274,7 @@ mod tests {
         findings.add_verdict(&PASSING, verdict(Severity::Critical, 20), MonoNs(6));
         findings.add_verdict(&PASSING, verdict(Severity::Warning, 90), MonoNs(7));
         findings.add_verdict(&PASSING, Verdict { hop: "b->c".to_owned(), ..verdict(Severity::Warning, 90) }, MonoNs(7));
-        let list = findings.sorted();
+        let list = findings.sorted_worst_first();
         assert_eq!(list.len(), 2, "one finding per kind and hop");
         assert_eq!(list[0].verdict.severity, Severity::Critical);
         assert_eq!(list[0].verdict.weight, 20);

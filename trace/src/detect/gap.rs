@@ -5,26 +5,26 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::attribution::RUN;
-use super::consumer::{describe_other_shares, round_share};
+use super::consumer::{describe_off_cpu_shares, round_share};
 use super::explained_ttft::describe_share;
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
-use super::ttft::severity_of_leg;
+use super::ttft::severity_of_late_leg;
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::ledger::{CountedRids, LateLeg, Ttft, TtftMoment, WaitBreakdown};
 use crate::words::{count, duration, percent, plural};
 
 /// Reports first tokens that wait, or waited, for long between the scheduler's send and the tokenizer's receive.
-pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     if !ledger.observes_gaps() {
         return;
     }
-    let OpenWaits { requests: waiting, oldest_ns, oldest_rid, late_rids } = open_waits(context);
+    let OpenWaits { requests: waiting, oldest_ns, oldest_rid, late_rids } = collect_open_first_token_waits(context);
     let gap = ledger.gap();
     let worst_received_ns = ledger.worst_gap().map_or(0, |worst| worst.ns);
     let worst_ns = worst_received_ns.max(oldest_ns);
-    let Some(severity) = severity_of_received(context).max(gap_severity(oldest_ns)) else { return };
+    let Some(severity) = severity_of_ended_waits(context).max(gap_severity(oldest_ns)) else { return };
     let above_warning = gap.count_above(GAP_WARNING_NS);
     let mut summary = describe_received_gaps(context, worst_received_ns);
     if oldest_ns >= GAP_WARNING_NS {
@@ -36,13 +36,13 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if oldest_ns >= GAP_WARNING_NS {
         times.record_span(MonoNs(context.now.0.saturating_sub(oldest_ns)), context.now);
     }
-    let attribution = context.attribution.of_long_gaps();
+    let attribution = context.attribution.narrowed_to_longest_gaps();
     let bottleneck = attribution.bottleneck();
     let is_logged = attribution.legs.is_empty();
     if ledger.stages().counts.timed_gaps > 0 {
         summary.push_str("; by times in the engine's log, counted from the end of prefill");
     }
-    let _ = write!(summary, "; {}", attribution.describe_first_tokens());
+    let _ = write!(summary, "; {}", attribution.describe_first_token_time());
     let waits = &ledger.waits;
     // The tokenizer thread's activity explains only waits for the tokenizer.
     let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
@@ -55,7 +55,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     } else {
         advice::first_token_advice(facts, bottleneck)
     };
-    let verdict = out
+    let verdict = verdicts
         .add_verdict(severity, summary)
         .rid(rid)
         .times(times)
@@ -117,7 +117,7 @@ struct OpenWaits<'l> {
 }
 
 /// Finds the requests whose first token was sent and waits for its receive now.
-fn open_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
+fn collect_open_first_token_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
     // Begins with the requests whose long wait has ended. Those that wait now are added.
     let late_rids = context.ledger.late_gap_rids.clone();
     let mut open = OpenWaits { requests: 0, oldest_ns: 0, oldest_rid: "", late_rids };
@@ -172,14 +172,14 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
 
 /// Severity of the waits of first tokens between send and receive that have ended; `None` if none is long. Waits that are a small part of
 /// the time to first token are information only.
-fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
+fn severity_of_ended_waits(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let severity_of_worst = gap_severity(ledger.worst_gap()?.ns)?;
     let long_waits = ledger.gap().count_above(GAP_WARNING_NS);
     // The share of the time to first token counts only if it is known of all long waits.
     if let Some(late) = late_first_tokens(context)
         && late.requests >= long_waits
-        && let Some(severity_by_share) = severity_of_leg(ledger.ttft(), late)
+        && let Some(severity_by_share) = severity_of_late_leg(ledger.ttft(), late)
     {
         return Some(severity_by_share);
     }
@@ -195,7 +195,7 @@ fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
     let mut words = format!(
         "the receiving thread was on CPU {} of the time, {}",
         percent(spent.share(spent.on_ns)),
-        describe_other_shares(spent)
+        describe_off_cpu_shares(spent)
     );
     // Upstream is the time before the first token was sent on the last hop.
     let upstream_share = breakdown.upstream_ns as f64 / breakdown.gap_ns.max(1) as f64;

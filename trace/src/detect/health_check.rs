@@ -4,7 +4,7 @@ use super::{DetectContext, Severity, Verdicts};
 use crate::words::{duration, plural};
 
 /// Reports the longest silence in which the engine's own health check, according to its log, got no response.
-pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let processes = context.ledger.stages().processes();
     // The process with the longest silence of all.
     let silent_processes = processes.iter().filter_map(|process| Some((process, process.silence?)));
@@ -19,7 +19,7 @@ pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut 
         plural(silence.checks, "health check"),
         duration(first_check_at.since(silence.last_message)),
     );
-    out.add_verdict(Severity::Critical, summary)
+    verdicts.add_verdict(Severity::Critical, summary)
         .since(Some(first_check_at))
         .last_at(Some(silence.until))
         .occurrences(silence.checks)

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::consumer::round_share;
-use super::explained_ttft::{describe_part, describe_place};
+use super::explained_ttft::{describe_part, describe_place_of_request};
 use super::finding::{Finding, HopTarget, is_about_receiver};
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
@@ -28,8 +28,8 @@ struct ProblemSpan {
 impl ProblemSpan {
     /// Whether the problem explains a wait for this process. It does if it lasted for more than half of the wait, and is about this process
     /// or about no particular one.
-    fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
-        let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
+    fn explains_wait(&self, wait: &ProcessWait, waited_for_pid: Option<u32>) -> bool {
+        let is_of_process = self.pid.is_none() || self.pid == waited_for_pid.map(u64::from);
         // 0 if they do not overlap.
         let common_ns = self.to.min(wait.to).since(self.from.max(wait.from));
         is_of_process && common_ns > wait.ns() / 2
@@ -90,7 +90,7 @@ impl HeldRequests {
     }
 
     /// Records that the problem lasts at `now`, in a span from its start until then. Waits of requests are compared with these spans later.
-    pub(super) fn record_problem(&mut self, verdict: &Verdict, now: MonoNs) {
+    pub(super) fn record_problem_span(&mut self, verdict: &Verdict, now: MonoNs) {
         let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
         let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
         // A problem that goes on, with the same process, extends its last span.
@@ -110,11 +110,11 @@ impl HeldRequests {
     }
 
     /// Whether a request waited for the process or the hop of the finding. A wait begins at a moment on the path of the request.
-    fn is_about_wait(&self, context: &DetectContext<'_>, named: &NamedWait<'_>) -> bool {
+    fn is_about_wait(&self, context: &DetectContext<'_>, named_wait: &NamedWait<'_>) -> bool {
         let leads_to_tokenizer = || context.hop_target(&self.hop) == HopTarget::Tokenizer;
-        match named.wait.leg_from {
+        match named_wait.wait.leg_from {
             // On a hop, and for the process behind it.
-            Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
+            Dispatched | FirstSent => named_wait.hop == Some(self.hop.as_str()),
             // In the server's socket. The tokenizer, which receives the last frames, also reads the sockets, on the same thread.
             Arrived => is_about_receiver(self.kind) && leads_to_tokenizer(),
             // In the tokenizer. It prepares the requests that it has read, unless it cannot run at all.
@@ -125,9 +125,9 @@ impl HeldRequests {
     }
 
     /// Adds the wait of a request, if the problem explains it.
-    fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
+    fn add_wait_if_explained(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
         let wait = named.wait;
-        let is_in_span = self.spans.iter().any(|span| span.explains(wait, named.pid));
+        let is_in_span = self.spans.iter().any(|span| span.explains_wait(wait, named.pid));
         if !is_in_span || !self.is_about_wait(context, named) {
             return;
         }
@@ -141,8 +141,8 @@ impl HeldRequests {
         }
     }
 
-    /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
-    pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
+    /// Removes from a finding what [`Self::add_ttft_share_and_limit_severity`] added: its last words, and the limit of its severity.
+    pub(super) fn remove_ttft_share_and_severity_limit(&mut self, finding: &mut Finding) {
         // The added words are the end of the summary.
         let own_length = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         if let Some(own_length) = own_length {
@@ -156,7 +156,7 @@ impl HeldRequests {
 
     /// Adds to the finding the share of the time to first token for which it held up requests. Lowers its severity to `limit`, if that is
     /// lower.
-    pub(super) fn extend_finding(
+    pub(super) fn add_ttft_share_and_limit_severity(
         &mut self,
         context: &DetectContext<'_>,
         finding: &mut Finding,
@@ -164,7 +164,7 @@ impl HeldRequests {
     ) {
         let verdict = &mut finding.verdict;
         if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
-            // `restore_finding` sets it back before the detectors run again.
+            // `remove_ttft_share_and_severity_limit` sets it back before the detectors run again.
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }
@@ -173,7 +173,8 @@ impl HeldRequests {
             return;
         }
         // A leg is a part of the path of a request, named by the moment with which it begins.
-        let places: Vec<String> = self.legs.iter().map(|from| describe_place(context.facts(), *from)).collect();
+        let places: Vec<String> =
+            self.legs.iter().map(|from| describe_place_of_request(context.facts(), *from)).collect();
         self.added = format!("; {}", describe_part(context.ledger.ttft(), self.part, &places.join(" and ")));
         verdict.summary.push_str(&self.added);
         verdict.with("ttft_share", round_share(self.part.share())).with("ttft_share_requests", self.part.requests);
@@ -191,26 +192,30 @@ fn pid_of_socket_reader(ledger: &Ledger) -> Option<u32> {
     readers.next().map(|reader| reader.pid)
 }
 
-/// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen` waits are not new.
-pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequests], seen: u64) {
-    if held.is_empty() {
+/// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen_waits` waits are not new.
+pub(super) fn add_new_waits_to_held_requests(
+    context: &DetectContext<'_>,
+    held_requests: &mut [HeldRequests],
+    seen_waits: u64,
+) {
+    if held_requests.is_empty() {
         return;
     }
-    for wait in context.ledger.process_waits_since(seen) {
+    for wait in context.ledger.process_waits_since(seen_waits) {
         let named = NamedWait::new(context, wait);
-        for requests in held.iter_mut() {
-            requests.add_wait(context, &named);
+        for requests in held_requests.iter_mut() {
+            requests.add_wait_if_explained(context, &named);
         }
     }
 }
 
 /// Whether the waits for the receivers of this hop (connection between two processes) are known for most requests.
-pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
+pub(super) fn are_most_waits_known(context: &DetectContext<'_>, hop_name: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
     // The output of requests that are not streamed is not judged.
     let are_most_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
-    let is_at_end_of_path = context.hop_target(hop) != HopTarget::Other;
+    let is_at_end_of_path = context.hop_target(hop_name) != HopTarget::Other;
     // The waits on the first and the last output hop are known. Of two, a hop that is not the last is the first.
     let has_two_hops = context.ledger.output_groups().count() == 2;
     are_most_streamed && (is_at_end_of_path || has_two_hops)

@@ -6,7 +6,7 @@ use crate::words::{count, plural};
 
 /// Reports consumers that count all tokens so far as new ones. If no delivery shows such a consumer, reports the requests whose tokens a
 /// consumer would count several times if it summed the chunks.
-pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let totals = context.ledger.totals();
     // Counts by deliveries to clients, and by the chunks on the wire. `seen` has the affected requests.
     let claimed = &totals.claimed_inflation;
@@ -14,17 +14,17 @@ pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verd
     if claimed.seen.rids > 0 {
         let subject = format!("a consumer at the {} counted", context.facts().receiver());
         let confirmed = true;
-        report_inflation(out, Severity::Critical, claimed, &subject, confirmed)
+        report_inflation(verdicts, Severity::Critical, claimed, &subject, confirmed)
             .hop(context.responding_role().unwrap_or_default());
     } else if on_wire.seen.rids > 0 {
         let subject = "a consumer that sums chunks counted";
         let confirmed = false;
-        report_inflation(out, Severity::Warning, on_wire, subject, confirmed);
+        report_inflation(verdicts, Severity::Warning, on_wire, subject, confirmed);
     }
 }
 
 /// Reports a consumer whose token count is the sum of the cumulative counts it received.
-pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_summed_counts(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // `seen` counts the affected requests.
     let summed = &context.ledger.totals().summed;
     if summed.seen.rids == 0 {
@@ -36,7 +36,7 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
         count(summed.made),
         plural(summed.seen.rids, "request"),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts.add_verdict(Severity::Warning, summary)
             .affected("requests", &summed.seen)
             .occurrences(summed.counted)
             .with_weight("tokens_counted", summed.counted)
@@ -45,50 +45,56 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
 }
 
 /// Adds a verdict on tokens that are counted several times. `subject` begins the summary, such as `a consumer at the tokenizer counted`.
-/// `confirmed` says that deliveries show it, not only the chunks.
+/// `is_confirmed` says that deliveries show it, not only the chunks.
 fn report_inflation<'v>(
-    out: &'v mut Verdicts,
+    verdicts: &'v mut Verdicts,
     severity: Severity,
-    tokens: &Inflation,
+    inflation: &Inflation,
     subject: &str,
-    confirmed: bool,
+    is_confirmed: bool,
 ) -> &'v mut Verdict {
-    let ratio = tokens.counted as f64 / tokens.made.max(1) as f64;
+    let ratio = inflation.counted as f64 / inflation.made.max(1) as f64;
     let summary = format!(
         "{subject} {} instead of {} ({ratio:.1} times as many) in {}: it mistook all tokens so far for new ones",
-        plural(tokens.counted, "token"),
-        count(tokens.made),
-        plural(tokens.seen.rids, "request"),
+        plural(inflation.counted, "token"),
+        count(inflation.made),
+        plural(inflation.seen.rids, "request"),
     );
-    out.add_verdict(severity, summary)
-        .affected("requests", &tokens.seen)
-        .occurrences(tokens.counted)
-        .with_weight("tokens_counted", tokens.counted)
-        .with("tokens_made", tokens.made)
+    verdicts.add_verdict(severity, summary)
+        .affected("requests", &inflation.seen)
+        .occurrences(inflation.counted)
+        .with_weight("tokens_counted", inflation.counted)
+        .with("tokens_made", inflation.made)
         .with("ratio", ratio)
-        .with("confirmed", confirmed)
+        .with("confirmed", is_confirmed)
         .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences")
 }
 
 /// Reports incremental and cumulative deliveries or streams in one engine. A consumer cannot handle both correctly.
-pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ModeCounts { incremental, cumulative } = context.ledger.totals().deliveries;
     if incremental > 0 && cumulative > 0 {
-        report_mixed_modes(out, "deliveries carried", incremental, cumulative);
+        report_mixed_modes(verdicts, "deliveries carried", incremental, cumulative);
     }
     for group in context.ledger.groups() {
         let ModeCounts { incremental, cumulative } = group.streams;
         if incremental > 0 && cumulative > 0 {
-            report_mixed_modes(out, "streams listed", incremental, cumulative).hop(&group.name);
+            report_mixed_modes(verdicts, "streams listed", incremental, cumulative).hop(&group.name);
         }
     }
 }
 
 /// Adds a verdict on deliveries or streams of both modes. `subject` is `deliveries carried` or `streams listed`.
-fn report_mixed_modes<'v>(out: &'v mut Verdicts, subject: &str, incremental: u64, cumulative: u64) -> &'v mut Verdict {
+fn report_mixed_modes<'v>(
+    verdicts: &'v mut Verdicts,
+    subject: &str,
+    incremental: u64,
+    cumulative: u64,
+) -> &'v mut Verdict {
     let summary =
         format!("{} {subject} new tokens only and {} all tokens so far", count(incremental), count(cumulative));
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .occurrences(incremental + cumulative)
         .weight(incremental + cumulative)
         .with("incremental", incremental)

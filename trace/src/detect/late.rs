@@ -23,7 +23,7 @@ const MIN_MENTIONED_SHARE: f64 = 0.05;
 
 /// Reports tokens that wait in the process that generated them, by its own timestamps or by the time in the call that sends them. A group
 /// has the hops (connections) of one name.
-pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_sends(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for group in context.ledger.groups() {
         let waits = group.send_wait.whole();
         let worst = waits.max().unwrap_or(0);
@@ -41,7 +41,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
             duration(median),
             plural(waits.count(), "message"),
         );
-        let verdict = out
+        let verdict = verdicts
             .add_verdict(severity, summary)
             .hop(&group.name)
             .times(group.late_sends)
@@ -58,7 +58,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
 }
 
 /// Reports tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
-pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
     let receives = ledger.observes_receives();
@@ -102,7 +102,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
             duration(sent_ns),
         ));
     }
-    let verdict = out
+    let verdict = verdicts
         .add_verdict(severity, parts.join("; "))
         .times(ledger.late_deliveries)
         .requests(&ledger.late_delivery_rids)
@@ -142,7 +142,7 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
 }
 
 /// Describes the long waits of first and of last tokens in a frontend. Those without a long wait are not named.
-fn describe_late_parts(waits: &FrontendWaits) -> String {
+fn describe_late_frontend_waits(waits: &FrontendWaits) -> String {
     let mut late_parts = Vec::new();
     for (which, part_waits) in [("first", &waits.first_token), ("last", &waits.last_token)] {
         if longest_wait_ns(part_waits) >= GAP_WARNING_NS {
@@ -158,13 +158,13 @@ fn describe_late_parts(waits: &FrontendWaits) -> String {
 }
 
 /// Reports tokens that wait in a frontend after the engine's server wrote them to it.
-pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_frontend(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let waits = context.ledger.frontend();
     let Some(severity) = gap_severity(waits.worst.ns) else { return };
     let late_first_tokens = waits.first_token.count_above(GAP_WARNING_NS);
     let late_last_tokens = waits.last_token.count_above(GAP_WARNING_NS);
-    let summary = format!("in the frontend, {} after the worker wrote them", describe_late_parts(waits));
-    out.add_verdict(severity, summary)
+    let summary = format!("in the frontend, {} after the worker wrote them", describe_late_frontend_waits(waits));
+    verdicts.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .times(waits.late)
             .requests(&waits.late_rids)
@@ -207,14 +207,14 @@ struct ServerThread<'a> {
     spent: TimeUse,
 }
 
-/// Finds the thread of the server that ran, or waited for a CPU, for most of the time since `from`. `None` if none is sampled, or if the
+/// Finds the thread of the server that ran, or waited for a CPU, for most of the time since `since`. `None` if none is sampled, or if the
 /// server has a process of its own.
-fn busiest_server_thread<'a>(context: &DetectContext<'a>, from: MonoNs) -> Option<ServerThread<'a>> {
+fn busiest_server_thread<'a>(context: &DetectContext<'a>, since: MonoNs) -> Option<ServerThread<'a>> {
     let name_prefixes = context.facts().server_threads();
     let mut server_threads: Vec<ServerThread<'a>> = Vec::new();
     for thread in context.ledger.threads() {
         let is_of_server = name_prefixes.iter().any(|prefix| thread.name.starts_with(prefix));
-        if is_of_server && let Some(spent) = thread.use_between(from, context.now) {
+        if is_of_server && let Some(spent) = thread.use_between(since, context.now) {
             server_threads.push(ServerThread { name: &thread.name, spent });
         }
     }

@@ -12,9 +12,9 @@ pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 
 /// Reports frames that were received late, for each group of hops (connections of one name). A state of the receiver is only named if it
 /// was observed.
-pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_frames(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
-        let late = late_frames_of_group(context, group_index);
+        let late = sum_late_frames_of_group(context, group_index);
         // A few late frames are not worth a finding.
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
@@ -25,11 +25,12 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         let processing = late.processing_share();
         let mut summary =
             format!("{} waited up to {} on {}: ", plural(late.frames, "frame"), duration(late.longest_ns), group.name);
-        summary += &describe_receiver(&group.ends.to, leg.map(|leg| leg.thread), processing);
+        summary += &describe_receiver_activity(&group.ends.to, leg.map(|leg| leg.thread), processing);
         // Without samples of its thread, the time between its receives shows that it kept processing.
         let observed = processing.filter(|share| *share >= CPU_BOUND_SHARE).map(|_| ThreadState::Busy);
         let advice = advice::hop_advice_by_state(context.facts(), &context.attribution, &group.name, observed);
-        out.add_verdict(severity_of_late_frames(&late), summary)
+        verdicts
+            .add_verdict(severity_of_late_frames(&late), summary)
             .hop(&group.name)
             .times(late.times)
             .occurrences(late.frames)
@@ -41,7 +42,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
 }
 
 /// Sums the late frames on the hops of a group.
-fn late_frames_of_group(context: &DetectContext<'_>, group_index: usize) -> LateFrames {
+fn sum_late_frames_of_group(context: &DetectContext<'_>, group_index: usize) -> LateFrames {
     let mut late = LateFrames::default();
     for hop in context.ledger.hops_of_group(group_index) {
         late = late.plus(&hop.late_frames);
@@ -57,19 +58,19 @@ fn severity_of_late_frames(late: &LateFrames) -> Severity {
 }
 
 /// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
-/// does not show it, `processing` does, the share of that time in which it processed frames.
-fn describe_receiver(role: &str, thread: Option<ThreadState>, processing: Option<f64>) -> String {
-    match thread.unwrap_or(ThreadState::Unknown) {
+/// does not show it, `processing_share` does, the share of that time in which it processed frames.
+fn describe_receiver_activity(role: &str, thread_state: Option<ThreadState>, processing_share: Option<f64>) -> String {
+    match thread_state.unwrap_or(ThreadState::Unknown) {
         ThreadState::Asleep => format!("the {role} was asleep"),
         ThreadState::PartlyRunning => format!("the {role} ran for a part of that time"),
-        ThreadState::Busy | ThreadState::Unknown => describe_processing(role, processing),
+        ThreadState::Busy | ThreadState::Unknown => describe_processing_share(role, processing_share),
         state => format!("the {role} was {} meanwhile", state.as_str()),
     }
 }
 
 /// Describes a receiver by the share of the time in which it processed frames, and what is not observed.
-fn describe_processing(role: &str, processing: Option<f64>) -> String {
-    let Some(share) = processing else { return format!("what the {role} did meanwhile is not observed") };
+fn describe_processing_share(role: &str, processing_share: Option<f64>) -> String {
+    let Some(share) = processing_share else { return format!("what the {role} did meanwhile is not observed") };
     let processed_nearly_always = share >= CPU_BOUND_SHARE;
     let unobserved = if processed_nearly_always { "its use of a CPU" } else { "what else it did" };
     format!("the {role} processed frames {} of that time; {unobserved} is not observed", percent(share))

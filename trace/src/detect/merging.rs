@@ -41,13 +41,13 @@ fn predicted_merges(ledger: &Ledger) -> AffectedChunks<'_> {
 }
 
 /// Reports merged chunks. No token is lost, but the client sees bursts.
-pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     let confirmed = ledger.observes_deliveries();
     let AffectedChunks { chunks, all_chunks, requests } =
         if confirmed { observed_merges(ledger) } else { predicted_merges(ledger) };
     if chunks == 0 {
-        return detect_logged_merges(context, out);
+        return detect_logged_merges(context, verdicts);
     }
     let are_many = chunks as f64 >= WARNING_SHARE * all_chunks as f64;
     let severity = if are_many { Severity::Warning } else { Severity::Info };
@@ -65,7 +65,8 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
     if let Some(mean) = tokens_per_event {
         let _ = write!(summary, ": {mean:.1} tokens per event on average");
     }
-    out.add_verdict(severity, summary)
+    verdicts
+        .add_verdict(severity, summary)
         .hop(&context.delivery_hop())
         .affected("requests", requests)
         .occurrences(chunks)
@@ -76,7 +77,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
 }
 
 /// Reports merged chunks according to the engine's log. The log names no total, and has a merge only if many chunks were queued.
-fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
+fn detect_logged_merges(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let merged = &context.ledger.stages().merged;
     // Where receives are observed, they show merged chunks without the log.
     if merged.times == 0 || context.ledger.observes_receives() {
@@ -88,7 +89,8 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
         if merged.times == 1 { String::from("one delivery") } else { format!("{} deliveries", count(merged.times)) },
         merged.max,
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .rid(&merged.most_rid)
         .times(merged.logged_at)
         .occurrences(merged.chunks)
@@ -114,7 +116,7 @@ fn predicted_replacements(ledger: &Ledger) -> AffectedChunks<'_> {
 }
 
 /// Reports chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
-pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_replaced_chunks(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let engine = context.ledger.engine();
     // Only if the code that waits for a request's chunks keeps the last one alone does a chunk replace others.
     if engine.waiter != Some(Waiter::KeepsLast) {
@@ -133,7 +135,8 @@ pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts)
         plural(requests.rids, "request"),
         if confirmed { "" } else { " (predicted)" },
     );
-    out.add_verdict(Severity::Info, summary)
+    verdicts
+        .add_verdict(Severity::Info, summary)
         .hop(&context.delivery_hop())
         .affected("requests", requests)
         .occurrences(chunks)

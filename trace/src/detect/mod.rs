@@ -60,7 +60,7 @@ pub struct DetectContext<'a> {
 impl<'a> DetectContext<'a> {
     /// Detector input for this state at `now`.
     pub fn new(ledger: &'a Ledger, now: MonoNs) -> Self {
-        Self { ledger, attribution: Attribution::of_ledger(ledger), now }
+        Self { ledger, attribution: Attribution::of_token_time(ledger), now }
     }
 
     fn facts(&self) -> &'a dyn Facts {
@@ -194,7 +194,7 @@ pub const ALL: &[Detector] = &[
     detector("out-of-order", Latest, wire::detect_out_of_order),
     detector("worker-imbalance", Latest, worker_imbalance::detect_worker_imbalance),
     detector("merged-chunks", LatestOfAllHops, merging::detect_merged_chunks),
-    detector("would-drop", LatestOfAllHops, merging::detect_would_drop),
+    detector("would-drop", LatestOfAllHops, merging::detect_replaced_chunks),
     detector("burst", Latest, backlog::detect_bursts),
     detector("engine-ended", Latest, engine::detect_engine_end),
     detector("engine-failed", Latest, engine::detect_engine_failure),

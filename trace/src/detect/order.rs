@@ -14,7 +14,8 @@ use crate::stats::WINDOW_NS;
 /// The first kind in [`ALL`] that explains time to first token.
 const FIRST_KIND_OF_TTFT: &str = "first-token-gap";
 
-/// How findings of several servers compare: by severity; of equal ones, those of the last ten seconds come first, then those that explain more.
+/// How findings of several servers compare: by severity; of equal ones, those of the last ten seconds come first, then those that explain
+/// more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FindingRank {
     /// Severity.
@@ -33,8 +34,8 @@ impl FindingRank {
     }
 }
 
-/// Whether a finding lasts, or lasted until the last ten seconds. A cause that ended within them is as recent as its consequences, which are counted
-/// for longer.
+/// Whether a finding lasts, or lasted until the last ten seconds. A cause that ended within them is as recent as its consequences, which
+/// are counted for longer.
 pub fn is_recent(is_active: bool, since_last_ns: u64) -> bool {
     is_active || since_last_ns < WINDOW_NS
 }
@@ -45,7 +46,7 @@ fn detector_index(kind: &str) -> Option<usize> {
 }
 
 /// Longest wait in the evidence of a finding: that of the oldest frame or request, or a silence of the engine. 0 if it has neither.
-fn longest_wait_ns(finding: &Finding) -> u64 {
+fn longest_wait_in_evidence_ns(finding: &Finding) -> u64 {
     let evidence = &finding.verdict.evidence;
     let mut longest_ns = 0;
     for name in ["oldest_waiting_ns", "silence_ns"] {
@@ -57,15 +58,15 @@ fn longest_wait_ns(finding: &Finding) -> u64 {
 
 /// Whether the evidence of a finding about requests names the thread state that findings of this kind are about, such as frozen. `false`
 /// for kinds that are not about such a state.
-fn has_measured_state_of(of_requests: &Finding, kind: &str) -> bool {
-    let state = match kind {
+fn names_thread_state_of_cause(requests_finding: &Finding, cause_kind: &str) -> bool {
+    let state = match cause_kind {
         "consumer-frozen" => ThreadState::Frozen,
         "consumer-throttled" => ThreadState::Throttled,
         "consumer-starved" => ThreadState::Starved,
         _ => return false,
     };
     // State of the thread for which the requests waited.
-    let measured_state = of_requests.verdict.evidence.get("thread").and_then(|thread| thread.as_str());
+    let measured_state = requests_finding.verdict.evidence.get("thread").and_then(|thread| thread.as_str());
     measured_state == Some(state.as_str())
 }
 
@@ -87,7 +88,7 @@ impl Findings {
     /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first. Those that explain time to first
     /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
     /// of [`ALL`]. A cause comes before its consequences.
-    pub fn sorted(&self) -> Vec<&Finding> {
+    pub fn sorted_worst_first(&self) -> Vec<&Finding> {
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|finding| self.sort_key(finding));
         self.move_causes_before_consequences(&mut list);
@@ -117,7 +118,8 @@ impl Findings {
         for index in 0..list.len() {
             let consequence = list[index];
             let from_consequence = &mut list[index..];
-            let cause_position = from_consequence.iter().position(|other| self.is_equal_cause_of(consequence, other));
+            let cause_position =
+                from_consequence.iter().position(|other| self.is_equally_severe_cause(consequence, other));
             if let Some(position) = cause_position {
                 // The cause takes the place of the consequence. The consequence and all between them move back by one.
                 from_consequence[..=position].rotate_right(1);
@@ -126,7 +128,7 @@ impl Findings {
     }
 
     /// Whether `cause` is a cause of the consequence, of the same severity and equally recent.
-    fn is_equal_cause_of(&self, consequence: &Finding, cause: &Finding) -> bool {
+    fn is_equally_severe_cause(&self, consequence: &Finding, cause: &Finding) -> bool {
         self.is_caused_by(consequence, cause)
             && cause.verdict.severity == consequence.verdict.severity
             && self.is_recent(cause) == self.is_recent(consequence)
@@ -145,7 +147,8 @@ impl Findings {
             }
             "late-read" | "late-dispatch" => {
                 // The tokenizer also reads and dispatches the requests, on the same thread.
-                let stops_reads = cause.kind == "consumer-stopped" || has_measured_state_of(consequence, cause.kind);
+                let stops_reads =
+                    cause.kind == "consumer-stopped" || names_thread_state_of_cause(consequence, cause.kind);
                 stops_reads && receiver == HopTarget::Tokenizer
             }
             "merged-chunks" | "would-drop" => is_cause_about_receiver && receiver == HopTarget::Tokenizer,
@@ -162,7 +165,7 @@ impl Findings {
     /// Time that a finding explains. This is the longest of four times: the time to first token of its kind, that of the requests that it
     /// held up, its longest wait, and the time of its consequences.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
-        let own_ns = self.ttft_of_kind_ns(finding.kind).max(longest_wait_ns(finding));
+        let own_ns = self.ttft_of_kind_ns(finding.kind).max(longest_wait_in_evidence_ns(finding));
         own_ns.max(self.explained_with_consequences_ns(finding))
     }
 
@@ -181,7 +184,7 @@ impl Findings {
 
     /// Severity that a finding about a receiving thread must not exceed: the worst of other causes that explain far more time to first
     /// token. `None` without such a cause. Also `None` while the problem lasts, because not all requests that it holds up are known yet.
-    pub(super) fn limit_of_severity(&self, finding: &Finding) -> Option<Severity> {
+    pub(super) fn max_severity_by_other_causes(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;
         }

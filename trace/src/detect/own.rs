@@ -10,9 +10,9 @@ pub(super) const WARNING_SHARE: f64 = 0.001;
 pub(super) const CRITICAL_SHARE: f64 = 0.05;
 
 /// Reports frames that could not be decoded, for each group of hops (connections of one name).
-pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.groups().iter().enumerate() {
-        let FrameCounts { undecoded, frames } = count_frames(context, group_index);
+        let FrameCounts { undecoded, frames } = count_frames_of_group(context, group_index);
         if undecoded == 0 {
             continue;
         }
@@ -27,7 +27,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
             share(undecoded, frames),
             group.name,
         );
-        let verdict = out.add_verdict(severity, summary);
+        let verdict = verdicts.add_verdict(severity, summary);
         verdict
             .hop(&group.name)
             .times(context.ledger.totals().undecoded_times)
@@ -50,7 +50,7 @@ struct FrameCounts {
 }
 
 /// Counts the frames on the hops of a group.
-fn count_frames(context: &DetectContext<'_>, group_index: usize) -> FrameCounts {
+fn count_frames_of_group(context: &DetectContext<'_>, group_index: usize) -> FrameCounts {
     let mut sum = FrameCounts::default();
     for counts in context.ledger.hops_of_group(group_index).map(|hop| hop.counts) {
         sum.undecoded += counts.undecoded;
@@ -75,7 +75,7 @@ fn undecoded_severity(carry_requests: bool, undecoded_share: f64) -> Severity {
 }
 
 /// Reports observations that tokengap missed. They are never a loss in the engine.
-pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_missed_observations(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let missed = context.ledger.totals().missed;
     // Those that the source of events reported, and frames whose numbers are missing without a report.
     let all_missed = missed.reported().saturating_add(missed.unannounced);
@@ -86,7 +86,8 @@ pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut 
         "tokengap missed {} observations; traffic was not affected, but counts of frames and chunks are too low",
         count(all_missed),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .times(missed.times)
         .occurrences(all_missed)
         .weight(all_missed)
@@ -95,11 +96,11 @@ pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut 
         .with("too_large", missed.too_large)
         .with("cut_short", missed.cut_short)
         .with("unannounced", missed.unannounced)
-        .advice(missed_advice(&missed));
+        .advice(advice_for_most_frequent_miss(&missed));
 }
 
 /// Advice for the most frequent cause.
-fn missed_advice(missed: &MissedCounts) -> &'static str {
+fn advice_for_most_frequent_miss(missed: &MissedCounts) -> &'static str {
     let causes = [
         (missed.queue_full, "tokengap had too little CPU: give it a core, or a larger --ring"),
         (missed.unframed, "start tokengap before the engine connects: it joined in the middle of a frame"),
@@ -112,7 +113,7 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
 }
 
 /// Reports memory limits of tokengap that were reached.
-pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_reached_limits(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|limit| limit.times > 0).collect();
     // A limit that makes totals inexact is worse than any other: `true` is greater than `false`. Of equal ones, the one reached most often.
@@ -133,7 +134,7 @@ pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdi
     let times = reached.iter().map(|limit| limit.times).sum();
     let advice =
         format!("raise it with --limit {}=N if you need the evicted entries; each entry costs memory", worst.name);
-    let verdict = out.add_verdict(severity, summary).occurrences(times).weight(times).advice(advice);
+    let verdict = verdicts.add_verdict(severity, summary).occurrences(times).weight(times).advice(advice);
     for limit in reached {
         verdict.with(limit.name, limit.times);
     }

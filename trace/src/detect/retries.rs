@@ -10,7 +10,7 @@ use crate::words::{duration, plural};
 const MAX_NAMED: usize = 3;
 
 /// Rows of the evidence: the aborted retries, the latest first as in the summary.
-fn rows_of_latest(ledger: &Ledger) -> Vec<Value> {
+fn evidence_rows_of_aborted_retries(ledger: &Ledger) -> Vec<Value> {
     let mut rows = Vec::new();
     for retry in ledger.aborted_retries().rev() {
         rows.push(json!({
@@ -23,7 +23,7 @@ fn rows_of_latest(ledger: &Ledger) -> Vec<Value> {
 }
 
 /// Reports retries that an abort ended by mistake. The abort was meant for an earlier attempt with the same rid.
-pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     let requests = ledger.aborted_retry_count();
     let Some(latest) = ledger.aborted_retries().next_back() else { return };
@@ -36,23 +36,23 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
          ends whatever has its rid by then; {}",
         plural(requests, "request"),
         context.facts().receiver(),
-        list_latest(ledger),
+        list_latest_aborted_retries(ledger),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts.add_verdict(Severity::Warning, summary)
         .rid(&latest.rid)
         .since(ledger.first_aborted_retry_at())
         .occurrences(requests)
         .requests(&ledger.aborted_retries().map(|retry| &*retry.rid).collect())
         .with_weight("requests", requests)
         .with("delay_ns", delay_ns)
-        .with("latest", rows_of_latest(ledger))
+        .with("latest", evidence_rows_of_aborted_retries(ledger))
         .advice(format!(
             "give each attempt a rid of its own, also where a router retries, or send it again only {delay} after the response has ended"
         ));
 }
 
 /// Lists the latest retries that were aborted, each with its rid and the time since its dispatch.
-fn list_latest(ledger: &Ledger) -> String {
+fn list_latest_aborted_retries(ledger: &Ledger) -> String {
     let mut named = Vec::new();
     for retry in ledger.aborted_retries().rev().take(MAX_NAMED) {
         let since_dispatch = duration(retry.aborted.since(retry.dispatched));

@@ -9,7 +9,7 @@ use crate::ledger::CountedRids;
 use crate::words::{duration, plural};
 
 /// Reports the scheduler if its only process is in one of these `states` for long while requests are in it.
-pub(super) fn detect_suspended_scheduler(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
+pub(super) fn detect_suspended_scheduler(context: &DetectContext<'_>, verdicts: &mut Verdicts, states: &[AwayState]) {
     let ledger = context.ledger;
     let Some(role) = context.token_source_role() else { return };
     let Some(thread) = ledger.only_main_thread(role) else { return };
@@ -34,7 +34,8 @@ pub(super) fn detect_suspended_scheduler(context: &DetectContext<'_>, out: &mut 
         plural(requests.counted(), "request"),
     );
     let request_hop = ledger.groups().iter().find(|group| group.carries_requests && *group.ends.to == *role);
-    out.add_verdict(severity, summary)
+    verdicts
+        .add_verdict(severity, summary)
         .hop(request_hop.map_or("", |group| &group.name))
         .since(Some(suspension.from))
         .requests(&requests)

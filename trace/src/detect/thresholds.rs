@@ -20,8 +20,8 @@ pub(crate) const THROTTLED_SHARE: f64 = 0.1;
 pub const STALLED_NS: u64 = 30 * SECOND;
 
 /// Severity of tokens that wait this long; `None` if it is not worth a finding.
-pub(crate) fn gap_severity(ns: u64) -> Option<Severity> {
-    match ns {
+pub(crate) fn gap_severity(wait_ns: u64) -> Option<Severity> {
+    match wait_ns {
         GAP_CRITICAL_NS.. => Some(Severity::Critical),
         GAP_WARNING_NS.. => Some(Severity::Warning),
         _ => None,

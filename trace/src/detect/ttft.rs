@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::advice::Receivers;
 use super::attribution::{self, ThreadState};
 use super::consumer::round_share;
-use super::explained_ttft::{describe_part, describe_place};
+use super::explained_ttft::{describe_part, describe_place_of_request};
 use super::finding::REQUESTS_HOP;
 use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
@@ -27,30 +27,30 @@ pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
 pub(super) const MIN_PREPARING_SHARE: f64 = 0.25;
 
 /// Reports requests that wait long in the server's socket until it reads them.
-pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_reads(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let receiver = context.facts().receiver();
     // The requests that waited long between their arrival and the next moment on their path.
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
+    let state = attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     let mut advice = late_read_advice(context, state);
     // A profile shows the cause only if the thread ran, or may have run.
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
-        && let Some(function) = describe_top_function(context, Arrived)
+        && let Some(function) = describe_most_frequent_function(context, Arrived)
     {
         let _ = write!(advice, "; {function}");
     }
     if state != ThreadState::Unknown {
         let _ = write!(verdict.summary, "; the {receiver} was {} then", state.as_str());
     }
-    add_late_accepts(verdict, late);
+    add_late_accepted_connections(verdict, late);
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
 /// Adds how many of the late requests came on connections that were accepted late. Adds nothing if there are none.
-fn add_late_accepts(verdict: &mut Verdict, late: &LateLeg) {
+fn add_late_accepted_connections(verdict: &mut Verdict, late: &LateLeg) {
     if late.accepted_late == 0 {
         return;
     }
@@ -61,21 +61,21 @@ fn add_late_accepts(verdict: &mut Verdict, late: &LateLeg) {
 }
 
 /// Reports requests that stay long in the tokenizer before it sends them to the scheduler.
-pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let receiver = context.facts().receiver();
     // The requests that waited long between their first read and their dispatch.
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     // How the tokenizer used the time of these waits. Samples of less than half of it show nothing about it.
     let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
-    let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
-        ThreadState::Unknown => attribution::socket_reader_state(context.ledger, worst.at, worst.ns),
+    let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage_state(used.main)) {
+        ThreadState::Unknown => attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns),
         // The shortage was measured over the waits of all these requests, not only over the longest.
         lacks_cpu => lacks_cpu,
     };
-    let advice_if_stopped = stopped_advice(state);
+    let advice_if_stopped = advice_if_thread_could_not_run(state);
     let preparing = used.map(|used| used.process.share(used.process.wanted_ns()));
     let may_be_slow_client = advice_if_stopped.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
     if late.concurrent < MIN_LATE_DISPATCHES || may_be_slow_client {
@@ -115,8 +115,8 @@ fn add_receiver_use(verdict: &mut Verdict, late: &LateLeg, receiver: &str) {
 
 /// Advice for a process that runs while requests wait for it to prepare them. Names its most frequent function, if stacks are sampled.
 fn slow_preparation_advice(context: &DetectContext<'_>) -> String {
-    let names =
-        describe_top_function(context, Read).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
+    let names = describe_most_frequent_function(context, Read)
+        .unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
     format!("tokenisation, the chat template or images take this time, or clients send long requests slowly: {names}")
 }
 
@@ -150,20 +150,20 @@ fn role_that_forwards<'a>(context: &DetectContext<'a>, late: &LateLeg) -> Option
 }
 
 /// Reports requests that the scheduler receives late.
-pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_receives(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let source = context.facts().source();
     // The requests that waited long between their dispatch and the scheduler's receive.
     let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    let state = attribution::state_of_request_receiver_during_wait(context.ledger, late.worst_hop, worst.at, worst.ns);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     verdict.with("thread", state.as_str());
     // A process between tokenizer and scheduler may receive them instead of the scheduler.
     let forwarding_role = role_that_forwards(context, late);
     // `Some` if the thread could not run.
-    if let Some(advice) = stopped_advice(state) {
+    if let Some(advice) = advice_if_thread_could_not_run(state) {
         let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
         verdict.advice(advice);
@@ -176,7 +176,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
 
 /// Advice about a thread that could not run: it waited for a CPU, was throttled by its quota, or was stopped or frozen. `None` for other
 /// states.
-fn stopped_advice(state: ThreadState) -> Option<&'static str> {
+fn advice_if_thread_could_not_run(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
         ThreadState::Throttled => Some(advice::THROTTLED),
@@ -187,23 +187,23 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
 }
 
 /// Reports requests that the scheduler has received and that enter its queue late.
-pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_intakes(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // The requests that waited long between the scheduler's receive and its queue.
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
-    if let Some(verdict) = detect_late_leg(context, late, out) {
+    if let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) {
         verdict.hop(context.token_source_role().unwrap_or_default()).advice(context.facts().late_intake());
     }
 }
 
 /// Reports requests that wait long in the scheduler's queue.
-pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_queued_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let facts = context.facts();
     // The requests that waited long between the queue and a batch.
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
-    add_load(verdict, late);
+    add_scheduler_load(verdict, late);
     let relief = facts.queue_relief();
     // Output of other requests in most of this time shows that its batches were full.
     verdict.advice(if late.is_beside_others() {
@@ -218,7 +218,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
 
 /// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. It is not known
 /// which of those without output were in a batch, because the engine reports that only with the output.
-fn add_load(verdict: &mut Verdict, late: &LateLeg) {
+fn add_scheduler_load(verdict: &mut Verdict, late: &LateLeg) {
     // The hop of a request's message to the scheduler. Without these messages, the scheduler's load is not known.
     if late.worst_hop.is_none() {
         return;
@@ -234,12 +234,12 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
 }
 
 /// Reports requests whose prefill is slow beside others with as much work.
-pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let source = context.facts().source();
     // The requests whose prefill, from the batch to the first token, took long.
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
     // `None` if these prefills are not worth a finding.
-    let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     verdict.hop(context.token_source_role().unwrap_or_default());
     let mut state = ThreadState::Unknown;
     if let Some(slowest) = context.ledger.ttft().slowest_prefill() {
@@ -247,9 +247,9 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
         let _ = write!(verdict.summary, "; usual: {} for {} tokens", duration(others.usual_ns), count(others.tokens));
         verdict.with("usual_ns", others.usual_ns).with("tokens", others.tokens);
         // Of the scheduler's thread during this prefill.
-        state = slowest.scheduler_use.map_or(ThreadState::Unknown, cpu_shortage);
+        state = slowest.scheduler_use.map_or(ThreadState::Unknown, cpu_shortage_state);
     }
-    if let Some(advice) = stopped_advice(state) {
+    if let Some(advice) = advice_if_thread_could_not_run(state) {
         let _ = write!(verdict.summary, "; the {source} was {} meanwhile", state.as_str());
         verdict.with("thread", state.as_str()).advice(advice);
         return;
@@ -261,7 +261,7 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
 }
 
 /// Whether a thread was throttled or lacked a CPU; [`ThreadState::Unknown`] otherwise.
-fn cpu_shortage(used: TimeUse) -> ThreadState {
+fn cpu_shortage_state(used: TimeUse) -> ThreadState {
     if used.throttled_ns().is_some_and(|ns| used.share(ns) >= THROTTLED_SHARE) {
         ThreadState::Throttled
     } else if used.starved_ns().is_some_and(|ns| used.share(ns) >= STARVED_SHARE) {
@@ -272,18 +272,18 @@ fn cpu_shortage(used: TimeUse) -> ThreadState {
 }
 
 /// Reports requests whose first token comes late, where the parts of that time cannot be told apart.
-pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let facts = context.facts();
     // A leg is a part of a request's path. A merged leg spans moments in between that were not observed.
     let merged_legs = context.ledger.ttft().late_legs().iter().filter(|late| late.leg.is_merged());
     let Some(late) = merged_legs.max_by_key(|late| late.ns) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let source = facts.source();
-    let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    let state = attribution::state_of_request_receiver_during_wait(context.ledger, late.worst_hop, worst.at, worst.ns);
     let place = describe_merged_leg(context, late.leg);
     // `None` if these waits are not worth a finding.
-    let Some(verdict) = detect_late_leg_at(context, late, &place, out) else { return };
-    add_load(verdict, late);
+    let Some(verdict) = add_verdict_on_late_leg_at(context, late, &place, verdicts) else { return };
+    add_scheduler_load(verdict, late);
     verdict.with("leg", late.leg.to_string());
     // Moments compare in the order of the path. Until the read is over, slow clients may be part of the wait.
     if late.leg.from <= Read {
@@ -291,7 +291,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     }
     let relief = facts.queue_relief();
     // `Some` if the thread could not run.
-    let advice_if_stopped = stopped_advice(state);
+    let advice_if_stopped = advice_if_thread_could_not_run(state);
     if advice_if_stopped.is_some() {
         let _ = write!(verdict.summary, "; the thread that receives them was {} then", state.as_str());
     }
@@ -350,7 +350,7 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
 
 /// Names the most frequent function in stack samples of the process that answers clients. The samples are those taken while requests waited
 /// on the leg that begins with this moment or, with too few of them, those of the whole run. `None` if these are too few as well.
-fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
+fn describe_most_frequent_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
     // The last hop of the path leads to the process that answers clients.
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
@@ -370,7 +370,7 @@ fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> O
 
 /// Severity of the late requests on a leg (a part of their path), by the longest time on it and without regard to other legs. `None` if
 /// they are not worth a finding.
-fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+fn severity_regardless_of_other_legs(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let worst = late.worst.as_ref()?;
     let severity = gap_severity(worst.ns)?;
     // Where the leg takes a small share of the time to first token, another leg matters more.
@@ -382,12 +382,12 @@ fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
 
 /// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
 /// that takes far more time, so that few requests do not outrank many.
-pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
-    let mut severity = severity_alone(ttft, late)?;
+pub(super) fn severity_of_late_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+    let mut severity = severity_regardless_of_other_legs(ttft, late)?;
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // A leg that begins with the read is no limit: its requests may be dispatched late because their clients are slow.
     let limiting_legs = longer_legs.filter(|other| other.leg.from != Read);
-    let worst_of_longer = limiting_legs.filter_map(|other| severity_alone(ttft, other)).max();
+    let worst_of_longer = limiting_legs.filter_map(|other| severity_regardless_of_other_legs(ttft, other)).max();
     // A leg that is mere information does not matter more than this one.
     if let Some(limit) = worst_of_longer.filter(|limit| *limit > Severity::Info) {
         severity = severity.min(limit);
@@ -396,21 +396,25 @@ pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
 }
 
 /// Adds a verdict without advice on a leg that has one part. `None` if the leg is not worth a finding.
-fn detect_late_leg<'v>(context: &DetectContext<'_>, late: &LateLeg, out: &'v mut Verdicts) -> Option<&'v mut Verdict> {
-    detect_late_leg_at(context, late, &describe_place(context.facts(), late.leg.from), out)
+fn add_verdict_on_late_leg<'v>(
+    context: &DetectContext<'_>,
+    late: &LateLeg,
+    verdicts: &'v mut Verdicts,
+) -> Option<&'v mut Verdict> {
+    add_verdict_on_late_leg_at(context, late, &describe_place_of_request(context.facts(), late.leg.from), verdicts)
 }
 
 /// Adds a verdict on requests that waited long on a leg, a part of their path. The caller adds the advice. `place` says where requests are
 /// on this leg. `None` if it is not worth a finding.
-fn detect_late_leg_at<'v>(
+fn add_verdict_on_late_leg_at<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,
     place: &str,
-    out: &'v mut Verdicts,
+    verdicts: &'v mut Verdicts,
 ) -> Option<&'v mut Verdict> {
     let ttft = context.ledger.ttft();
     let worst = late.worst.as_ref()?;
-    let severity = severity_of_leg(ttft, late)?;
+    let severity = severity_of_late_leg(ttft, late)?;
     let requests = ttft.judged().requests;
     let summary = format!(
         "{}: {} or more, up to {}",
@@ -418,7 +422,7 @@ fn detect_late_leg_at<'v>(
         duration(GAP_WARNING_NS),
         duration(worst.ns),
     );
-    let verdict = out.add_verdict(severity, summary);
+    let verdict = verdicts.add_verdict(severity, summary);
     verdict
         .rid(&worst.rid)
         .times(late.times)

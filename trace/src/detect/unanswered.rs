@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 3;
 const MAX_LISTED: usize = 16;
 
 /// Reports requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
-pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     if ledger.current_engine_silence(context.now).is_some() {
         return;
@@ -35,9 +35,10 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         "the {source} sent nothing for {} for up to {}, although {meanwhile}: {}",
         plural(requests, "request"),
         duration(longest_ns),
-        list_oldest(&unanswered, context.now),
+        list_oldest_unanswered(&unanswered, context.now),
     );
-    out.add_verdict(Severity::Warning, summary)
+    verdicts
+        .add_verdict(Severity::Warning, summary)
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))
         .requests(&unanswered.iter().map(|request| request.rid).collect())
@@ -45,12 +46,12 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         .with("longest_ns", longest_ns)
         .with("requests_answered_since", oldest.answered_since)
         .with_known("usual_wait_ns", ledger.usual_first_chunk_wait_ns(oldest.hop, context.now))
-        .with("longest", rows_of_oldest(&unanswered, context.now))
+        .with("longest", evidence_rows_of_oldest_unanswered(&unanswered, context.now))
         .advice(unanswered_advice(oldest, source));
 }
 
 /// Lists the requests that have waited longest, each with its rid, its wait and, if it is known, the length of its prompt.
-fn list_oldest(unanswered: &[UnansweredRequest<'_>], now: MonoNs) -> String {
+fn list_oldest_unanswered(unanswered: &[UnansweredRequest<'_>], now: MonoNs) -> String {
     let mut named = Vec::new();
     for request in unanswered.iter().take(MAX_NAMED) {
         let mut words = format!("{} for {}", request.rid, duration(now.since(request.dispatch.sent)));
@@ -64,7 +65,7 @@ fn list_oldest(unanswered: &[UnansweredRequest<'_>], now: MonoNs) -> String {
 }
 
 /// Rows of the evidence: the requests that have waited longest.
-fn rows_of_oldest(unanswered: &[UnansweredRequest<'_>], now: MonoNs) -> Vec<Value> {
+fn evidence_rows_of_oldest_unanswered(unanswered: &[UnansweredRequest<'_>], now: MonoNs) -> Vec<Value> {
     let mut rows = Vec::new();
     for request in unanswered.iter().take(MAX_LISTED) {
         let dispatch = request.dispatch;

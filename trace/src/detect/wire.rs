@@ -8,7 +8,7 @@ use crate::words::plural;
 pub(super) const CRITICAL_TOKENS: u64 = 16;
 
 /// Reports tokens that never crossed a hop (a connection between two processes), computed from the streams' own counts.
-pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_wire_loss(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let AffectedTotal { requests: affected, total: tokens_missing } = &context.ledger.totals().wire_loss;
     if affected.rids == 0 {
         return;
@@ -19,7 +19,8 @@ pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) 
         plural(*tokens_missing, "token"),
         plural(affected.rids, "request"),
     );
-    out.add_verdict(severity, summary)
+    verdicts
+        .add_verdict(severity, summary)
         .affected("requests", affected)
         .occurrences(*tokens_missing)
         .with_weight("tokens_missing", *tokens_missing)
@@ -28,7 +29,7 @@ pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) 
 }
 
 /// Reports chunks that list more tokens than possible, without a known reason.
-pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let AffectedTotal { requests: affected, total: chunks } = &context.ledger.totals().anomalies;
     if affected.rids == 0 {
         return;
@@ -38,7 +39,8 @@ pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts
         plural(*chunks, "chunk"),
         plural(affected.rids, "request"),
     );
-    out.add_verdict(Severity::Info, summary)
+    verdicts
+        .add_verdict(Severity::Info, summary)
         .affected("requests", affected)
         .occurrences(*chunks)
         .with_weight("chunks", *chunks)
@@ -46,7 +48,7 @@ pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts
 }
 
 /// Reports chunks of a request that were received in a different order than generated, for each group of hops (connections of one name).
-pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_out_of_order(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for group in context.ledger.groups() {
         // Its `rids` counts chunks: each late chunk adds the rid of its request.
         let late = &group.out_of_order;
@@ -55,7 +57,8 @@ pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdict
         }
         let summary =
             format!("{} on {} arrived after a later one of the same request", plural(late.rids, "chunk"), group.name);
-        out.add_verdict(Severity::Warning, summary)
+        verdicts
+            .add_verdict(Severity::Warning, summary)
             .hop(&group.name)
             .affected("chunks", late)
             .occurrences(late.rids)
@@ -65,7 +68,7 @@ pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdict
 }
 
 /// Reports requests whose chunks went to several receivers of hops (connections) with one name.
-pub(super) fn detect_worker_changes(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_worker_changes(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for group in context.ledger.groups() {
         let moved = &group.moved;
         if moved.rids == 0 {
@@ -76,7 +79,7 @@ pub(super) fn detect_worker_changes(context: &DetectContext<'_>, out: &mut Verdi
             plural(moved.rids, "request"),
             group.name,
         );
-        out.add_verdict(Severity::Warning, summary)
+        verdicts.add_verdict(Severity::Warning, summary)
                 .hop(&group.name)
                 .affected("requests", moved)
                 .occurrences(moved.rids)

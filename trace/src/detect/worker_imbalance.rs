@@ -15,11 +15,11 @@ pub(super) const MIN_UNEVEN_RATIO: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub fn imbalance(members: &[&Hop]) -> Option<f64> {
-    imbalance_of(&receivers_with_load(members))
+    busiest_chunks_per_even_share(&sum_load_of_receivers(members))
 }
 
 /// Number of chunks of the busiest receiver, as a multiple of an even share. `None` with a single receiver, or without chunks.
-fn imbalance_of(receivers: &[Receiver<'_>]) -> Option<f64> {
+fn busiest_chunks_per_even_share(receivers: &[Receiver<'_>]) -> Option<f64> {
     let max = receivers.iter().map(|receiver| receiver.chunks).max()?;
     let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
     if receivers.len() < 2 || sum == 0 {
@@ -41,9 +41,9 @@ type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
 
 /// Sums the traffic of each receiver over these hops (connections between two processes), of which several may lead to one receiver.
 /// Receivers that cannot serve output are left out.
-fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
+fn sum_load_of_receivers<'a>(hops: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
-    for hop in members {
+    for hop in hops {
         let worker = hop.worker;
         let endpoint = &*hop.endpoint;
         // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
@@ -80,13 +80,13 @@ fn name_receiver(hop: &Hop) -> String {
 }
 
 /// Reports groups of hops (connections of one name) where one receiver gets far more chunks than the others.
-pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
-        let receivers = receivers_with_load(&members);
+        let receivers = sum_load_of_receivers(&members);
         let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
         // The chunks of the busiest receiver. `None` with a single receiver, or without chunks.
-        let Some(times_even_share) = imbalance_of(&receivers) else { continue };
+        let Some(times_even_share) = busiest_chunks_per_even_share(&receivers) else { continue };
         let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
         // Few chunks are uneven by chance.
         if times_even_share < MIN_UNEVEN_RATIO || sum < MIN_JUDGED_CHUNKS {
@@ -106,7 +106,8 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             percent(busiest.chunks as f64 / sum as f64),
             count(sum),
         );
-        out.add_verdict(severity, summary)
+        verdicts
+            .add_verdict(severity, summary)
             .hop(&group.name)
             .last_at(group.last_frame_at)
             .occurrences(sum)

@@ -135,8 +135,8 @@ pub trait Facts: fmt::Debug + Sync {
         None
     }
 
-    /// Cause and cure of requests that the scheduler continues without a client, in this release; `None` if the release is unknown. Empty if
-    /// no cause in the engine is known.
+    /// Cause and cure of requests that the scheduler continues without a client, in this release; `None` if the release is unknown. Empty
+    /// if no cause in the engine is known.
     fn abandons(&self, _version: Option<&str>) -> &'static str {
         ""
     }
@@ -174,14 +174,14 @@ pub struct Behaviour {
 
 impl Behaviour {
     /// The output mode, if it is fixed and the same on the token path and the text path; `None` if a flag selects it, or it is unknown.
-    pub fn mode(&self) -> Option<Mode> {
+    pub fn fixed_output_mode(&self) -> Option<Mode> {
         let Some(OutputModeRule::Always(on_token_path)) = self.token_path else { return None };
         let Some(OutputModeRule::Always(on_text_path)) = self.text_path else { return None };
         (on_token_path == on_text_path).then_some(on_token_path)
     }
 
     /// Flag that selects incremental output on the token path or, without one, on the text path; `None` if the release has none.
-    pub fn flag(&self) -> Option<&'static str> {
+    pub fn incremental_output_flag(&self) -> Option<&'static str> {
         [self.token_path, self.text_path].into_iter().flatten().find_map(|rule| match rule {
             OutputModeRule::ByFlag(flag) => Some(flag),
             OutputModeRule::Always(_) => None,
@@ -286,9 +286,9 @@ pub struct Engines(pub &'static [&'static dyn Facts]);
 
 impl Engines {
     /// Facts about the engine of this name. Without a name, those about the first known engine; for an unknown name, the defaults.
-    pub fn facts(self, name: Option<&str>) -> &'static dyn Facts {
-        let known = match name {
-            Some(name) => self.0.iter().find(|engine| engine.name() == name),
+    pub fn facts(self, engine_name: Option<&str>) -> &'static dyn Facts {
+        let known = match engine_name {
+            Some(engine_name) => self.0.iter().find(|engine| engine.name() == engine_name),
             None => self.0.first(),
         };
         known.copied().unwrap_or_default()

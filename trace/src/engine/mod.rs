@@ -129,7 +129,7 @@ impl EngineState {
     }
 
     /// Sets the known engines, and looks up in them the engine of this name and version. Restores the fields that are not serialized.
-    pub(crate) fn resolve_facts(&mut self, known: Engines) {
+    pub(crate) fn set_known_engines_and_resolve_facts(&mut self, known: Engines) {
         self.known = known;
         self.facts = known.facts(self.name.as_deref());
         self.health_check_prefix = self.facts.health_check_prefix();
@@ -142,8 +142,8 @@ impl EngineState {
         self.name = name.map(Into::into);
         self.version = version.map(Into::into);
         // Before the other fields, whose defaults are those of this release.
-        self.resolve_facts(self.known);
-        self.mode = mode.or(self.behaviour.mode());
+        self.set_known_engines_and_resolve_facts(self.known);
+        self.mode = mode.or(self.behaviour.fixed_output_mode());
         self.waiter = waiter.or(self.behaviour.waiter);
         self.turnaround = turnaround;
     }
@@ -155,7 +155,7 @@ mod tests {
 
     fn example() -> EngineState {
         let mut state = EngineState::default();
-        state.resolve_facts(example::ENGINES);
+        state.set_known_engines_and_resolve_facts(example::ENGINES);
         state
     }
 

@@ -50,8 +50,8 @@ impl Version {
 
     /// Parses the version of an installed package as the release whose behaviour it has. A development version counts as its release, an
     /// alpha or beta as a candidate. Any other suffix is ignored. `None` unless the text begins with a number.
-    pub fn of_package(text: &str) -> Option<Self> {
-        let (release, suffix) = split_release(text)?;
+    pub fn parse_package_version(text: &str) -> Option<Self> {
+        let (release, suffix) = split_release_numbers(text)?;
         let phase = match split_phase(suffix) {
             Some((Phase::Alpha(n) | Phase::Beta(n), _)) => Phase::Candidate(n),
             Some((Phase::Dev(_), _)) | None => Phase::Final,
@@ -71,7 +71,7 @@ impl FromStr for Version {
 
 /// Parses a version such as `v0.5.10rc0+g1a2b`; `None` if the text is not one.
 fn parse_version(text: &str) -> Option<Version> {
-    let (release, suffix) = split_release(text)?;
+    let (release, suffix) = split_release_numbers(text)?;
     let (phase, tail) = split_phase(suffix)?;
     // A development version of a candidate or post-release is read as that release.
     let is_whole = tail.is_empty() || tail.starts_with(".dev");
@@ -93,7 +93,7 @@ fn strip_dot_before_number(text: &str, has_dot_before: bool) -> Option<&str> {
 
 /// Splits a version into its numbers and the suffix behind them: `v0.5.10rc0` into `[0, 5, 10, 0]` and `rc0`. The local part after `+` is
 /// left out. `None` without a number.
-fn split_release(text: &str) -> Option<([u32; 4], &str)> {
+fn split_release_numbers(text: &str) -> Option<([u32; 4], &str)> {
     let public_part = strip_prefix_and_local_part(text.trim());
     let mut rest = public_part;
     // Numbers that the text leaves out are 0.
@@ -242,21 +242,21 @@ mod tests {
             ("26.4", "26.4.0"),
         ] {
             assert_eq!(
-                Version::of_package(text).map(|version| version.to_string()).as_deref(),
+                Version::parse_package_version(text).map(|version| version.to_string()).as_deref(),
                 Some(release),
                 "{text}"
             );
         }
         for wrong in ["", "unknown", "."] {
-            assert_eq!(Version::of_package(wrong), None, "{wrong}");
+            assert_eq!(Version::parse_package_version(wrong), None, "{wrong}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_parses_and_round_trips_or_is_rejected(text in "\\PC{0,24}") {
-            let of_package = Version::of_package(&text);
-            prop_assert!(text.parse::<Version>().is_err() || of_package.is_some());
+            let package_version = Version::parse_package_version(&text);
+            prop_assert!(text.parse::<Version>().is_err() || package_version.is_some());
             if let Ok(version) = text.parse::<Version>() {
                 prop_assert_eq!(version.to_string().parse(), Ok(version));
             }

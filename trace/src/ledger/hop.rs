@@ -250,7 +250,7 @@ impl Hop {
 
     /// Queue wait (received minus sent) on this hop.
     pub fn queue_wait(&self) -> Tally {
-        self.queue_wait.tally()
+        self.queue_wait.to_tally()
     }
 
     /// Traffic of each remembered connection, by its number.

@@ -403,7 +403,7 @@ impl Ledger {
     /// Sets the known engines.
     #[must_use]
     pub(crate) fn with_engines(mut self, engines: Engines) -> Self {
-        self.engine.resolve_facts(engines);
+        self.engine.set_known_engines_and_resolve_facts(engines);
         self
     }
 

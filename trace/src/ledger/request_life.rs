@@ -155,7 +155,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
     }
     // The leg that begins at the scheduler comes first: its sender is behind no other hop.
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
-    legs.sort_by_key(|leg| path::depth(&all_ends, &leg.ends.from));
+    legs.sort_by_key(|leg| path::max_hops_before_role(&all_ends, &leg.ends.from));
     legs
 }
 

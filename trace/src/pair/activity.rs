@@ -24,11 +24,12 @@ struct Task {
 }
 
 impl Task {
-    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no time.
-    fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
-        let from = time_of(request, clock, self.from)?;
+    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no
+    /// time.
+    fn occupied_interval(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
+        let from = time_on_decode_clock(request, clock, self.from)?;
         // It ends at the first moment that is known of those in `until`.
-        let end = self.until.iter().find_map(|moment| time_of(request, clock, *moment));
+        let end = self.until.iter().find_map(|moment| time_on_decode_clock(request, clock, *moment));
         let lasts_now = self.may_last && request.is_open;
         let to = match end {
             Some(end) => end,
@@ -77,8 +78,8 @@ const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
 
 impl SchedulerSigns {
     /// Adds the times at which the scheduler worked on a request, on the decode server's clock.
-    fn add_steps(&self, steps: &mut Vec<Interval>, request: &ServerRequest<'_>, clock: ClockUse) {
-        let moments = self.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
+    fn add_steps_of_request(&self, steps: &mut Vec<Interval>, request: &ServerRequest<'_>, clock: ClockUse) {
+        let moments = self.steps.iter().filter_map(|moment| time_on_decode_clock(request, clock, *moment));
         steps.extend(moments.map(Interval::at));
         // Only a decode server sends output of a request for some time: a prefill server ends it with the first token.
         if self.sends_output {
@@ -88,11 +89,11 @@ impl SchedulerSigns {
 }
 
 /// Time of a moment of a request on the decode server's clock; `None` if unknown. `clock` converts the times of a prefill server.
-fn time_of(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
-    if moment.is_of_prefill() {
-        request.prefill_time(moment).and_then(|at| clock.on_decode_clock(at))
+fn time_on_decode_clock(request: &ServerRequest<'_>, clock: ClockUse, moment: PairMoment) -> Option<MonoNs> {
+    if moment.is_of_prefill_server() {
+        request.time_of_prefill_moment(moment).and_then(|at| clock.convert_to_decode_clock(at))
     } else {
-        request.decode_time(moment)
+        request.time_of_decode_moment(moment)
     }
 }
 
@@ -111,13 +112,13 @@ impl SchedulerActivity {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
         for request in requests {
-            signs.add_steps(&mut steps, request, clock);
-            tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
+            signs.add_steps_of_request(&mut steps, request, clock);
+            tasks.extend(signs.tasks.iter().filter_map(|task| task.occupied_interval(request, clock)));
         }
         let shows_steps = !steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
         // Without a step, it may have stopped at any time: nothing shows that it went on. Its times may not be comparable.
-        let stops = if shows_steps { pauses.common_with(&Intervals::covered_by(tasks)) } else { pauses.clone() };
+        let stops = if shows_steps { pauses.intersection_with(&Intervals::merged_from(tasks)) } else { pauses.clone() };
         Self { pauses, stops }
     }
 }
@@ -132,17 +133,21 @@ impl PairActivity {
     /// Activity of the schedulers of all servers of a pair.
     pub(super) fn new(pair: &Pair<'_>) -> Self {
         let limit = pair.finished_limit();
-        let decode = ServerRequest::list_of_ledger(pair.decode_ledger(), limit);
+        let decode = ServerRequest::newest_finished_and_open_requests(pair.decode_ledger(), limit);
         let prefill = pair.prefill_ledgers().zip(pair.clock_uses()).map(|(ledger, clock)| {
-            SchedulerActivity::new(&ServerRequest::list_of_ledger(ledger, limit), *clock, &PREFILL_SIGNS)
+            SchedulerActivity::new(
+                &ServerRequest::newest_finished_and_open_requests(ledger, limit),
+                *clock,
+                &PREFILL_SIGNS,
+            )
         });
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }
 
     /// Activity of the decode server's scheduler, or of that of the prefill server with this index; `None` if there is no such server.
-    fn activity_of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
+    fn activity_of_side(&self, side: PairSide, prefill_server_index: usize) -> Option<&SchedulerActivity> {
         match side {
-            PairSide::Prefill => self.prefill.get(prefill_server),
+            PairSide::Prefill => self.prefill.get(prefill_server_index),
             PairSide::Decode => Some(&self.decode),
         }
     }
@@ -164,7 +169,7 @@ impl PairActivity {
 
 /// Whether one of the intervals takes more than half of a span.
 fn takes_most(intervals: &Intervals, span: Interval) -> bool {
-    intervals.longest_within(span) > span.ns() / 2
+    intervals.longest_within_ns(span) > span.ns() / 2
 }
 
 #[cfg(test)]

@@ -52,7 +52,8 @@ pub enum ClockUse {
         uncertainty_ns: Option<u64>,
         /// The wall clocks contradict the order of the messages by this much.
         wall_error_ns: u64,
-        /// Number of limits, each from two messages of a request, that contradict it. They are too few to prove that the clocks drift apart.
+        /// Number of limits, each from two messages of a request, that contradict it. They are too few to prove that the clocks drift
+        /// apart.
         contradictions: u64,
     },
     /// Not at all: the order of the messages of many requests contradicts every offset, by up to this much, so that the clocks drift apart.
@@ -64,7 +65,7 @@ pub enum ClockUse {
 
 impl ClockUse {
     /// Converts a time of the prefill server to the decode server's clock; `None` if the clocks drift apart, or the result is out of range.
-    pub(super) fn on_decode_clock(self, at: MonoNs) -> Option<MonoNs> {
+    pub(super) fn convert_to_decode_clock(self, at: MonoNs) -> Option<MonoNs> {
         match self {
             Self::Same => Some(at),
             Self::Offset { ahead_ns, .. } => at.0.checked_add_signed(ahead_ns).map(MonoNs),
@@ -81,7 +82,7 @@ impl ClockUse {
         }
     }
 
-    /// Maximum error of a time that [`Self::on_decode_clock`] converted, in nanoseconds; `None` if it is unknown.
+    /// Maximum error of a time that [`Self::convert_to_decode_clock`] converted, in nanoseconds; `None` if it is unknown.
     pub fn uncertainty_ns(self) -> Option<u64> {
         match self {
             Self::Same => Some(0),
@@ -119,9 +120,9 @@ struct AgreedLimits {
 impl ClockBounds {
     /// Adds the limits that one request sets for the lead of the decode server's clock, which is how far it is ahead of the prefill
     /// server's. The limits follow from the order of the request's moments on both servers.
-    pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
-        let least_ns = least_lead_ns(prefill, decode);
-        let most_ns = most_lead_ns(prefill, decode);
+    pub(super) fn add_limits_of_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
+        let least_ns = least_decode_clock_lead_ns(prefill, decode);
+        let most_ns = greatest_decode_clock_lead_ns(prefill, decode);
         let sets_limit = least_ns.is_some() || most_ns.is_some();
         // If both servers had one clock, the lead would be 0, but for the error of the engine's own times.
         let excludes_lead_of_zero = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
@@ -135,7 +136,7 @@ impl ClockBounds {
     /// The greatest lower and the smallest upper limit of the lead of the decode server's clock, which is how far it is ahead of the
     /// prefill server's. Each request sets limits. If they contradict each other, returns those around the lead that the fewest limits
     /// contradict.
-    fn agreed_limits(&mut self) -> AgreedLimits {
+    fn sort_and_find_agreed_limits(&mut self) -> AgreedLimits {
         // The other functions search in sorted limits.
         self.lower_limits_ns.sort_unstable();
         self.upper_limits_ns.sort_unstable();
@@ -151,7 +152,11 @@ impl ClockBounds {
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         // The smallest upper limit that this lead does not exceed.
         let most_ns = self.upper_limits_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
-        AgreedLimits { least_ns: Some(lead_ns), most_ns, contradictions: self.contradictions_of(lead_ns) as u64 }
+        AgreedLimits {
+            least_ns: Some(lead_ns),
+            most_ns,
+            contradictions: self.count_limits_contradicting(lead_ns) as u64,
+        }
     }
 
     /// Whether a lower limit exceeds an upper limit, so that no lead is within all limits. Both lists are sorted.
@@ -166,11 +171,11 @@ impl ClockBounds {
 
     /// The lead that contradicts the fewest limits; one of the lower limits always does. Both lists are sorted.
     fn least_contradicted_lead(&self) -> Option<i64> {
-        self.lower_limits_ns.iter().copied().min_by_key(|lead_ns| self.contradictions_of(*lead_ns))
+        self.lower_limits_ns.iter().copied().min_by_key(|lead_ns| self.count_limits_contradicting(*lead_ns))
     }
 
     /// Number of limits that this lead contradicts: lower limits above it, and upper limits below it. Both lists are sorted.
-    fn contradictions_of(&self, lead_ns: i64) -> usize {
+    fn count_limits_contradicting(&self, lead_ns: i64) -> usize {
         let fulfilled_lower_limits = self.lower_limits_ns.partition_point(|least_ns| *least_ns <= lead_ns);
         let contradicted_lower_limits = self.lower_limits_ns.len() - fulfilled_lower_limits;
         let contradicted_upper_limits = self.upper_limits_ns.partition_point(|most_ns| *most_ns < lead_ns);
@@ -186,7 +191,7 @@ impl ClockBounds {
 
     /// Decides how times of the two clocks are compared. The lead of the decode server's clock is how far it is ahead. It is the one that
     /// the wall clocks show, clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
-    pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
+    pub(super) fn decide_clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
         }
@@ -194,12 +199,12 @@ impl ClockBounds {
             PairClocks::Same => 0,
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
-        let limits = self.agreed_limits();
+        let limits = self.sort_and_find_agreed_limits();
         // A few may be wrong: an attempt may have got a message of another one.
         if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
             return ClockUse::Drifting { by_ns: self.drift_ns() };
         }
-        limits.offset_near(lead_by_wall_ns)
+        limits.nearest_offset_within_limits(lead_by_wall_ns)
     }
 
     /// How far the clocks drift apart: by as much as the strictest limits of both kinds contradict each other. Both lists are sorted.
@@ -211,7 +216,7 @@ impl ClockBounds {
 
 impl AgreedLimits {
     /// The lead within the limits that is nearest to the one by the wall clocks. These may be wrong; the order of messages is not.
-    fn offset_near(self, lead_by_wall_ns: i64) -> ClockUse {
+    fn nearest_offset_within_limits(self, lead_by_wall_ns: i64) -> ClockUse {
         // Without a limit on one side, any lead in that direction is possible.
         let least_ns = self.least_ns.unwrap_or(i64::MIN);
         let most_ns = self.most_ns.unwrap_or(i64::MAX);
@@ -230,22 +235,22 @@ impl AgreedLimits {
 
 /// Least lead of the decode server's clock, by one request. Its prefill begins after the decode server has allocated memory, so that
 /// clock is ahead by at least the time that the allocation seems to be later. `None` if the time of either is unknown.
-fn least_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
+fn least_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
     // In their order, so that the first known one is the nearest to the allocation and sets the narrowest limit.
     let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
-    let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
-    let allocated = decode.decode_time(Allocated)?;
+    let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
+    let allocated = decode.time_of_decode_moment(Allocated)?;
     Some(difference_ns(allocated, first_of_prefill))
 }
 
 /// Greatest lead of the decode server's clock, by one request. It is decoded after its cache was transferred, so that clock is ahead by at
 /// most the time between both. `None` if the time of either is unknown.
-fn most_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
+fn greatest_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
     // The last one first, because it is the nearest to the decoding and sets the narrowest limit.
     let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
-    let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment))?;
+    let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
     let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
-    let first_of_decode = decoding.into_iter().find_map(|moment| decode.decode_time(moment))?;
+    let first_of_decode = decoding.into_iter().find_map(|moment| decode.time_of_decode_moment(moment))?;
     Some(difference_ns(first_of_decode, last_of_prefill))
 }
 

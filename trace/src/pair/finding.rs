@@ -18,8 +18,8 @@ use crate::words::{count, duration, percent, plural};
 /// Minimum number, and share, of late requests: the first transfers of a run set up connections, and a busy machine delays a few.
 pub(super) const MIN_LATE: u64 = 5;
 pub(super) const MIN_LATE_REQUESTS: f64 = 0.05;
-/// Fewer late responses of a prefill server are no accident either if they are most of a short run: nothing else explains the distance between
-/// two observed writes. A leg needs more, because one stop makes several requests late that have it in common.
+/// Fewer late responses of a prefill server are no accident either if they are most of a short run: nothing else explains the distance
+/// between two observed writes. A leg needs more, because one stop makes several requests late that have it in common.
 pub(super) const MIN_FEW_LATE: u64 = 3;
 pub(super) const MIN_FEW_LATE_REQUESTS: f64 = 0.5;
 /// Minimum share of a leg in the time to first token of the late requests.
@@ -117,15 +117,15 @@ impl LegRule {
         self.sides.iter().any(|side| activity.is_wait_explained_by_stop(*side, late.prefill_server, late.span))
     }
 
-    /// Selects the requests that spent at least `min_ns` more on the rule's leg than the lengths of their prompts explain, in order of
+    /// Selects the requests that spent at least `min_late_ns` more on the rule's leg than the lengths of their prompts explain, in order of
     /// time. Counts how many are late independently of each other.
     fn late_requests<'p>(
         &self,
         candidates: &[LateRequest<'p>],
-        min_ns: u64,
+        min_late_ns: u64,
         activity: &PairActivity,
     ) -> LateRequests<'p> {
-        let late = candidates.iter().filter(|request| request.is_late_by(min_ns));
+        let late = candidates.iter().filter(|request| request.is_late_by(min_late_ns));
         let mut list: Vec<LateRequest<'p>> = late.copied().collect();
         list.sort_by_key(|late| late.span.from);
         // On a leg without schedulers, such as a transfer, a stopped one shows only as a pause. The late requests of a pause count once.
@@ -283,7 +283,7 @@ impl<'p> LateRequests<'p> {
     }
 
     /// The time at which the first late request began to wait, and the one at which the last of them ceased to.
-    fn span(&self) -> [MonoNs; 2] {
+    fn begin_and_end(&self) -> [MonoNs; 2] {
         let from = self.list.iter().map(|late| late.span.from).min();
         let to = self.list.iter().map(|late| late.span.to).max();
         [from.unwrap_or_default(), to.unwrap_or_default()]
@@ -291,7 +291,7 @@ impl<'p> LateRequests<'p> {
 }
 
 /// Findings about requests of both servers, worst first.
-pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
+pub(super) fn find_pair_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     let rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
     let activity = PairActivity::new(pair);
     let legs = LEG_RULES.iter().filter_map(|rule| find_long_leg(rule, &rows, &activity));
@@ -322,16 +322,16 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
     None
 }
 
-/// Finding about a leg on which some of `requests` requests were late. `ttft_ns` is the time to first token of all of them. `None` if none
-/// was late enough.
+/// Finding about a leg on which some of `requests_on_leg` requests were late. `ttft_of_all_ns` is the time to first token of all of them.
+/// `None` if none was late enough.
 fn finding_of_late_requests(
     rule: &LegRule,
     late: &LateRequests<'_>,
-    requests: u64,
-    ttft_ns: u128,
+    requests_on_leg: u64,
+    ttft_of_all_ns: u128,
 ) -> Option<PairFinding> {
     let longest_ns = late.worst()?.ns();
-    let share_of_all = share_of(late.sum_ns(), ttft_ns);
+    let share_of_all = share_of(late.sum_ns(), ttft_of_all_ns);
     // If the leg takes little of the time of all requests, another leg matters more.
     let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(longest_ns)? };
     // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
@@ -339,24 +339,24 @@ fn finding_of_late_requests(
         "{} of the TTFT of {} of {} was spent {}: {} or more, up to {}",
         percent(late.share_of_ttft()),
         count(late.count()),
-        plural(requests, "request"),
+        plural(requests_on_leg, "request"),
         rule.place,
         duration(GAP_WARNING_NS),
         duration(longest_ns),
     );
-    Some(leg_finding(rule, severity, late, summary, share_of_all, requests))
+    Some(leg_finding(rule, severity, late, summary, share_of_all, requests_on_leg))
 }
 
-/// Finding about a leg on which most of `requests` requests spend long. `ttft_ns` is the time to first token of all of them. `None` without
-/// such a request.
+/// Finding about a leg on which most of `requests_on_leg` requests spend long. `ttft_of_all_ns` is the time to first token of all of them.
+/// `None` without such a request.
 fn finding_of_usual_length(
     rule: &LegRule,
     usual: &LateRequests<'_>,
-    requests: u64,
-    ttft_ns: u128,
+    requests_on_leg: u64,
+    ttft_of_all_ns: u128,
 ) -> Option<PairFinding> {
     let longest_ns = usual.worst()?.ns();
-    let share_of_all = share_of(usual.sum_ns(), ttft_ns);
+    let share_of_all = share_of(usual.sum_ns(), ttft_of_all_ns);
     let summary = format!(
         "{} of TTFT was spent {}: up to {}, {} or more in {} of {}",
         percent(share_of_all),
@@ -364,29 +364,29 @@ fn finding_of_usual_length(
         duration(longest_ns),
         duration(rule.usual_ns),
         count(usual.count()),
-        plural(requests, "request"),
+        plural(requests_on_leg, "request"),
     );
-    Some(leg_finding(rule, Severity::Warning, usual, summary, share_of_all, requests))
+    Some(leg_finding(rule, Severity::Warning, usual, summary, share_of_all, requests_on_leg))
 }
 
 fn share_of(part_ns: u128, whole_ns: u128) -> f64 {
     if whole_ns == 0 { 0.0 } else { part_ns as f64 / whole_ns as f64 }
 }
 
-/// Builds the finding about the leg of this rule, on which `late` of `requests` requests spent long. `share_of_all` is the leg's share in
-/// the time to first token of all requests, not only of the late ones.
+/// Builds the finding about the leg of this rule, on which `late` of `requests_on_leg` requests spent long. `share_of_all` is the leg's
+/// share in the time to first token of all requests, not only of the late ones.
 fn leg_finding(
     rule: &LegRule,
     severity: Severity,
     late: &LateRequests<'_>,
     summary: String,
     share_of_all: f64,
-    requests: u64,
+    requests_on_leg: u64,
 ) -> PairFinding {
     let worst = late.worst();
     let evidence = [
         ("longest_ns", Value::from(worst.map_or(0, LateRequest::ns))),
-        ("requests", Value::from(requests)),
+        ("requests", Value::from(requests_on_leg)),
         ("requests_late", Value::from(late.count())),
         ("ttft_share", Value::from(round(late.share_of_ttft()))),
         ("ttft_share_of_all", Value::from(round(share_of_all))),
@@ -395,7 +395,7 @@ fn leg_finding(
         kind: rule.kind,
         severity,
         rid: worst.map_or_else(String::new, |worst| worst.rid.to_owned()),
-        span: late.span(),
+        span: late.begin_and_end(),
         total_ns: late.sum_ns(),
         summary,
         evidence: evidence.map(|(name, value)| (name.to_owned(), value)).into(),
@@ -465,7 +465,7 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         kind: LATE_RESPONSE,
         severity: Severity::Info,
         rid: worst.rid.to_owned(),
-        span: held.span(),
+        span: held.begin_and_end(),
         total_ns: held.sum_ns(),
         summary,
         evidence: evidence.map(|(name, value)| (name.to_owned(), value)).into(),

@@ -54,10 +54,10 @@ impl MaximumTree {
     }
 
     /// Maximum of the numbers from one index to before another; 0 without any.
-    fn of_range(&self, from: usize, to: usize) -> u64 {
+    fn maximum_of_range(&self, from_index: usize, end_index: usize) -> u64 {
         let count = self.nodes.len() / 2;
-        let mut left = from + count;
-        let mut right = to + count;
+        let mut left = from_index + count;
+        let mut right = end_index + count;
         let mut maximum = 0;
         // Each step goes up one level of the tree. Node n has the children 2n and 2n + 1, and is their maximum.
         while left < right {
@@ -89,7 +89,7 @@ impl Intervals {
     pub(super) fn pauses_between(steps: Vec<Interval>) -> Self {
         let mut pauses = Vec::new();
         let mut pause_from = MonoNs(0);
-        for step in Self::covered_by(steps).list {
+        for step in Self::merged_from(steps).list {
             pauses.push(Interval { from: pause_from, to: step.from });
             pause_from = step.to;
         }
@@ -100,7 +100,7 @@ impl Intervals {
     }
 
     /// Merges spans that overlap or touch. The result covers the same times.
-    pub(super) fn covered_by(mut spans: Vec<Interval>) -> Self {
+    pub(super) fn merged_from(mut spans: Vec<Interval>) -> Self {
         spans.sort_unstable_by_key(|span| span.from);
         let mut covered: Vec<Interval> = Vec::new();
         for span in spans {
@@ -116,7 +116,7 @@ impl Intervals {
     }
 
     /// The times that both lists of intervals cover.
-    pub(super) fn common_with(&self, other: &Self) -> Self {
+    pub(super) fn intersection_with(&self, other: &Self) -> Self {
         let mut common = Vec::new();
         // Both lists are in order of time, so the other list is read once, and its begin is cut off.
         let mut remaining = other.list.as_slice();
@@ -137,7 +137,7 @@ impl Intervals {
     }
 
     /// Length of the longest interval in a span, in nanoseconds. Intervals that reach beyond the span are cut at its ends.
-    pub(super) fn longest_within(&self, span: Interval) -> u64 {
+    pub(super) fn longest_within_ns(&self, span: Interval) -> u64 {
         // The list is in order, so the intervals that overlap the span follow each other.
         let first = self.list.partition_point(|interval| interval.to <= span.from);
         let end = self.list.partition_point(|interval| interval.from < span.to);
@@ -145,7 +145,7 @@ impl Intervals {
         let (Some(first_inside), Some(last_inside)) = (inside.first(), inside.last()) else { return 0 };
         // Only the first and the last one may reach beyond the span. The lengths of all between them are known whole.
         let outer_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
-        let longest_between_ns = self.lengths.of_range(first + 1, end - 1);
+        let longest_between_ns = self.lengths.maximum_of_range(first + 1, end - 1);
         outer_ns.max(longest_between_ns)
     }
 }
@@ -164,17 +164,17 @@ mod tests {
         assert_eq!(pauses.list, intervals(&[(0, 10), (10, 30), (30, 50), (50, u64::MAX)]));
         let steady = Intervals::pauses_between(intervals(&[(5, 5), (10, 30), (20, 40), (50, 50)]));
         assert_eq!(steady.list, intervals(&[(0, 5), (5, 10), (40, 50), (50, u64::MAX)]));
-        let tasks = Intervals::covered_by(intervals(&[(45, 60), (12, 14), (13, 20), (5, 8), (8, 9), (25, 35)]));
+        let tasks = Intervals::merged_from(intervals(&[(45, 60), (12, 14), (13, 20), (5, 8), (8, 9), (25, 35)]));
         assert_eq!(tasks.list, intervals(&[(5, 9), (12, 20), (25, 35), (45, 60)]));
-        let stops = pauses.common_with(&tasks);
+        let stops = pauses.intersection_with(&tasks);
         assert_eq!(stops.list, intervals(&[(5, 9), (12, 20), (25, 30), (30, 35), (45, 50), (50, 60)]));
-        assert_eq!(Intervals::default().common_with(&tasks).list, []);
+        assert_eq!(Intervals::default().intersection_with(&tasks).list, []);
     }
 
     #[test]
     fn the_longest_part_within_a_span_is_cut_at_its_ends() {
         let all = Intervals::new(intervals(&[(0, 10), (12, 30), (30, 34), (40, 90)]));
-        let longest = |from, to| all.longest_within(Interval { from: MonoNs(from), to: MonoNs(to) });
+        let longest = |from, to| all.longest_within_ns(Interval { from: MonoNs(from), to: MonoNs(to) });
         assert_eq!([longest(0, 100), longest(0, 50), longest(28, 44), longest(15, 20)], [50, 18, 4, 5]);
         assert_eq!([longest(10, 12), longest(90, 95), longest(34, 34), longest(8, 13)], [0, 0, 0, 2]);
     }
@@ -193,7 +193,7 @@ mod tests {
             for from in 0..20 * count {
                 for to in from..20 * count + 10 {
                     let span = Interval { from: MonoNs(from), to: MonoNs(to) };
-                    assert_eq!(all.longest_within(span), longest_by_scan(&all.list, span), "{spans:?} {span:?}");
+                    assert_eq!(all.longest_within_ns(span), longest_by_scan(&all.list, span), "{spans:?} {span:?}");
                 }
             }
         }
@@ -206,7 +206,7 @@ mod tests {
         let pauses = Intervals::pauses_between((1..=STEPS).map(MonoNs).map(Interval::at).collect());
         let spans = (0..100_000).map(|from| Interval { from: MonoNs(from + 1), to: MonoNs(STEPS) });
         let began = std::time::Instant::now();
-        assert!(spans.into_iter().all(|span| pauses.longest_within(span) == 1));
+        assert!(spans.into_iter().all(|span| pauses.longest_within_ns(span) == 1));
         assert!(began.elapsed() < std::time::Duration::from_secs(20));
     }
 }

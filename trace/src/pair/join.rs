@@ -57,10 +57,10 @@ impl PairLegLengths {
     }
 
     /// Adds the length of the leg in one request.
-    fn add_request(&mut self, ns: u64) {
+    fn add_length_of_request(&mut self, leg_ns: u64) {
         let once = 1;
-        self.lengths.record(ns, once);
-        self.sum_ns += u128::from(ns);
+        self.lengths.record(leg_ns, once);
+        self.sum_ns += u128::from(leg_ns);
         self.requests += 1;
     }
 
@@ -146,7 +146,7 @@ struct JoinedRequest<'r, 'a> {
 
 /// Decides how the clock of each prefill server is compared with that of the decode server, by the order of the moments of the joined
 /// requests. `prefill_requests` has the requests of each server.
-fn compare_clocks(
+fn decide_clock_uses(
     prefill: &[PrefillServer<'_>],
     prefill_requests: &[Vec<ServerRequest<'_>>],
     joined_requests: &[JoinedRequest<'_, '_>],
@@ -154,16 +154,16 @@ fn compare_clocks(
     let mut bounds = vec![ClockBounds::default(); prefill.len()];
     for joined in joined_requests {
         if let Some(RequestPosition { server, request }) = joined.position {
-            bounds[server].add_request(&prefill_requests[server][request], joined.request);
+            bounds[server].add_limits_of_request(&prefill_requests[server][request], joined.request);
         }
     }
     let bounds_of_servers = bounds.into_iter().zip(prefill);
-    bounds_of_servers.map(|(bounds, server)| bounds.clock_use(server.clocks)).collect()
+    bounds_of_servers.map(|(bounds, server)| bounds.decide_clock_use(server.clocks)).collect()
 }
 
 impl<'a> Pair<'a> {
-    /// Joins the requests of a decode server with those of its prefill servers: by room, and by id where neither has a room. A room or an id
-    /// that several requests of a side have joins none.
+    /// Joins the requests of a decode server with those of its prefill servers: by room, and by id where neither has a room. A room or an
+    /// id that several requests of a side have joins none.
     pub fn join(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger) -> Self {
         Self::join_newest(prefill, decode, usize::MAX)
     }
@@ -171,9 +171,11 @@ impl<'a> Pair<'a> {
     /// Joins the requests of both sides as [`Self::join`] does, of the finished ones only the newest of each server, so that its time is
     /// bounded.
     pub fn join_newest(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger, finished_limit: usize) -> Self {
-        let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
-            prefill.iter().map(|server| ServerRequest::list_of_ledger(server.ledger, finished_limit)).collect();
-        let decode_requests = ServerRequest::list_of_ledger(decode, finished_limit);
+        let prefill_requests: Vec<Vec<ServerRequest<'a>>> = prefill
+            .iter()
+            .map(|server| ServerRequest::newest_finished_and_open_requests(server.ledger, finished_limit))
+            .collect();
+        let decode_requests = ServerRequest::newest_finished_and_open_requests(decode, finished_limit);
         let prefill_index = RequestIndex::new(&prefill_requests);
         // An index is built for a list of servers. There is one decode server.
         let decode_index = RequestIndex::new(std::slice::from_ref(&decode_requests));
@@ -184,7 +186,7 @@ impl<'a> Pair<'a> {
             let position = if is_unique { prefill_index.find_position(request) } else { None };
             joined_requests.push(JoinedRequest { request, position });
         }
-        let clock_uses = compare_clocks(&prefill, &prefill_requests, &joined_requests);
+        let clock_uses = decide_clock_uses(&prefill, &prefill_requests, &joined_requests);
         let mut rows: Vec<PairRow<'a>> = Vec::with_capacity(joined_requests.len());
         for joined in &joined_requests {
             let prefill_part = joined.position.map(|RequestPosition { server, request }| PrefillPart {
@@ -209,7 +211,7 @@ impl<'a> Pair<'a> {
         };
         let are_all_read = pair.has_all_requests(decode) && pair.has_all_prefill_requests();
         pair.prefill_only = are_all_read.then_some(all_prefill.saturating_sub(joined) as u64);
-        pair.add_up_legs();
+        pair.sum_legs_and_ttft();
         pair
     }
 
@@ -223,7 +225,7 @@ impl<'a> Pair<'a> {
     }
 
     /// How many of the newest finished requests were read of each server; `None` if no server has more, so that all were read.
-    pub fn newest_finished(&self) -> Option<usize> {
+    pub fn finished_limit_if_reached(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
         is_limit_reached.then_some(self.finished_limit)
@@ -246,7 +248,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Sums the legs (parts of the path between two moments) of all joined requests with a time to first token.
-    fn add_up_legs(&mut self) {
+    fn sum_legs_and_ttft(&mut self) {
         // In the order of the path, because moments compare in this order.
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.prefill_rid.is_some()) {
@@ -255,7 +257,7 @@ impl<'a> Pair<'a> {
             self.ttft.record(ttft_ns, once);
             self.ttft_sum_ns += u128::from(ttft_ns);
             for (leg, ns) in row.legs() {
-                legs.entry(leg).or_insert_with(|| PairLegLengths::of_leg(leg)).add_request(ns);
+                legs.entry(leg).or_insert_with(|| PairLegLengths::of_leg(leg)).add_length_of_request(ns);
             }
         }
         self.legs = legs.into_values().collect();
@@ -378,12 +380,12 @@ impl<'a> Pair<'a> {
     }
 
     /// Why a moment of a request is not known; `None` if it is.
-    pub fn reason_unknown(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
+    pub fn reason_moment_is_unknown(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
         if row.time_of(moment).is_some() {
             return None;
         }
         // Ledger of the server to which the moment belongs.
-        let ledger = if moment.is_of_prefill() {
+        let ledger = if moment.is_of_prefill_server() {
             match self.comparable_prefill_ledger(row) {
                 Ok(ledger) => ledger,
                 Err(reason) => return Some(reason),
@@ -393,9 +395,9 @@ impl<'a> Pair<'a> {
         };
         let counts = ledger.pair_message_counts();
         Some(match moment {
-            PairMoment::Allocated => absence_of_message(ledger, row, counts.allocated),
+            PairMoment::Allocated => reason_message_is_absent(ledger, row, counts.allocated),
             PairMoment::Transferred if row.has_failed => "the transfer failed",
-            PairMoment::Transferred => absence_of_message(ledger, row, counts.transferred),
+            PairMoment::Transferred => reason_message_is_absent(ledger, row, counts.transferred),
             PairMoment::PrefillQueued
             | PairMoment::PrefillStarted
             | PairMoment::DecodeQueued
@@ -411,7 +413,7 @@ const NO_MESSAGES: &str = "no message between the schedulers was read: an older 
 
 /// Why a message of a request is absent. `messages` is the number of messages of its kind that were read, for any request. Messages name
 /// their request by its room.
-fn absence_of_message(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
+fn reason_message_is_absent(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
     if messages == 0 {
         NO_MESSAGES
     } else if row.room.is_some_and(|room| ledger.may_have_evicted_room(room)) {

@@ -25,7 +25,7 @@ use crate::words::names;
 impl Pair<'_> {
     /// Problems of the pair, worst first.
     pub fn findings(&self) -> Vec<PairFinding> {
-        finding::find_problems(self)
+        finding::find_pair_problems(self)
     }
 }
 

@@ -122,7 +122,7 @@ impl PairMoment {
     }
 
     /// Whether it is a moment of the prefill server, on whose clock its time is.
-    pub fn is_of_prefill(self) -> bool {
+    pub fn is_of_prefill_server(self) -> bool {
         matches!(
             self,
             PrefillRequest
@@ -139,7 +139,7 @@ impl PairMoment {
 
     /// Whether the decode server's own time to first token does not know it.
     pub(super) fn is_added_to_decode(self) -> bool {
-        self == Allocated || self.is_of_prefill()
+        self == Allocated || self.is_of_prefill_server()
     }
 
     /// Whether the decode server's request waits for it only if it comes late: both servers are sent the request at once.
@@ -188,7 +188,7 @@ impl PairLeg {
     /// Whether it depends on the difference of both clocks: its ends are stamped by different servers, or moved to the other one's.
     pub fn is_across_clocks(self) -> bool {
         let is_moved = self.from.is_concurrent() || self.to.is_concurrent();
-        is_moved || self.from.is_of_prefill() != self.to.is_of_prefill()
+        is_moved || self.from.is_of_prefill_server() != self.to.is_of_prefill_server()
     }
 
     /// Whether no moment lies between its ends.

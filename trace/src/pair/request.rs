@@ -28,7 +28,7 @@ pub(super) struct ServerRequest<'a> {
 
 /// Whether a prefill may have ended at `at`. It may if no known moment of the request before that end is later, and its first send is not
 /// earlier.
-fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
+fn may_prefill_have_ended_at(path: &TtftPath, at: MonoNs) -> bool {
     let moments_before_end =
         [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
     let mut times_before_end = moments_before_end.into_iter().filter_map(|moment| path.time_of(moment));
@@ -53,7 +53,7 @@ impl<'a> ServerRequest<'a> {
         let path = TtftPath::new(numbers);
         // This may be the time of an earlier attempt that failed. It is used only if it fits the times of this one.
         let prefill_end_by_engine = numbers.engine_times.and_then(|times| times.prefill_finished);
-        let prefill_ended = prefill_end_by_engine.filter(|at| is_during_prefill(&path, *at));
+        let prefill_ended = prefill_end_by_engine.filter(|at| may_prefill_have_ended_at(&path, *at));
         Self {
             rid,
             room,
@@ -69,7 +69,7 @@ impl<'a> ServerRequest<'a> {
     }
 
     /// All requests of a server: the `finished_limit` newest finished ones, live ones, and those without a token yet.
-    pub(super) fn list_of_ledger(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
+    pub(super) fn newest_finished_and_open_requests(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
         const OPEN: bool = true;
         const ENDED: bool = false;
         // The ledger lists finished requests in the order in which they ended.
@@ -90,7 +90,7 @@ impl<'a> ServerRequest<'a> {
     }
 
     /// Time of a moment of the decode server, if this is its request. `None` if unknown, and for a moment of the prefill server.
-    pub(super) fn decode_time(&self, moment: PairMoment) -> Option<MonoNs> {
+    pub(super) fn time_of_decode_moment(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Allocated => return self.messages.allocated,
             PairMoment::DecodeArrived => TtftMoment::Arrived,
@@ -108,8 +108,9 @@ impl<'a> ServerRequest<'a> {
         self.path.time_of(moment_of_server)
     }
 
-    /// Time of a moment of the prefill server by its own clock, if this is its request. `None` if unknown, and for a moment of the decode server.
-    pub(super) fn prefill_time(&self, moment: PairMoment) -> Option<MonoNs> {
+    /// Time of a moment of the prefill server by its own clock, if this is its request. `None` if unknown, and for a moment of the decode
+    /// server.
+    pub(super) fn time_of_prefill_moment(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Transferred => return self.messages.transferred,
             PairMoment::PrefillEnded => return self.prefill_ended,

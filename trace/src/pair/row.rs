@@ -16,7 +16,7 @@ pub(super) struct PrefillPart<'r, 'a> {
 
 impl PrefillPart<'_, '_> {
     fn time_of(&self, moment: PairMoment) -> Option<MonoNs> {
-        self.request.prefill_time(moment).and_then(|at| self.clock.on_decode_clock(at))
+        self.request.time_of_prefill_moment(moment).and_then(|at| self.clock.convert_to_decode_clock(at))
     }
 }
 
@@ -46,15 +46,15 @@ impl<'a> PairRow<'a> {
     pub(super) fn new(decode: &ServerRequest<'a>, prefill: Option<PrefillPart<'_, 'a>>) -> Self {
         let mut times = [None; MOMENTS];
         for &moment in PairMoment::ALL {
-            times[moment.index()] = if moment.is_of_prefill() {
+            times[moment.index()] = if moment.is_of_prefill_server() {
                 prefill.and_then(|prefill| prefill.time_of(moment))
             } else {
-                decode.decode_time(moment)
+                decode.time_of_decode_moment(moment)
             };
         }
         let ttft_ns = decode.ttft_ns();
         // The path ends with the first token, so a request without one has no path yet.
-        let path = if ttft_ns.is_some() { place_on_path(&times) } else { [None; PATH_MOMENTS] };
+        let path = if ttft_ns.is_some() { place_moments_on_path(&times) } else { [None; PATH_MOMENTS] };
         Self {
             room: decode.room,
             decode_rid: decode.rid,
@@ -103,7 +103,7 @@ impl<'a> PairRow<'a> {
 /// Times of the moments on the path of the first token, which begins and ends on the decode server. The most trusted moments are placed
 /// first; a moment whose time contradicts their order is left out. What the prefill server did before the decode server waited for it takes
 /// no time of the path.
-fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOMENTS] {
+fn place_moments_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOMENTS] {
     let mut path = [None; PATH_MOMENTS];
     for moment in PairMoment::BY_TRUST {
         let index = moment.index();

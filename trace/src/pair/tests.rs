@@ -63,7 +63,7 @@ fn a_limited_join_has_the_newest_finished_requests_and_every_unfinished_one() {
     assert_eq!((joined(2), joined(9)), (vec!["c", "d"], vec!["a", "b", "c", "d"]));
     let unjoined = |limit| {
         let pair = Pair::join_newest(prefill_servers(), decode.ledger(), limit);
-        (pair.newest_finished(), pair.decode_only(), pair.prefill_only)
+        (pair.finished_limit_if_reached(), pair.decode_only(), pair.prefill_only)
     };
     assert_eq!([unjoined(3), unjoined(4)], [(Some(3), None, None), (None, Some(0), Some(0))]);
     let still_open = server(&requests(Request::of_decode), 0);
@@ -120,9 +120,9 @@ fn a_late_prefill_request_is_a_leg_and_unobserved_moments_have_reasons() {
     assert_eq!(names[2..4], ["prefill-arrival", "prefill-dispatch"]);
     assert_eq!(legs(row)[2..4], named(&[("prefill-arrival", 30), ("prefill-dispatch", 8)]));
     assert_eq!(row.legs().map(|(_, ns)| Some(ns)).sum::<Option<u64>>(), row.ttft_ns);
-    assert_eq!(pair.reason_unknown(row, PrefillRequest), None);
+    assert_eq!(pair.reason_moment_is_unknown(row, PrefillRequest), None);
     for moment in [PrefillQueued, PrefillStarted, PrefillEnded, Transferred] {
-        assert!(pair.reason_unknown(row, moment).is_some(), "{moment:?}");
+        assert!(pair.reason_moment_is_unknown(row, moment).is_some(), "{moment:?}");
     }
 }
 
@@ -167,7 +167,10 @@ fn an_attempt_is_a_room_and_ids_join_only_without_rooms() {
     assert_eq!(row.time_of(PrefillQueued), Some(MonoNs(1_027 * MS)), "the second attempt");
     assert_eq!((pair.prefill_only, pair.joined().count()), (Some(4), 2));
     let lone = pair.rows().iter().find(|row| row.prefill_rid.is_none()).expect("not joined");
-    assert_eq!(pair.reason_unknown(lone, PrefillQueued), Some("the request was not found on the prefill server"));
+    assert_eq!(
+        pair.reason_moment_is_unknown(lone, PrefillQueued),
+        Some("the request was not found on the prefill server")
+    );
 }
 
 #[test]
@@ -245,7 +248,10 @@ fn clocks_that_drift_apart_are_not_compared() {
     assert_eq!(pair.clock_uses(), [ClockUse::Drifting { by_ns: 70 * MS }]);
     for row in pair.rows() {
         assert_eq!(row.time_of(Transferred), None);
-        assert_eq!(pair.reason_unknown(row, Transferred), Some("the clocks of the two hosts cannot be compared"));
+        assert_eq!(
+            pair.reason_moment_is_unknown(row, Transferred),
+            Some("the clocks of the two hosts cannot be compared")
+        );
         assert_eq!(row.legs().map(|(_, ns)| Some(ns)).sum::<Option<u64>>(), row.ttft_ns);
     }
     assert!(pair.findings().is_empty());
@@ -454,7 +460,7 @@ fn the_side_of_a_server_shows_in_its_messages() {
     let neither = server(&[Request { message: None, ..Request::of_decode("a", 1, 0) }], 0);
     assert_eq!(PairSide::of_messages(neither.ledger()), None);
     let moments = [DecodeReceived, PrefillReceived, DecodeFrame, TokenReceived];
-    assert_eq!(moments.map(PairMoment::is_of_prefill), [false, true, false, false]);
+    assert_eq!(moments.map(PairMoment::is_of_prefill_server), [false, true, false, false]);
 }
 
 #[test]

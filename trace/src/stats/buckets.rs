@@ -33,11 +33,11 @@ pub(super) struct BucketBounds {
 }
 
 pub(super) fn bounds_of_bucket(bucket: usize) -> BucketBounds {
-    BucketBounds { min_ns: min_of_bucket(bucket), end_ns: min_of_bucket(bucket + 1) }
+    BucketBounds { min_ns: min_ns_of_bucket(bucket), end_ns: min_ns_of_bucket(bucket + 1) }
 }
 
 /// Shortest duration of a bucket: the inverse of [`exact_bucket_of`].
-fn min_of_bucket(bucket: usize) -> u64 {
+fn min_ns_of_bucket(bucket: usize) -> u64 {
     // The first eight buckets hold one duration each. Behind them, each doubling has eight.
     let doubling = (bucket >> BITS_PER_DOUBLING).saturating_sub(1);
     let leading_bits = bucket - (doubling << BITS_PER_DOUBLING);
@@ -70,7 +70,7 @@ impl Buckets {
     }
 
     /// Copies the values into a tally, which stores only the buckets that have any.
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn to_tally(&self) -> Tally {
         let mut counts = Vec::new();
         // The counters are allocated at the first value.
         if let Some(all_counts) = &self.counts {
@@ -178,7 +178,7 @@ impl Tally {
         let mut counts_below = Vec::with_capacity(bounds.len());
         for &bound in bounds {
             // The bounds and the buckets rise, so each bound goes on counting where the one before it stopped.
-            while let Some(known) = remaining_buckets.next_if(|known| min_of_bucket(known.bucket.into()) < bound) {
+            while let Some(known) = remaining_buckets.next_if(|known| min_ns_of_bucket(known.bucket.into()) < bound) {
                 counted += u64::from(known.count);
             }
             counts_below.push(counted);
@@ -211,7 +211,7 @@ mod tests {
         for &ns in values {
             buckets.record(ns);
         }
-        buckets.tally()
+        buckets.to_tally()
     }
 
     proptest! {
@@ -259,6 +259,6 @@ mod tests {
         let mut buckets = Buckets::default();
         buckets.record(0);
         buckets.clear();
-        assert_eq!(buckets.tally(), Tally::default());
+        assert_eq!(buckets.to_tally(), Tally::default());
     }
 }

@@ -110,7 +110,8 @@ impl Distribution {
         self.inner.as_ref().map_or(0, |inner| inner.count())
     }
 
-    /// Value of `quantile` (0 to 1), in nanoseconds: accurate to a thousandth, and never outside the range of the values. `None` without any.
+    /// Value of `quantile` (0 to 1), in nanoseconds: accurate to a thousandth, and never outside the range of the values. `None` without
+    /// any.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         self.inner.as_ref()?.quantile(quantile)
     }
@@ -154,7 +155,7 @@ impl Distribution {
 
     /// Non-empty buckets in order, each as its start, its end (exclusive) and the number of its values. A bucket is at most an eighth of
     /// its start wide, so it has the values of several buckets of the histogram.
-    pub fn bucket_counts(&self) -> Vec<[u64; 3]> {
+    pub fn bucket_bounds_and_counts(&self) -> Vec<[u64; 3]> {
         let mut rows: Vec<[u64; 3]> = Vec::new();
         for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
             let bucket = buckets::bucket_of(value.value_iterated_to());
@@ -213,20 +214,21 @@ pub(crate) struct EqualDurations {
 }
 
 impl EqualDurations {
-    /// Records a duration in `to`, `times` times. It stays pending as long as equal ones follow, which are recorded together with it.
-    pub(crate) fn record_n(&mut self, to: &mut Distribution, ns: u64, times: u64) {
+    /// Records a duration in `distribution`, `times` times. It stays pending as long as equal ones follow, which are recorded together with
+    /// it.
+    pub(crate) fn record_n(&mut self, distribution: &mut Distribution, ns: u64, times: u64) {
         // Equal durations go into the histogram in one step, once a different one follows.
         if ns != self.ns {
-            self.record_pending(to);
+            self.record_pending(distribution);
             self.ns = ns;
         }
         self.times += times;
     }
 
     /// Records the pending duration.
-    pub(crate) fn record_pending(&mut self, to: &mut Distribution) {
+    pub(crate) fn record_pending(&mut self, distribution: &mut Distribution) {
         if self.times > 0 {
-            to.record_n(self.ns, self.times);
+            distribution.record_n(self.ns, self.times);
             self.times = 0;
         }
     }
@@ -249,7 +251,7 @@ mod tests {
         assert!(p99.abs_diff(990_000_000) < 1_000_000, "{p99}");
         assert_eq!(d.quantile(1.0), Some(1_000_000_000));
         assert!(d.count_above(900_000_000).abs_diff(100) <= 1);
-        let classes = d.bucket_counts();
+        let classes = d.bucket_bounds_and_counts();
         assert!(classes.windows(2).all(|w| w[0][1] <= w[1][0]), "{classes:?}");
         assert_eq!(classes.iter().map(|c| c[2]).sum::<u64>(), 1000);
     }
@@ -290,7 +292,7 @@ mod tests {
                 (0..times).for_each(|_| single.record(ns));
             }
             run.record_pending(&mut together);
-            let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.bucket_counts());
+            let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.bucket_bounds_and_counts());
             prop_assert_eq!(numbers(&together), numbers(&single));
         }
     }

@@ -48,12 +48,12 @@ impl<S: SeriesSlot> Series<S> {
         self.base_ns.saturating_mul(self.base_slots_per_slot)
     }
 
-    /// All slots, oldest first. `running` is the slot of the base length that is not over yet; it is joined to the last one.
-    pub(crate) fn slots_with(&self, running: Option<&S>) -> Vec<S> {
+    /// All slots, oldest first. `running_slot` is the slot of the base length that is not over yet; it is joined to the last one.
+    pub(crate) fn slots_including_running(&self, running_slot: Option<&S>) -> Vec<S> {
         let mut slots = self.slots.clone();
         let mut last = self.partial.clone();
-        if let Some(running) = running {
-            join_or_start(&mut last, running);
+        if let Some(running_slot) = running_slot {
+            join_to_last_or_start(&mut last, running_slot);
         }
         // The last slot may be incomplete.
         slots.extend(last);
@@ -62,27 +62,27 @@ impl<S: SeriesSlot> Series<S> {
 
     /// Adds `count` slots of the base length with equal values. The last slot of the series is partial: it lasts several base slots, and
     /// takes more of them until it is complete. If `count` is more than 1, the values must be empty.
-    pub(crate) fn add_slots(&mut self, slot: &S, count: u64) {
+    pub(crate) fn add_equal_slots(&mut self, slot: &S, count: u64) {
         let mut remaining = count;
         while remaining > 0 {
             // Once for all that the partial slot takes: joining an empty slot again changes nothing, so a long silence takes few steps.
-            join_or_start(&mut self.partial, slot);
+            join_to_last_or_start(&mut self.partial, slot);
             let room_in_partial = self.base_slots_per_slot - self.partial_base_slots;
             let added = remaining.min(room_in_partial);
             self.partial_base_slots += added;
             remaining -= added;
             if self.partial_base_slots == self.base_slots_per_slot {
-                self.complete_partial();
+                self.complete_partial_slot();
             }
         }
     }
 
     /// Adds the slot that is now complete to the others. If there are then too many, joins them in pairs.
-    fn complete_partial(&mut self) {
+    fn complete_partial_slot(&mut self) {
         self.partial_base_slots = 0;
         self.slots.extend(self.partial.take());
         if self.slots.len() == self.max_slots {
-            self.join_pairs();
+            self.join_slots_in_pairs();
         }
     }
 
@@ -93,7 +93,7 @@ impl<S: SeriesSlot> Series<S> {
     }
 
     /// Joins neighbouring slots in pairs, which halves their number. Each slot then has twice as many base slots.
-    fn join_pairs(&mut self) {
+    fn join_slots_in_pairs(&mut self) {
         let mut old_slots = std::mem::take(&mut self.slots).into_iter();
         while let Some(mut slot) = old_slots.next() {
             if let Some(next) = old_slots.next() {
@@ -106,7 +106,7 @@ impl<S: SeriesSlot> Series<S> {
 }
 
 /// Joins `next` to the last slot, or makes it the last one if there is none.
-fn join_or_start<S: SeriesSlot>(last: &mut Option<S>, next: &S) {
+fn join_to_last_or_start<S: SeriesSlot>(last: &mut Option<S>, next: &S) {
     match last {
         Some(last) => last.join_next(next),
         None => *last = Some(next.clone()),
@@ -130,11 +130,11 @@ mod tests {
     fn a_full_series_halves_its_resolution_and_keeps_sum_and_time() {
         let mut series = Series::new(MonoNs(7), 10, 8);
         for _ in 0..100 {
-            series.add_slots(&Sum(10), 1);
-            assert!(series.slots_with(None).len() <= 8);
+            series.add_equal_slots(&Sum(10), 1);
+            assert!(series.slots_including_running(None).len() <= 8);
         }
         // Each complete slot's content equals its length; the last slot has the rest.
-        let slots = series.slots_with(Some(&Sum(3)));
+        let slots = series.slots_including_running(Some(&Sum(3)));
         let (last, complete) = slots.split_last().unwrap();
         assert!(complete.iter().all(|slot| slot.0 == series.width_ns()), "{series:?}");
         assert_eq!(complete.len() as u64 * series.width_ns() + last.0, 1003);
@@ -150,8 +150,8 @@ mod tests {
             }
         }
         let mut series = Series::new(MonoNs(0), 1_000_000_000, 600);
-        series.add_slots(&Joined(0), u64::MAX / 1_000_000_000);
-        let joins: u64 = series.slots_with(None).iter().map(|slot| slot.0).sum();
+        series.add_equal_slots(&Joined(0), u64::MAX / 1_000_000_000);
+        let joins: u64 = series.slots_including_running(None).iter().map(|slot| slot.0).sum();
         assert!(joins < 20_000, "{joins}");
     }
 
@@ -163,11 +163,11 @@ mod tests {
             let mut at_once = Series::new(MonoNs(0), width, max);
             let mut one_by_one = at_once.clone();
             for (empty, value) in entries {
-                at_once.add_slots(&Sum(value), 1);
-                at_once.add_slots(&Sum(0), empty);
-                one_by_one.add_slots(&Sum(value), 1);
-                (0..empty).for_each(|_| one_by_one.add_slots(&Sum(0), 1));
-                proptest::prop_assert_eq!(at_once.slots_with(None), one_by_one.slots_with(None));
+                at_once.add_equal_slots(&Sum(value), 1);
+                at_once.add_equal_slots(&Sum(0), empty);
+                one_by_one.add_equal_slots(&Sum(value), 1);
+                (0..empty).for_each(|_| one_by_one.add_equal_slots(&Sum(0), 1));
+                proptest::prop_assert_eq!(at_once.slots_including_running(None), one_by_one.slots_including_running(None));
                 proptest::prop_assert_eq!(at_once.width_ns(), one_by_one.width_ns());
             }
         }

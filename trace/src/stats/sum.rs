@@ -45,7 +45,7 @@ impl<T: Default> Slices<T> {
 
     /// Value of the second at `at`. The values are a ring, in which seconds that are a whole window apart share an entry. `clear` resets an
     /// entry that has the value of an older second. `None` if it has that of a newer second, which a late observation must not reset.
-    pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
+    pub(super) fn slice_of_second_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
         let second = self.seconds.number_at(at);
         let index = (second % SLICES as u64) as usize;
         let value = &mut self.values[index];
@@ -63,7 +63,7 @@ impl<T: Default> Slices<T> {
     }
 
     /// Values of the seconds in the window at `now`. A value that was never used has the second 0, which is in no window.
-    pub(super) fn window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
+    pub(super) fn values_in_window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
         let window = self.seconds.window(now);
         let numbered = self.values.iter().zip(self.seconds_of_values);
         numbered.filter(move |(_, number)| window.contains(*number)).map(|(value, _)| value)
@@ -87,7 +87,7 @@ impl WindowedSum {
     pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let added = DurationSum { count: times, ns: u128::from(ns) * u128::from(times) };
         self.whole.add(added);
-        if let Some(second) = self.slices.slice_at(at, |second| *second = DurationSum::default()) {
+        if let Some(second) = self.slices.slice_of_second_at(at, |second| *second = DurationSum::default()) {
             second.add(added);
         }
     }
@@ -100,7 +100,7 @@ impl WindowedSum {
     /// Sum over the window at `now`.
     pub fn recent(&self, now: MonoNs) -> DurationSum {
         let mut sum = DurationSum::default();
-        for second in self.slices.window(now) {
+        for second in self.slices.values_in_window(now) {
             sum.add(*second);
         }
         sum

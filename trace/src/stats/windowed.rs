@@ -25,7 +25,7 @@ impl WindowedDistribution {
         self.whole.record(ns);
         let seconds = self.seconds;
         let slices = self.slices.get_or_insert_with(|| Box::new(Slices::with_seconds(seconds)));
-        if let Some(slice) = slices.slice_at(at, Counted::clear) {
+        if let Some(slice) = slices.slice_of_second_at(at, Counted::clear) {
             slice.record_n(ns, 1);
         }
     }
@@ -39,7 +39,7 @@ impl WindowedDistribution {
     pub(super) fn recent(&self, now: MonoNs) -> Counted<u32> {
         let mut values = Counted::default();
         if let Some(slices) = &self.slices {
-            for second in slices.window(now) {
+            for second in slices.values_in_window(now) {
                 values.add(second);
             }
         }
@@ -48,7 +48,7 @@ impl WindowedDistribution {
 
     /// Largest value of the window at `now`; `None` without values.
     pub(crate) fn recent_max(&self, now: MonoNs) -> Option<u64> {
-        let slices = self.slices.iter().flat_map(|slices| slices.window(now));
+        let slices = self.slices.iter().flat_map(|slices| slices.values_in_window(now));
         slices.filter(|slice| slice.count() > 0).map(Counted::max).max()
     }
 

@@ -90,7 +90,7 @@ fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, car
         if carries_requests(hop) {
             return None;
         }
-        let hops_before_sender = path::depth(&output_ends, &ends_of(hop).from);
+        let hops_before_sender = path::max_hops_before_role(&output_ends, &ends_of(hop).from);
         Some(hops_before_sender)
     });
 }

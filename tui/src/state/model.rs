@@ -6,7 +6,7 @@ use outputs::report::bar::Segment;
 use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens, TtftGroupLine};
 use session::playback::{PlaybackState, Position};
 use session::sink::OutputStatus;
-use session::units::{format_clock, format_wall_time};
+use session::units::{format_elapsed_clock, format_wall_time};
 use trace::MonoNs;
 use trace::detect::order::FindingRank;
 use trace::detect::{Finding, FindingPhase};
@@ -166,7 +166,7 @@ impl Model {
 
     /// End of the finding on the run's clock: `to now`, `to end`, `last 0:12` if it may occur again, `to 0:12`.
     pub(crate) fn format_finding_end(&self, finding: &Finding) -> String {
-        let last_at = format_clock(finding.last_at.since(self.started_at));
+        let last_at = format_elapsed_clock(finding.last_at.since(self.started_at));
         match self.phase_of(finding) {
             FindingPhase::Lasts if self.is_at_end() => String::from("to end"),
             FindingPhase::Lasts => String::from("to now"),
@@ -194,7 +194,7 @@ impl Model {
     /// Time of day if known, else the time since the start of the run.
     pub(crate) fn format_moment(&self, ns: u64) -> String {
         let wall_time = self.wall_start_ns.and_then(|start_ns| format_wall_time(start_ns.checked_add(ns)?));
-        wall_time.unwrap_or_else(|| format_clock(ns))
+        wall_time.unwrap_or_else(|| format_elapsed_clock(ns))
     }
 }
 

@@ -57,7 +57,7 @@ impl Model {
         self.itl = Itl::of_ledger(ledger);
         // At this instant, as the report has them: those of the last detector run may be older than the numbers beside them.
         let findings = analysis.findings_now();
-        self.findings = findings.sorted().into_iter().cloned().collect();
+        self.findings = findings.sorted_worst_first().into_iter().cloned().collect();
         // The first finding need not explain most.
         self.worst_rank = self.findings.iter().map(|finding| findings.rank(finding)).max().unwrap_or_default();
         self.hops = hops::summarise_hops(ledger, &self.findings, &traffic);

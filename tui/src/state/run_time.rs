@@ -54,7 +54,7 @@ impl TypedTime {
     /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`. `None` if the text is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let time_of_day = TimeOfDay::parse(text);
-        let Some(ns) = units::parse_moment(text) else { return time_of_day.map(Self::OfDay) };
+        let Some(ns) = units::parse_typed_time_ns(text) else { return time_of_day.map(Self::OfDay) };
         // `14:59:08` is a time of day. `14:59` may also be minutes and seconds from the start, which the span of the run decides later.
         if let Some(time) = time_of_day
             && !time.is_minute()

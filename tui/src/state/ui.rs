@@ -530,7 +530,7 @@ impl Ui {
                 self.apply_filter(filter);
             }
             Dialog::Time(text) => {
-                let target_ns = model.position.as_ref()?.parse_target(text).ok()?;
+                let target_ns = model.position.as_ref()?.parse_target_ns(text).ok()?;
                 self.dialog = Dialog::None;
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(target_ns))));
             }

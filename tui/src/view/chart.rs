@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ratatui::layout::Rect;
-use session::units::{format_clock, format_count, format_duration};
+use session::units::{format_count, format_duration, format_elapsed_clock};
 use trace::MonoNs;
 use trace::stats::Tally;
 use trace::time_series::SlotValues;
@@ -179,7 +179,7 @@ impl TimeWindow {
     /// Describes the span shown in `columns` and what a column shows.
     pub(super) fn describe(self, columns: u16, curves: &Curves) -> String {
         let span = self.shown_span(columns, curves);
-        let [from, to] = [span.start, span.end].map(format_clock);
+        let [from, to] = [span.start, span.end].map(format_elapsed_clock);
         match self.step {
             1 => format!("{from} to {to}, each second"),
             step => format!("{from} to {to}, maximum of each {step} s"),
@@ -191,7 +191,7 @@ impl TimeWindow {
         match self.idle_after_s {
             0 => String::new(),
             idle_s => {
-                format!("; nothing until {} (Right)", format_clock((self.end + 1 + idle_s) * SECOND_NS))
+                format!("; nothing until {} (Right)", format_elapsed_clock((self.end + 1 + idle_s) * SECOND_NS))
             }
         }
     }
@@ -210,7 +210,7 @@ impl TimeWindow {
         }
         let first_second = (self.end + 1).saturating_sub(self.step);
         let preposition = if is_one_second { "at" } else { "from" };
-        format!("{preposition} {}", format_clock(first_second * SECOND_NS))
+        format!("{preposition} {}", format_elapsed_clock(first_second * SECOND_NS))
     }
 
     /// Draws the heading of charts, with the titles of the numbers beside them.

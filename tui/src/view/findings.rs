@@ -2,7 +2,7 @@
 
 use outputs::report::{EvidenceNumber, describe_episodes, describe_place, evidence_label};
 use serde_json::Value;
-use session::units::{format_bytes, format_clock, format_count, format_duration};
+use session::units::{format_bytes, format_count, format_duration, format_elapsed_clock};
 use trace::detect::{Finding, FindingPhase};
 use trace::words::{decimal_percent, json_text};
 
@@ -101,7 +101,7 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let health = Health::from(verdict.severity);
     let ink = Ink::Health(health);
     pad.draw_text(1, y, &format!("{} {}", pad.theme.health_symbol(health), health.label()), ink);
-    pad.draw_right_aligned(START_X, y, START_WIDTH, &format_clock(model.finding_start_ns(finding)), Ink::Plain);
+    pad.draw_right_aligned(START_X, y, START_WIDTH, &format_elapsed_clock(model.finding_start_ns(finding)), Ink::Plain);
     let end_ink = if model.phase_of(finding) == FindingPhase::Lasts { ink } else { Ink::Dim };
     pad.draw_text(END_X, y, &model.format_finding_end(finding), end_ink);
     // On a narrow screen, only the details have the kind.

@@ -1,6 +1,6 @@
 //! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
-use session::units::{format_bytes, format_count, format_duration, format_rate, known_or_dash};
+use session::units::{format_bytes, format_count, format_duration, format_rate_per_second, known_or_dash};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 use trace::words::{percent, plural};
@@ -87,7 +87,11 @@ struct HopColumn {
 
 /// Chunks per second; `none` for a hop to the scheduler, which carries requests and no chunks.
 fn format_chunk_rate(hop: &HopSummary) -> String {
-    if hop.carries_requests { "none".to_owned() } else { known_or_dash(hop.rates, |rates| format_rate(rates.chunks)) }
+    if hop.carries_requests {
+        "none".to_owned()
+    } else {
+        known_or_dash(hop.rates, |rates| format_rate_per_second(rates.chunks))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +105,7 @@ enum HopColumnPriority {
 const COLUMNS: [HopColumn; 7] = [
     HopColumn {
         heading: "frame/s",
-        format: |hop| known_or_dash(hop.rates, |rates| format_rate(rates.frames)),
+        format: |hop| known_or_dash(hop.rates, |rates| format_rate_per_second(rates.frames)),
         priority: HopColumnPriority::Always,
     },
     HopColumn { heading: "chunk/s", format: format_chunk_rate, priority: HopColumnPriority::HiddenSecond },

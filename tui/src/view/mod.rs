@@ -18,7 +18,9 @@ use std::borrow::Cow;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use session::units::{format_bytes, format_clock, format_count, format_duration, format_wall_time, known_or_dash};
+use session::units::{
+    format_bytes, format_count, format_duration, format_elapsed_clock, format_wall_time, known_or_dash,
+};
 use trace::stats::Spread;
 use trace::words::{decimal_percent, plural};
 
@@ -157,7 +159,7 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     if ui.tab == Tab::Pods {
         let state = if is_paused { "PAUSED" } else { model.run.stage };
         let runs = plural(model.pods.len() as u64, "run");
-        let time = format_clock(model.running_ns);
+        let time = format_elapsed_clock(model.running_ns);
         return [format!(" {runs} {state} {time} "), format!(" {state} {time} "), format!(" {time} ")];
     }
     let watched = model.pods.get(model.shown_pod);
@@ -171,7 +173,7 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     };
     let begun = watched.and_then(|pod| format_wall_time(pod.begun_wall_ns?));
     let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
-    let time = format_clock(model.running_ns);
+    let time = format_elapsed_clock(model.running_ns);
     [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} "), format!(" {state} {time} ")]
 }
 
@@ -455,13 +457,13 @@ fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
     // Only a recording has a time to go to.
     let Some(position) = &model.position else { return };
     if typed.is_empty() {
-        let hint = format!("{}, also 3.9s, +10s, -1m", position.describe_range());
+        let hint = format!("{}, also 3.9s, +10s, -1m", position.describe_run_range());
         draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);
         return;
     }
-    match position.parse_target(typed) {
+    match position.parse_target_ns(typed) {
         Ok(target_ns) => {
-            let hint = format!("Enter: go to {}   Esc: cancel", position.format_target(target_ns));
+            let hint = format!("Enter: go to {}   Esc: cancel", position.format_time_in_run(target_ns));
             draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);
         }
         Err(error) => draw_text_input(pad, "go to: ", typed, &format!("! {error}"), Ink::Health(Health::Warning)),

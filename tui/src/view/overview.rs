@@ -2,7 +2,7 @@
 
 use outputs::report::{NO_THROTTLING, NO_WAITS, TtftGroupLine};
 use ratatui::layout::Rect;
-use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
+use session::units::{format_count, format_duration, format_elapsed_clock, format_rate_per_second, known_or_dash};
 use trace::detect::Finding;
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
@@ -316,10 +316,10 @@ fn describe_rates(model: &Model, has_room_for_frames: bool) -> String {
     let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
     // Each hop below has its own rate of frames.
     let frames = match rates.frames {
-        Some(frames) if has_room_for_frames => format!("  {} frames/s", format_rate(frames)),
+        Some(frames) if has_room_for_frames => format!("  {} frames/s", format_rate_per_second(frames)),
         _ => String::new(),
     };
-    format!("{} tok/s{frames} ({})", format_rate(rates.tokens), model.format_rate_window())
+    format!("{} tok/s{frames} ({})", format_rate_per_second(rates.tokens), model.format_rate_window())
 }
 
 /// The count with `what` it counts, or the reason why it is not observed.
@@ -570,7 +570,7 @@ fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Start and end of the finding on the run's clock: `0:05 to now`.
 fn describe_span(model: &Model, finding: &Finding) -> String {
-    format!("{} {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
+    format!("{} {}", format_elapsed_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
 }
 
 /// Draws the kind and time of the worst finding, whose summary is in the first line if it is at least a warning. Returns the next free row.

@@ -4,7 +4,7 @@
 use outputs::report::Chunks;
 use outputs::report::bar::{self, Segment};
 use ratatui::layout::Rect;
-use session::units::{format_count, format_duration, format_rate};
+use session::units::{format_count, format_duration, format_rate_per_second};
 use trace::detect::{Finding, Severity};
 use trace::path::Ends;
 use trace::words::percent;
@@ -277,7 +277,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         None => "backlog unknown".into(),
     };
     let rate = match hop.rates {
-        Some(rates) => format!("{} frames/s ({rate_window})", format_rate(rates.frames)),
+        Some(rates) => format!("{} frames/s ({rate_window})", format_rate_per_second(rates.frames)),
         None => "rate unknown".to_owned(),
     };
     let mut lines = [rate, backlog, describe_wait(hop)];

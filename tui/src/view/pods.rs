@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use session::units::{format_count, format_duration, format_rate, known_or_dash};
+use session::units::{format_count, format_duration, format_rate_per_second, known_or_dash};
 use trace::words::{percent, plural};
 
 use super::pad::{List, Pad};
@@ -64,7 +64,9 @@ const COLUMNS: [RunColumn; 15] = [
     RunColumn::left("role", 8, ROLE_SCREEN, |run| run.role.to_owned()),
     RunColumn::left("port", 6, 132, |run| run.port.map_or_else(String::new, |port| port.to_string())),
     RunColumn::left("model", 15, 140, |run| run.model.clone()),
-    RunColumn::right("token/s", 8, 96, |run| if_observed(run, known_or_dash(run.figures.tokens_per_s, format_rate))),
+    RunColumn::right("token/s", 8, 96, |run| {
+        if_observed(run, known_or_dash(run.figures.tokens_per_s, format_rate_per_second))
+    }),
     RunColumn::right("requests", 9, 0, |run| if_observed(run, format_count(run.figures.requests_seen))),
     RunColumn::right("live", 6, 170, |run| if_observed(run, format_count(run.figures.requests_live))),
     RunColumn::right("TTFT p50", 9, 80, |run| known_or_dash(run.figures.ttft_p50_ns, format_duration)),

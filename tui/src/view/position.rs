@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use ratatui::layout::Rect;
 use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position};
-use session::units::{format_clock, format_count, format_wall_time};
+use session::units::{format_count, format_elapsed_clock, format_wall_time};
 
 use super::draw_degraded_or;
 use super::pad::{Pad, text_width};
@@ -22,7 +22,7 @@ const BAR_MAX_WIDTH: u16 = 80;
 /// Draws where playback is: state, speed, time, and a bar to click on.
 pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Position) {
     let x = draw_playback(pad, position);
-    let end = format!(" {}", format_clock(position.whole_ns));
+    let end = format!(" {}", format_elapsed_clock(position.whole_ns));
     let missed = format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
     let spare_width = pad.width().saturating_sub(x + text_width(&end) + 2 + text_width(&missed));
     // The texts behind the bar are cut before it becomes too short to click on.
@@ -31,7 +31,7 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     let x = pad.draw_text(x + bar_width, 0, &end, Ink::Plain) + 2;
     // Set if playback started in the middle of the recording, so that what came before is unknown.
     if let Some(since) = position.since_ns {
-        let text = format!("! begun at {}", format_clock(since));
+        let text = format!("! begun at {}", format_elapsed_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     } else {
         draw_degraded_or(pad, x, &missed, model);
@@ -48,7 +48,7 @@ fn draw_playback(pad: &mut Pad<'_>, position: &Position) -> u16 {
     };
     let x = pad.draw_text(1, 0, state, Ink::Head);
     let x = pad.draw_text(x + 1, 0, &position.speed.to_string(), Ink::Plain);
-    let x = pad.draw_text(x + 2, 0, &format_clock(position.at_ns), Ink::Strong) + 1;
+    let x = pad.draw_text(x + 2, 0, &format_elapsed_clock(position.at_ns), Ink::Strong) + 1;
     if pad.width() >= WIDE_COLUMNS
         && let Some(wall_time) = position.wall_ns.and_then(format_wall_time)
     {

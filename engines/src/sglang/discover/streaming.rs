@@ -35,7 +35,7 @@ impl LauncherDefaults {
     /// The defaults of SGLang's own server.
     pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
         // The flag for incremental output has another name in later releases.
-        let known_flag = evidence.release(&Sglang).and_then(|release| behaviour_of(release).flag());
+        let known_flag = evidence.release(&Sglang).and_then(|release| behaviour_of(release).incremental_output_flag());
         let incremental_flag = known_flag.unwrap_or(STREAM_OUTPUT);
         let skips_by_default = false;
         Self {
@@ -199,8 +199,8 @@ impl StreamingRules<'_> {
         setting_without_argument(self.evidence, REASONING_PARSER, is_exact)
     }
 
-    /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them. `None` if
-    /// neither the command line nor the release tells.
+    /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them.
+    /// `None` if neither the command line nor the release tells.
     fn skips_tokenizer_init(&self) -> Option<Setting<bool>> {
         match self.evidence.flags.get(SKIP_TOKENIZER_INIT) {
             Some(argument) => Some(Setting::new(true, self.evidence.argument(argument))),

@@ -68,7 +68,7 @@ pub(super) fn read_record(
 ) -> Option<Result<&'static str, MalformedLine>> {
     let form = RecordForm::of_record(record)?;
     let id = record.text_of("id");
-    let mut rids = record.texts_of("rid");
+    let mut rids = record.string_values_of_field("rid");
     // A record without request ids may have the id of the output.
     if rids.is_empty() {
         rids.extend(id.clone());

@@ -25,7 +25,7 @@ use crate::about::EngineIdentity;
 use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::endpoint_counts::EndpointCounts;
-use crate::telemetry::health::{EngineHealth, health_of_runs};
+use crate::telemetry::health::{EngineHealth, combined_health_json};
 use crate::telemetry::prometheus_text::{MetricsText, RunFamilies, encode_metrics};
 use crate::telemetry::served_path::ServedPath;
 use crate::telemetry::snapshot::SnapshotClient;
@@ -88,13 +88,14 @@ fn report_of_engine(engine: EngineIdentity, report: Report) -> RunReport {
     }
 }
 
-/// The only report as JSON, or the report of several runs. `no_answer` names further runs, which have none: with these, even a single
-/// report has the form of several.
-fn report_json(reports: &[RunReport], no_answer: Vec<String>) -> serde_json::Result<String> {
+/// The only report as JSON, or the report of several runs. `unanswered_engine_names` names further runs, which have none: with these, even
+/// a single report has the form of several.
+fn report_json(reports: &[RunReport], unanswered_engine_names: Vec<String>) -> serde_json::Result<String> {
     match reports {
-        [only] if no_answer.is_empty() => serde_json::to_string(&only.report),
+        [only] if unanswered_engine_names.is_empty() => serde_json::to_string(&only.report),
         several => {
-            let runs_report = RunsReport::of_runs(several).map(|report| report.with_unanswered(no_answer));
+            let runs_report =
+                RunsReport::of_runs(several).map(|report| report.with_unanswered(unanswered_engine_names));
             serde_json::to_string(&runs_report)
         }
     }
@@ -118,15 +119,15 @@ fn answer_other_path(path: &str) -> Response<ReplyBody> {
     text_response(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n"))
 }
 
-/// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `patience`.
+/// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `max_wait`.
 async fn fetch_snapshots<T: Send + Sync + 'static>(
     clients: Vec<SnapshotClient<T>>,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Vec<Option<Arc<T>>> {
     // At the same time: behind a run that does not answer, the snapshots of the others would be too old.
     let mut fetches: Vec<JoinHandle<Option<Arc<T>>>> = Vec::new();
     for client in clients {
-        fetches.push(tokio::spawn(async move { client.fetch(patience).await }));
+        fetches.push(tokio::spawn(async move { client.fetch(max_wait).await }));
     }
     let mut snapshots = Vec::new();
     for fetch in fetches {
@@ -273,7 +274,7 @@ impl RequestHandler {
             let engine = if may_see_names { run.engine() } else { None };
             states.push(EngineHealth { engine, health: health.as_deref().copied() });
         }
-        let health = health_of_runs(&states);
+        let health = combined_health_json(&states);
         // For clients that look at the status only, such as a probe of Kubernetes.
         let is_alive = health["alive"] == Value::Bool(true);
         let status = if is_alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

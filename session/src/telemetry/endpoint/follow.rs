@@ -53,7 +53,7 @@ impl StreamClient {
         let end = loop {
             match self.cursor.next().await {
                 StreamStep::Section(section) => {
-                    if let Err(end) = self.send_part(section).await {
+                    if let Err(end) = self.queue_part_for_client(section).await {
                         break end;
                     }
                 }
@@ -68,18 +68,18 @@ impl StreamClient {
     pub(super) fn send_events(self, engines: Engines) {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
-            let end = self.convert_events(engines, &runtime);
+            let end = self.convert_and_send_events(engines, &runtime);
             runtime.block_on(self.end_response(end));
         });
     }
 
     /// Converts the sections (blocks of the recording) of the run to JSON lines and sends them, until the run ends or the client does not
     /// keep up. Has a thread of its own, because it blocks.
-    fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
+    fn convert_and_send_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
         // What the export states before its first event. A copy of the cursor reads ahead for it, so that the conversion begins at the
         // start.
-        let opening = match runtime.block_on(read_opening(cursor.clone())) {
+        let opening = match runtime.block_on(read_export_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,
         };
@@ -91,7 +91,7 @@ impl StreamClient {
             }
             let text = lines.take_lines();
             if !text.is_empty()
-                && let Err(end) = runtime.block_on(self.send_part(text.into()))
+                && let Err(end) = runtime.block_on(self.queue_part_for_client(text.into()))
             {
                 return end;
             }
@@ -99,7 +99,7 @@ impl StreamClient {
     }
 
     /// Queues a part for the client. An error says why the stream has to end.
-    async fn send_part(&self, part: Bytes) -> Result<(), StreamEnd> {
+    async fn queue_part_for_client(&self, part: Bytes) -> Result<(), StreamEnd> {
         match timeout(self.read_timeout, self.parts.send(part)).await {
             Ok(Ok(())) => Ok(()),
             // The connection has dropped the other end of the queue.
@@ -129,7 +129,7 @@ impl StreamClient {
 
 /// Collects the opening of the export: what it states before its first event. Reads ahead in the sections that are already kept, and waits
 /// for the first event if they have none. `Err` says why the stream ends.
-async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
+async fn read_export_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut reader = OpeningReader::default();
     while !reader.is_complete {
         // Without an event the opening is unknown, so wait for one. After it, only the sections that are already kept are read.

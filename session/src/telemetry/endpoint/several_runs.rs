@@ -117,10 +117,10 @@ fn the_end_of_a_run_does_not_wait_for_the_clients_of_others() {
     }
     let began = Instant::now();
     first.stream.send_end(&ReportInput::for_source("attach"));
-    first.stream.wait_for_clients();
+    first.stream.wait_until_clients_received_end();
     assert!(began.elapsed() < LAST_READ_TIMEOUT, "{:?}", began.elapsed());
     second.stream.send_end(&ReportInput::for_source("attach"));
-    second.stream.wait_for_clients();
+    second.stream.wait_until_clients_received_end();
     let mut stream = Vec::new();
     std::io::Read::read_to_end(&mut client, &mut stream).expect("it ends");
     assert!(stream.ends_with(b"0\r\n\r\n"), "the stream is complete");

@@ -103,7 +103,7 @@ impl SectionStore {
     }
 
     /// Number of the oldest section that a new client gets. Counts back from the newest section until the limit of the past is reached.
-    fn first_of_past(&self, kept: &KeptSections) -> u64 {
+    fn first_section_of_past(&self, kept: &KeptSections) -> u64 {
         let mut bytes_left = self.past_limit.bytes_per_run();
         let mut first_number = kept.next_number();
         for section in kept.sections.iter().rev() {
@@ -158,7 +158,7 @@ impl SectionCursor {
         let kept = self.store.lock_kept();
         // The first part is the start of the recording, before the kept past.
         let Some(next_number) = self.next_number else {
-            self.next_number = Some(self.store.first_of_past(&kept));
+            self.next_number = Some(self.store.first_section_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));
         };
         // Sections before the first kept one were removed.

@@ -121,7 +121,7 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
     assert!(!stream_records(&mut endpoint, 2_000..usize::MAX));
     let readers = [early, events, late].map(|client| thread::spawn(move || read_chunked(client)));
     endpoint.stream.send_end(&ReportInput { slowest: 3, ..ReportInput::for_source("demo") });
-    endpoint.stream.wait_for_clients();
+    endpoint.stream.wait_until_clients_received_end();
     let [early, events, late] = readers.map(|reader| reader.join().expect("no panic"));
     assert!(early.is_complete && events.is_complete && late.is_complete, "every stream is complete");
     assert_eq!(early.bytes, late.bytes);
@@ -153,7 +153,7 @@ fn a_stream_that_begins_late_says_how_many_records_precede_it() {
     let late = request(&endpoint, "/recording");
     wait_until("a client", || endpoint.status().clients == 1);
     endpoint.stream.send_end(&ReportInput::for_source("demo"));
-    endpoint.stream.wait_for_clients();
+    endpoint.stream.wait_until_clients_received_end();
     let ResponseBody { bytes, is_complete } = read_chunked(late);
     assert!(is_complete && bytes.len() < 20_000, "{} bytes", bytes.len());
     let (_file, recording) = opened(&bytes);
@@ -170,13 +170,13 @@ fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
     let reader = thread::spawn(move || read_chunked(reading));
     wait_until("three clients", || endpoint.status().clients == 3);
     let began = Instant::now();
-    while endpoint.server.counts.dropped().iter().any(|(_, dropped)| *dropped == 0) {
+    while endpoint.server.counts.dropped_clients_by_path().iter().any(|(_, dropped)| *dropped == 0) {
         stream_records(&mut endpoint, 0..usize::MAX);
-        assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.server.counts.dropped());
+        assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.server.counts.dropped_clients_by_path());
     }
     wait_until("places are free again", || endpoint.status().clients == 1);
     endpoint.stream.send_end(&ReportInput::for_source("demo"));
-    endpoint.stream.wait_for_clients();
+    endpoint.stream.wait_until_clients_received_end();
     let ResponseBody { bytes, is_complete } = reader.join().expect("no panic");
     assert!(is_complete && bytes.len() > 100_000, "{} bytes", bytes.len());
     assert!(
@@ -193,6 +193,6 @@ fn clients_beyond_the_limit_of_a_path_are_refused_and_counted() {
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after"), "{refused}");
     let metrics = endpoint.ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
-    assert_eq!(endpoint.server.counts.refused()[3], ("over_limit", 1));
+    assert_eq!(endpoint.server.counts.refused_clients_by_reason()[3], ("over_limit", 1));
     assert!(endpoint.server.counts.problems()[0].starts_with("metrics: 1 requests were refused because the path"));
 }

@@ -41,11 +41,11 @@ fn overflow_is_counted_and_newer_metrics_replace_older_ones() {
     assert_eq!(queue.pushed(RUN).points, PushedItems::default());
     assert!(queue.problem(RUN).is_some_and(|t| t.contains("--otlp-queue")));
     assert!(queue.take_message(RUN).is_some() && queue.take_message(RUN).is_none());
-    let first = queue.next_body().expect("there are two");
+    let first = queue.wait_for_next_body().expect("there are two");
     assert_eq!((first.signal, first.items), (PushSignal::Traces, 7));
-    queue.record_sent(&first, 2, "two were bad");
+    queue.record_outcome_of_sent_body(&first, 2, "two were bad");
     assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 5, dropped: 5 });
-    assert_eq!(queue.next_body().map(|b| b.items), Some(6));
+    assert_eq!(queue.wait_for_next_body().map(|b| b.items), Some(6));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn close_waits_until_its_deadline() {
     queue.close_run(RUN, began + Duration::from_millis(50));
     assert!(began.elapsed() >= Duration::from_millis(50) && began.elapsed() < Duration::from_secs(5));
     assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 4 });
-    assert!(queue.next_body().is_none());
+    assert!(queue.wait_for_next_body().is_none());
 }
 
 #[test]
@@ -70,11 +70,11 @@ fn runs_share_the_queue_and_end_one_after_another() {
     let began = Instant::now();
     queue.close_run(RUN, began + Duration::from_millis(50));
     assert_eq!(queue.pushed(RUN).points, PushedItems { accepted: 0, dropped: 5 });
-    let of_second = queue.next_body().expect("the second goes on");
-    queue.record_sent(&of_second, 0, "");
+    let of_second = queue.wait_for_next_body().expect("the second goes on");
+    queue.record_outcome_of_sent_body(&of_second, 0, "");
     assert_eq!(queue.pushed(second).points, PushedItems { accepted: 3, dropped: 0 });
     queue.close_run(second, began + Duration::from_mins(1));
-    assert!(queue.next_body().is_none() && began.elapsed() < Duration::from_secs(30));
+    assert!(queue.wait_for_next_body().is_none() && began.elapsed() < Duration::from_secs(30));
     assert_eq!(queue.problem(RUN).map(|text| text.contains("0 spans and 5 metric points")), Some(true));
 }
 

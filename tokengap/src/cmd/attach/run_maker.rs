@@ -93,7 +93,7 @@ impl<'a> RunMaker<'a> {
         }
         let mut run = self.create_run(engine, outputs);
         if let Some(problem) = problem {
-            run.session.add_degraded(problem);
+            run.session.add_degraded_line(problem);
         }
         run.session.notify(format!("{name} has started"));
         run

@@ -142,8 +142,8 @@ impl About for WatchedEngine {
         self.engine.kind()
     }
 
-    fn degraded(&self) -> Vec<String> {
-        self.engine.degraded()
+    fn degraded_lines(&self) -> Vec<String> {
+        self.engine.degraded_lines()
     }
 
     fn is_attached(&self) -> bool {

@@ -76,7 +76,7 @@ pub(crate) struct Args {
 /// `tokengap watch`: shows the runs that other tokengaps serve.
 pub(crate) fn run_watch(args: &Args) -> anyhow::Result<ExitCode> {
     let token = match &args.token_file {
-        Some(path) => Some(AccessToken::of_file(path, named_file::open(path))?),
+        Some(path) => Some(AccessToken::read_opened_file(path, named_file::open(path))?),
         None => None,
     };
     let ports = args.addresses.iter().filter_map(RunAddress::port);

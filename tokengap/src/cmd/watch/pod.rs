@@ -68,7 +68,7 @@ impl About for Pod {
         &self.kind
     }
 
-    fn degraded(&self) -> Vec<String> {
+    fn degraded_lines(&self) -> Vec<String> {
         let from_source = self.last_status.degraded.iter().map(words::json_text);
         self.problems.iter().cloned().chain(from_source).chain(self.late_start_note()).collect()
     }
@@ -245,11 +245,11 @@ impl Pod {
         self.kind = hostile::plain(&header.source);
         self.anchor = Some(header.anchor);
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
-        session.sink().describe_remote_run(header, self.options);
+        session.sink().set_remote_header_and_options(header, self.options);
         if let Some(path) = self.record.take()
             && let Err(error) = session.sink().start_recording(&path)
         {
-            session.add_degraded(format!("recording: {error}"));
+            session.add_degraded_line(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
         }
     }

@@ -53,22 +53,22 @@ struct ReceiverWait<'h> {
 
 /// Returns a hop of the receiver for which frames waited longest in total. `None` if it is the only receiver, has no name, or does not
 /// stand out.
-pub(super) fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
-    let receivers = waits_by_receiver(members, now);
+pub(super) fn hop_of_slowest_receiver<'h>(group_hops: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
+    let receivers = sum_waits_by_receiver(group_hops, now);
     let slowest = receivers.iter().max_by_key(|receiver| receiver.wait_ns)?;
     let is_only_one = receivers.len() == 1;
     let has_name = receiver_key(slowest.hop) != NAMELESS;
-    if is_only_one || !has_name || !stands_out(slowest, &receivers) {
+    if is_only_one || !has_name || !has_outstanding_wait(slowest, &receivers) {
         return None;
     }
     Some(slowest.hop)
 }
 
 /// Sums the waits on the hops of each receiver.
-fn waits_by_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'h>> {
+fn sum_waits_by_receiver<'h>(group_hops: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'h>> {
     let mut receivers: Vec<ReceiverWait<'h>> = Vec::new();
-    for &hop in members {
-        let wait_ns = total_wait_ns(hop, now);
+    for &hop in group_hops {
+        let wait_ns = wait_of_received_and_queued_ns(hop, now);
         match receivers.iter_mut().find(|known| receiver_key(known.hop) == receiver_key(hop)) {
             Some(known) => known.wait_ns += wait_ns,
             None => receivers.push(ReceiverWait { hop, wait_ns }),
@@ -78,10 +78,10 @@ fn waits_by_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Vec<ReceiverWait<'
 }
 
 /// Whether a receiver has half of the wait of all receivers, and [`MIN_TIMES_EVEN_SHARE`] times an even share.
-fn stands_out(receiver: &ReceiverWait<'_>, all: &[ReceiverWait<'_>]) -> bool {
-    let whole_ns: u128 = all.iter().map(|receiver| receiver.wait_ns).sum();
+fn has_outstanding_wait(receiver: &ReceiverWait<'_>, all_receivers: &[ReceiverWait<'_>]) -> bool {
+    let whole_ns: u128 = all_receivers.iter().map(|receiver| receiver.wait_ns).sum();
     let share = share_of(receiver.wait_ns as f64, whole_ns as f64);
-    share >= BOTTLENECK_SHARE && share * all.len() as f64 >= MIN_TIMES_EVEN_SHARE
+    share >= BOTTLENECK_SHARE && share * all_receivers.len() as f64 >= MIN_TIMES_EVEN_SHARE
 }
 
 /// The hops that have the same receiver as one of them.
@@ -90,7 +90,7 @@ pub(super) fn hops_of_receiver<'h>(members: &[&'h Hop], one: &Hop) -> Vec<&'h Ho
 }
 
 /// Wait of all chunks received from the hop and, estimated, of the frames queued now.
-fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
+fn wait_of_received_and_queued_ns(hop: &Hop, now: MonoNs) -> u128 {
     let queued_frames = u128::from(hop.counts.backlog);
     // If they were sent evenly, each has waited half as long as the oldest on average.
     let queued_ns = hop.oldest_waiting().map_or(0, |oldest| u128::from(now.since(oldest)) * queued_frames / 2);
@@ -99,7 +99,7 @@ fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
 
 /// Mean share of the window for which the receivers of these hops were busy; `None` if none was observed. A receiver is busy while it
 /// processes a frame. If its event loop's polls are observed, it is busy whenever it is outside the poll, such as in HTTP writes.
-pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
+pub fn mean_busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     // Of other hops, it is not observed when their frames were processed.
     for hop in hops.filter(|hop| hop.capabilities().processed) {

@@ -42,7 +42,7 @@ fn order(list: &[Finding]) -> Vec<&'static str> {
 }
 
 fn kinds_in_order(findings: &Findings) -> Vec<&'static str> {
-    findings.sorted().iter().map(|finding| finding.kind).collect()
+    findings.sorted_worst_first().iter().map(|finding| finding.kind).collect()
 }
 
 #[test]

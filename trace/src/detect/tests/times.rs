@@ -10,7 +10,7 @@ fn find(scene: &Scene, kind: &str, runs_at: &[u64]) -> Finding {
     for &now in runs_at {
         findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(now)));
     }
-    let sorted = findings.sorted();
+    let sorted = findings.sorted_worst_first();
     let found = sorted.iter().find(|finding| finding.kind == kind).expect("it is found");
     Finding::clone(found)
 }

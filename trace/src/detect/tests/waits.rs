@@ -2,7 +2,7 @@
 
 use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
-use crate::detect::attribution::busy_share;
+use crate::detect::attribution::mean_busy_share;
 use crate::detect::late::add_busiest_server_thread;
 use crate::detect::{DetectContext, Findings, Severity, Verdict};
 use crate::engine::{Engines, Facts};
@@ -16,7 +16,7 @@ fn time_away_from_the_poll_is_busy_time() {
     let mut scene = Scene::skip_path();
     scene.send(0, &[]);
     scene.receive_by(MS, 0, 7);
-    let busy_of = |scene: &Scene| busy_share(&scene.ledger, scene.ledger.hops().iter(), SECOND);
+    let busy_of = |scene: &Scene| mean_busy_share(&scene.ledger, scene.ledger.hops().iter(), SECOND);
     assert_eq!(busy_of(&scene), Some(0.0));
     let sample = CpuSample {
         name: "python3",
@@ -26,7 +26,7 @@ fn time_away_from_the_poll_is_busy_time() {
     };
     scene.apply(SECOND, What::Cpu(sample));
     assert_eq!(busy_of(&scene), Some(0.31));
-    let of_longer_run = busy_share(&scene.ledger, scene.ledger.hops().iter(), 4 * SECOND);
+    let of_longer_run = mean_busy_share(&scene.ledger, scene.ledger.hops().iter(), 4 * SECOND);
     assert_eq!(of_longer_run, Some(0.31 / 4.0), "of the run, although the poll was sampled for a part of it");
 }
 
@@ -110,7 +110,7 @@ fn a_backlog_that_grows_no_more_lasts_until_it_is_received() {
     let mut findings = Findings::default();
     let mut end_at = |scene: &Scene, second: u64| {
         findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(second * SECOND)));
-        findings.sorted().iter().find(|finding| finding.kind == "backlog").map(|finding| finding.ended_at())
+        findings.sorted_worst_first().iter().find(|finding| finding.kind == "backlog").map(|finding| finding.ended_at())
     };
     for second in 0..5 {
         for n in 0..30 {
@@ -206,7 +206,7 @@ fn late_frames_that_another_finding_explains_are_no_finding() {
         let scene = scene_with_late_frames(chunks, Some(390));
         let mut findings = Findings::default();
         findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(5 * SECOND)));
-        findings.sorted().iter().map(|finding| finding.kind).collect::<Vec<_>>()
+        findings.sorted_worst_first().iter().map(|finding| finding.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds(&[]), ["late-frames"]);
     // Its first token is not received for 700 ms, which is no warning.
@@ -216,7 +216,7 @@ fn late_frames_that_another_finding_explains_are_no_finding() {
     scene.receive(6 * SECOND, 10);
     let mut findings = Findings::default();
     findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(7 * SECOND)));
-    let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
+    let kinds: Vec<&str> = findings.sorted_worst_first().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, ["first-token-gap"], "it names this hop at this time");
 }
 
@@ -227,7 +227,7 @@ fn a_later_finding_does_not_explain_frames_that_were_late_before() {
     scene.receive(62 * SECOND, 10);
     let mut findings = Findings::default();
     findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(63 * SECOND)));
-    let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
+    let kinds: Vec<&str> = findings.sorted_worst_first().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, ["first-token-gap", "late-frames"]);
 }
 

@@ -27,7 +27,7 @@ fn an_unobserved_wait_for_memory_is_not_blamed_on_the_prefill_server() {
     assert_eq!(worst.as_deref(), Some("decode's memory or prefill's intake"));
     assert!(worst.is_some_and(|words| words.chars().count() <= 38), "a line of the report has room for 38");
     assert_eq!(row.time_of(PrefillReceived), Some(MonoNs(105 * MS)), "it is known, beside the path");
-    let reason = pair.reason_unknown(row, Allocated).expect("a reason");
+    let reason = pair.reason_moment_is_unknown(row, Allocated).expect("a reason");
     assert!(reason.starts_with("no message between the schedulers was read"), "{reason}");
 }
 
@@ -43,7 +43,7 @@ fn an_evicted_room_is_the_reason_of_its_unknown_moments() {
     let pair = join(&prefill, &decode);
     let reasons = ["old", "new"].map(|rid| {
         let row = pair.rows().iter().find(|row| row.decode_rid == rid).expect("joined");
-        pair.reason_unknown(row, Allocated)
+        pair.reason_moment_is_unknown(row, Allocated)
     });
     assert_eq!(reasons, [Some("its messages were evicted at the limit pair_rooms, or not observed"), None]);
 }
@@ -58,7 +58,9 @@ fn a_retry_is_joined_with_its_own_attempt_and_a_failed_transfer_is_a_reason() {
     let mut attempts: Vec<_> = pair
         .rows()
         .iter()
-        .map(|row| (row.room, row.has_failed, row.time_of(PrefillQueued), pair.reason_unknown(row, Transferred)))
+        .map(|row| {
+            (row.room, row.has_failed, row.time_of(PrefillQueued), pair.reason_moment_is_unknown(row, Transferred))
+        })
         .collect();
     attempts.sort_unstable_by_key(|attempt| attempt.0);
     let at = |ms| Some(MonoNs(ms * MS));
@@ -98,7 +100,7 @@ fn a_request_that_waits_or_is_aborted_on_its_way_has_moments_and_no_legs() {
             assert_eq!(row.time_of(Allocated), Some(MonoNs(120 * MS)));
             assert_eq!(row.time_of(PrefillReceived), Some(MonoNs(105 * MS)));
             assert_eq!(
-                pair.reason_unknown(row, Transferred),
+                pair.reason_moment_is_unknown(row, Transferred),
                 Some("no message between the schedulers was read: an older recording, or another transfer backend")
             );
         }

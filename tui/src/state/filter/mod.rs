@@ -208,7 +208,7 @@ impl RequestFilter {
         for term in &self.terms {
             let first_ns = term.condition.first_ns(wall_start_ns);
             if first_ns.is_some_and(|first_ns| first_ns > recording.whole_ns) {
-                return Err(FilterSyntaxError { position: term.position, message: recording.outside_message() });
+                return Err(FilterSyntaxError { position: term.position, message: recording.outside_run_message() });
             }
         }
         Ok(())

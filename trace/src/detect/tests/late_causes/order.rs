@@ -48,7 +48,7 @@ fn update_until(scene: &mut Scene, findings: &mut Findings, start: u64, end: u64
 }
 
 fn kinds_and_severities(findings: &Findings) -> Vec<(&'static str, Severity)> {
-    findings.sorted().iter().map(|finding| (finding.kind, finding.verdict.severity)).collect()
+    findings.sorted_worst_first().iter().map(|finding| (finding.kind, finding.verdict.severity)).collect()
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_starved_tokenizer_says_its_share_of_the_requests_that_it_held_up() {
     for _ in 0..2 {
         update_until(&mut scene, &mut findings, 43 * SECOND, 44 * SECOND);
     }
-    let list = findings.sorted();
+    let list = findings.sorted_worst_first();
     let starved = list.iter().find(|finding| finding.kind == "consumer-starved").expect("found");
     assert_eq!(starved.verdict.severity, Severity::Critical);
     let summary = &starved.verdict.summary;
@@ -152,7 +152,7 @@ fn findings_of_one_severity_are_ordered_by_the_ttft_that_they_explain() {
         scene.tick(6 * SECOND);
         let mut findings = Findings::default();
         findings.run_detectors(&DetectContext::new(&scene.ledger, MonoNs(6 * SECOND)));
-        let sorted = findings.sorted();
+        let sorted = findings.sorted_worst_first();
         let late = sorted.iter().filter(|finding| ["late-read", "queued"].contains(&finding.kind));
         late.map(|finding| (finding.kind, finding.verdict.severity)).collect::<Vec<_>>()
     };
