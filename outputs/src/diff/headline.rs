@@ -84,7 +84,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             ranked.push(describe_problem_change(outcome));
         }
     }
-    for change in findings.iter().filter(|change| is_other_change(change, outcomes)) {
+    for change in findings.iter().filter(|change| is_unstated_change_needing_attention(change, outcomes)) {
         ranked.push(describe_finding_change(change));
     }
     ranked
@@ -96,7 +96,7 @@ fn is_stated_as_critical(outcome: &ProblemOutcome, findings: &[FindingChange]) -
 }
 
 /// Whether the finding changed, needs attention, and is not stated as a critical finding or as a problem.
-fn is_other_change(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
+fn is_unstated_change_needing_attention(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
     let needs_attention = change.severity() > Severity::Info;
     let is_stated =
         became_critical(change) || is_lasting_critical(change, outcomes) || is_about_changed_problem(change, outcomes);
@@ -140,18 +140,18 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 
 /// The change of a finding in the words of the headline.
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
-    let mut text = describe_finding(change);
+    let mut text = name_finding_with_numbers(change);
     if let Some(note) = &change.note {
         append!(text, " ({note})");
     }
     // A new finding with a note may not be new: the first run could not have shown it.
     let is_uncertain = change.note.is_some() && !became_critical(change);
     let direction = if is_uncertain { Direction::Same } else { change.state.direction() };
-    RankedChange { direction, may_be_worse: change.state.is_worse(), state: describe_state(change), text }
+    RankedChange { direction, may_be_worse: change.state.is_worse(), state: describe_state_and_severity(change), text }
 }
 
 /// Names a finding with its numbers: those of its summary if only one run has it, or else those of both runs.
-fn describe_finding(change: &FindingChange) -> String {
+fn name_finding_with_numbers(change: &FindingChange) -> String {
     let (in_first_run, in_second_run) = (&change.a, &change.b);
     match (in_first_run, in_second_run) {
         (None, Some(new)) => format!("{}: {}", change.kind, shorten_to_numbers(&new.summary)),
@@ -162,7 +162,7 @@ fn describe_finding(change: &FindingChange) -> String {
 }
 
 /// State and severity of a finding: `WARNING -> CRITICAL`, `STILL CRITICAL`, `NEW WARNING`.
-fn describe_state(change: &FindingChange) -> String {
+fn describe_state_and_severity(change: &FindingChange) -> String {
     // A run that does not have the finding has no severity of it.
     let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
@@ -267,12 +267,12 @@ fn join_by_state(changes: &[&RankedChange]) -> String {
 }
 
 /// Causes of the changed problems that the sentence states, to be appended to it: `; cause: incremental output was enabled`.
-fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
+fn describe_causes(sentence_so_far: &str, outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
     let mut text = String::new();
     let mut last_explained = None;
     // A problem is stated if the sentence contains its name.
     let explains_stated =
-        patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| stated.contains(name.as_str())));
+        patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| sentence_so_far.contains(name.as_str())));
     for pattern in explains_stated {
         let explained = name_explained_problems(pattern, outcomes);
         // Causes of the same problems share one heading.
@@ -301,7 +301,7 @@ fn name_with_numbers(outcome: &ProblemOutcome) -> String {
 
 /// Problems that did not change, by state: `unchanged: lost tokens 0 in both runs; not observed: merged chunks`.
 /// Leaves out those that the verdict states.
-pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> String {
+pub(super) fn describe_unchanged_problems(outcomes: &[ProblemOutcome], verdict: &str) -> String {
     let mut parts = Vec::new();
     for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {
         let of_state = outcomes.iter().filter(|outcome| outcome.state == state).map(name_with_numbers);
@@ -344,16 +344,16 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
         .collect()
 }
 
-/// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that `stated`
-/// does not name yet. Empty if no measure changed and `stated` names all these problems.
-fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
+/// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that
+/// `sentence_so_far` does not name yet. Empty if no measure changed and `sentence_so_far` names all these problems.
+fn describe_measures(sentence_so_far: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
     if !is_any_compared(measures) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);
     let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
     let problems: Vec<String> = of_state.map(name_with_numbers).collect();
-    let unstated = problems.iter().filter(|problem| !stated.contains(problem.as_str())).cloned();
+    let unstated = problems.iter().filter(|problem| !sentence_so_far.contains(problem.as_str())).cloned();
     let mut parts = describe_changed_measures(measures);
     parts.extend(unstated);
     if parts.is_empty() {

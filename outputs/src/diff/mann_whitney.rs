@@ -18,7 +18,7 @@ impl MannWhitney {
             a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let variance = variance_of_independent(a, b) / independent_share_of_both(a, b);
+        let variance = variance_of_u_without_dependence(a, b) / independent_share_of_both(a, b);
         Self { differences, deviation: variance.sqrt() }
     }
 
@@ -49,7 +49,7 @@ impl MannWhitney {
 }
 
 /// Variance of U with ties between two equal runs whose slots do not depend on each other, by the normal approximation.
-fn variance_of_independent(a: &[f64], b: &[f64]) -> f64 {
+fn variance_of_u_without_dependence(a: &[f64], b: &[f64]) -> f64 {
     let count_a = a.len() as f64;
     let count_b = b.len() as f64;
     let count = count_a + count_b;

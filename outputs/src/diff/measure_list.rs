@@ -119,17 +119,17 @@ impl MeasureList<'_> {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};
         self.add_measure(&format!("CPU of the {role} a token"), Ns, Less, |run| {
-            has_receiver(run, role).then(|| cpu_per_token(run, role))
+            has_receiver(run, role).then(|| receiver_cpu_ns_per_token(run, role))
         });
         self.add_measure(&format!("{role} on a CPU"), Share, Neither, |run| {
-            has_receiver(run, role).then(|| highest_share(run, role, |thread| Some(&thread.on_cpu)))
+            has_receiver(run, role).then(|| highest_thread_share_per_slot(run, role, |thread| Some(&thread.on_cpu)))
         });
         // Not every source observes these.
         self.add_measure(&format!("{role} waiting for a CPU"), Share, Less, |run| {
-            none_if_empty(highest_share(run, role, |thread| thread.run_wait.as_ref()))
+            none_if_empty(highest_thread_share_per_slot(run, role, |thread| thread.run_wait.as_ref()))
         });
         self.add_measure(&format!("{role} throttled"), Share, Less, |run| {
-            none_if_empty(highest_share(run, role, |thread| thread.throttled.as_ref()))
+            none_if_empty(highest_thread_share_per_slot(run, role, |thread| thread.throttled.as_ref()))
         });
     }
 
@@ -194,7 +194,7 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 
 /// Indices of the slots to compare: short spans of a run under load. They lie between the first slot with traffic and the last one with a
 /// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
-pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
+pub(super) fn loaded_slot_indices(series: &Series) -> Vec<usize> {
     // `None`, for an unobserved slot, is less than `Some(0)`.
     let has_new_request = |slot: &usize| series.requests.begun[*slot] > Some(0);
     let has_tokens = |slot: &usize| series.tokens.sent.count_in(*slot) > Some(0);
@@ -239,7 +239,7 @@ impl CountColumn for Vec<Option<u64>> {
 
 /// Values of the loaded slots for which `value_of` has a finite one.
 fn per_slot(series: &Series, value_of: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
-    loaded_slots(series).into_iter().filter_map(value_of).filter(|value| value.is_finite()).collect()
+    loaded_slot_indices(series).into_iter().filter_map(value_of).filter(|value| value.is_finite()).collect()
 }
 
 /// Rate of `column` per second.
@@ -284,7 +284,7 @@ fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Ite
 
 /// CPU nanoseconds of all receiving threads of `role` per token sent, in each loaded slot (a short span of the run under load). Leaves out
 /// slots without tokens or samples.
-fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
+fn receiver_cpu_ns_per_token(series: &Series, role: &str) -> Vec<f64> {
     const NS_PER_SECOND: f64 = 1e9;
     per_slot(series, |slot| {
         let tokens = series.tokens.sent.count_in(slot)?;
@@ -301,7 +301,11 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
 
 /// The highest share that a receiving thread of `role` has in each loaded slot, by the column of shares that `column_of` selects. Empty if
 /// none is known.
-fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
+fn highest_thread_share_per_slot(
+    series: &Series,
+    role: &str,
+    column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>,
+) -> Vec<f64> {
     per_slot(series, |slot| {
         let threads = receiving_threads(series, role);
         let shares = threads.filter_map(|thread| column_of(thread)?.get(slot).copied().flatten());

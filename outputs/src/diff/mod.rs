@@ -137,7 +137,7 @@ impl RunSummary {
             verdict: run.report.verdict.clone(),
             window_ns: run.report.capture_length_ns(),
             slot_ns: series.map(|series| series.slot_ns),
-            slots: series.map_or(0, |series| measure_list::loaded_slots(series).len()),
+            slots: series.map_or(0, |series| measure_list::loaded_slot_indices(series).len()),
         }
     }
 }
@@ -264,7 +264,7 @@ impl Diff {
         let outcomes = problem_outcome::judge_problems(a.report, b.report, &measures);
         let findings = finding_change::compare_findings(a.report, b.report);
         let wait = WaitShift::of_runs(a.report, b.report);
-        let patterns = change_pattern::find_patterns(a.report, b.report, &outcomes, wait.as_ref());
+        let patterns = change_pattern::find_change_patterns(a.report, b.report, &outcomes, wait.as_ref());
         let ranked = headline::rank_changes(&outcomes, &findings);
         let [summary_a, summary_b] = RunSummary::of_both(&a, &b);
         Self {

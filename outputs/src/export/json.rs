@@ -154,7 +154,7 @@ impl<'a> Object<'a> {
     }
 
     /// Adds nanoseconds as microseconds with up to three decimals.
-    pub(super) fn put_micros(&mut self, name: &str, ns: u64) -> &mut Self {
+    pub(super) fn put_ns_as_micros(&mut self, name: &str, ns: u64) -> &mut Self {
         self.put(name, ns / 1_000);
         let rest_ns = ns % 1_000;
         if rest_ns > 0 {
@@ -310,7 +310,7 @@ mod tests {
     fn fields_keep_their_order_and_none_is_null() {
         let line = written(|o| {
             o.put("rid", "a\"b\n").put("n", 7_u32).put("none", None::<u64>);
-            o.put_micros("ts", 12_345_006).put_micros("whole", 5_000).put_int_text("wall", 18);
+            o.put_ns_as_micros("ts", 12_345_006).put_ns_as_micros("whole", 5_000).put_int_text("wall", 18);
             o.put_object("args", |a| {
                 a.put("on", true).put("share", 0.5);
             });
@@ -340,7 +340,7 @@ mod tests {
         #[test]
         fn any_text_and_number_round_trips(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
             let line = written(|o| {
-                o.put("text", &text).put("n", n).put_micros("us", ns).put_hex("hex", n);
+                o.put("text", &text).put("n", n).put_ns_as_micros("us", ns).put_hex("hex", n);
                 o.put_escaped(&name, &Value::Null);
             });
             let read: serde_json::Map<String, Value> = serde_json::from_str(&line).expect("JSON");

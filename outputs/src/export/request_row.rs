@@ -151,23 +151,23 @@ static EXPORT_COLUMNS: [ExportColumn; 25] = [
     ExportColumn {
         name: "slowest_hop",
         kind: ColumnKind::Text,
-        cell_of: |request, context| Some(text_cell(slowest_hop(request, context)?.name)),
+        cell_of: |request, context| Some(text_cell(slowest_hop_of_first_chunk(request, context)?.name)),
     },
     ExportColumn {
         name: "slowest_hop_wait_ns",
         kind: ColumnKind::Number,
-        cell_of: |request, context| Some(Number(slowest_hop(request, context)?.wait_ns)),
+        cell_of: |request, context| Some(Number(slowest_hop_of_first_chunk(request, context)?.wait_ns)),
     },
 ];
 
 /// Names and kinds of all columns, in order.
-pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
+pub(super) fn request_columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
     // Without a name, a column is only on the screen.
     let numbers = COLUMNS.iter().filter_map(|column| column.name).map(|name| (name, ColumnKind::Number));
     EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
 }
 
-/// Values of a request in the order of [`columns`]; `None` for unobserved ones.
+/// Values of a request in the order of [`request_columns`]; `None` for unobserved ones.
 pub(super) fn cells_of_request<'a>(
     request: &'a ExportedRequest<'a>,
     context: &'a ExportContext<'a>,
@@ -206,7 +206,10 @@ struct SlowestHop<'a> {
 }
 
 /// Finds the hop on which the first chunk waited longest. `None` if no wait was observed.
-fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
+fn slowest_hop_of_first_chunk<'a>(
+    request: &ExportedRequest<'_>,
+    context: &ExportContext<'a>,
+) -> Option<SlowestHop<'a>> {
     let waits = request.timeline.hops.iter().filter_map(|hop_times| {
         let sent = hop_times.first.sent?;
         let received = hop_times.first.received?;

@@ -101,7 +101,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     let legs = first_token_legs(summary, &path.first_crossings());
     let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
     list.add_legs_before_way(&legs, &path);
-    list.add_gap(&legs, &path, summary);
+    list.add_first_token_gap(&legs, &path, summary);
     let on_last_hop = times_on_last_hop(timeline, ledger);
     list.add_legs_behind_way(&legs, &path, on_last_hop);
     list.add_streaming(timeline, on_last_hop);
@@ -194,12 +194,12 @@ struct StageList<'a> {
 impl<'a> StageList<'a> {
     /// Adds a stage without stages inside, clipped to the limits. Adds nothing if nothing is left of it.
     fn add_leaf(&mut self, name: Cow<'a, str>, span: TimeSpan, frame: Option<FrameId>, kind: StageKind) {
-        self.add_stage(name, span, frame, kind, |_| {});
+        self.add_clipped_stage(name, span, frame, kind, |_| {});
     }
 
     /// Adds a stage, clipped to the limits, with those that `add_inside` adds within it. Returns `false` if nothing is left of it; then
     /// `add_inside` is not called.
-    fn add_stage(
+    fn add_clipped_stage(
         &mut self,
         name: Cow<'a, str>,
         span: TimeSpan,
@@ -237,16 +237,16 @@ impl<'a> StageList<'a> {
 
     /// Adds the first-token gap, from the first send by the scheduler to the first receive by the tokenizer. The legs on the way between
     /// them are inside it.
-    fn add_gap(&mut self, legs: &[FirstTokenLeg], path: &HopPath<'_, 'a>, summary: &RequestSummary) {
+    fn add_first_token_gap(&mut self, legs: &[FirstTokenLeg], path: &HopPath<'_, 'a>, summary: &RequestSummary) {
         let legs_on_way: Vec<&FirstTokenLeg> =
             legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
         let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) else {
             // Without both ends, the gap is unknown, and its parts stand alone.
-            self.add_way(&legs_on_way, path);
+            self.add_legs_on_way(&legs_on_way, path);
             return;
         };
-        self.add_stage("first token gap".into(), TimeSpan { from, to }, NO_FRAME, StageKind::Gap, |list| {
-            list.add_way(&legs_on_way, path);
+        self.add_clipped_stage("first token gap".into(), TimeSpan { from, to }, NO_FRAME, StageKind::Gap, |list| {
+            list.add_legs_on_way(&legs_on_way, path);
         });
     }
 
@@ -273,7 +273,7 @@ impl<'a> StageList<'a> {
 
     /// Adds the legs of the way from the scheduler to the tokenizer, each with the time inside the relays that it crosses. Also adds the
     /// relays of hops that no leg crosses.
-    fn add_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
+    fn add_legs_on_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
         // Index of the first hop that no leg has crossed so far.
         let mut next_hop = 0;
         for leg in legs {
@@ -286,8 +286,9 @@ impl<'a> StageList<'a> {
             let relays = path.hops.get(crossed_hops).unwrap_or_default();
             let frame = path.frame_of_leg(leg);
             let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
-            let is_added =
-                self.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| list.add_relays(relays));
+            let is_added = self.add_clipped_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| {
+                list.add_relays(relays)
+            });
             // A leg without length, by clocks that differ, may still have passed relays.
             if !is_added {
                 self.add_relays(relays);

@@ -45,12 +45,12 @@ pub(super) fn describe_observed<T>(value: Option<T>, format: impl FnOnce(T) -> S
 
 /// Numbers of requests: `12: 9 finished, 1 aborted, 2 live`.
 pub(super) fn summarise_requests(requests: &Requests) -> String {
-    format!("{}: {}", count(requests.seen), describe_outcomes(requests))
+    format!("{}: {}", count(requests.seen), describe_request_outcomes(requests))
 }
 
 /// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Adds the number of live ones whose end was sent but not
 /// received.
-pub(super) fn describe_outcomes(requests: &Requests) -> String {
+pub(super) fn describe_request_outcomes(requests: &Requests) -> String {
     let finished = describe_observed(requests.completed, count, "finished");
     let in_transit = match requests.ends_in_transit {
         0 => String::new(),
@@ -79,7 +79,7 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
 
 /// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group,
 /// which is the largest group of requests with the same observed moments.
-pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
+pub(super) fn describe_ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();
     // The first group is the main one.
@@ -124,7 +124,7 @@ fn describe_dropping_release(report: &Report) -> String {
 }
 
 /// Lists the stages that were not observed, each with the numbers that need it. They explain each `-` of the report.
-pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
+pub(super) fn list_unobserved_stages(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
     if report.is_log_only() {
         missing.push(String::from("any frame: all times come from the engine's log"));
@@ -148,10 +148,10 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
 /// Unobserved facts about the frames on their hops, and about the queues there.
 fn list_unobserved_frames(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
-    if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {
+    if let Some(hops) = describe_hops_lacking(report, |hop| hop.frames_sent.is_none()) {
         missing.push(format!("when frames are sent{hops} (backlog, queue wait)"));
     }
-    if let Some(hops) = hops_without(report, |hop| hop.frames_received.is_none()) {
+    if let Some(hops) = describe_hops_lacking(report, |hop| hop.frames_received.is_none()) {
         missing.push(format!("when frames are received{hops} (gap, backlog, queue wait, wakeups, busy receivers)"));
     } else if report.hops.is_empty() && !report.is_log_only() {
         // Without any hop, none lacks its receives.
@@ -183,7 +183,7 @@ fn list_unobserved_outputs(report: &Report) -> Vec<String> {
 }
 
 /// The hops on which something is missing, as the end of a sentence: ` on a->b, c->d`, empty if it is missing on all. `None` if on none.
-fn hops_without(report: &Report, is_missing: fn(&HopLine) -> bool) -> Option<String> {
+fn describe_hops_lacking(report: &Report, is_missing: fn(&HopLine) -> bool) -> Option<String> {
     let names: Vec<&str> = report.hops.iter().filter(|hop| is_missing(hop)).map(|hop| hop.name.as_str()).collect();
     if names.is_empty() {
         return None;
@@ -254,7 +254,7 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
 
 /// Appends cells to the row of a table, each aligned to the right edge of its column and behind at least one space, which is no part of the
 /// column's width. A cell that is longer than its column takes the free space of the next ones, so that the row itself becomes no longer.
-pub(super) fn append_cells<const N: usize>(row: &mut String, widths: [usize; N], cells: [String; N]) {
+pub(super) fn append_right_aligned_cells<const N: usize>(row: &mut String, widths: [usize; N], cells: [String; N]) {
     let mut right_edge = row.chars().count();
     for (width, cell) in widths.into_iter().zip(cells) {
         right_edge += " ".len() + width;
@@ -485,7 +485,7 @@ mod tests {
     fn a_long_cell_takes_the_free_space_of_the_next() {
         let row_of = |cells: [&str; 3]| {
             let mut row = String::from("a->b");
-            append_cells(&mut row, [5, 5, 5], cells.map(String::from));
+            append_right_aligned_cells(&mut row, [5, 5, 5], cells.map(String::from));
             row
         };
         assert_eq!(row_of(["1", "2,000", "3"]), "a->b     1 2,000     3");

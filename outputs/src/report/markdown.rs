@@ -209,7 +209,7 @@ fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     // The text passed as heading also has the paragraph below it.
     let mut heading = format!("Where TTFT goes\n\n{}", brief::describe_ttft(main));
-    for line in brief::ttft_caveats(report) {
+    for line in brief::describe_ttft_caveats(report) {
         append!(heading, "; {line}");
     }
     write_section(out, &heading, table::ttft_table(main));
@@ -227,7 +227,7 @@ fn write_path(out: &mut String, report: &Report) {
 /// Writes what was not observed, and what the observation missed.
 fn write_own_costs(out: &mut String, report: &Report) {
     append_line!(out, "### Not observed, and missed observations\n");
-    for what in brief::list_unobserved(report) {
+    for what in brief::list_unobserved_stages(report) {
         append_line!(out, "- not observed (shown as -): {what}");
     }
     for failure in brief::describe_degraded(report) {

@@ -7,7 +7,9 @@ use trace::detect::Severity;
 use trace::stats::Spread;
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
-use super::brief::{NO_INDENT, NO_NAME, append_cells, describe_place, write_indented, write_named_row, write_wrapped};
+use super::brief::{
+    NO_INDENT, NO_NAME, append_right_aligned_cells, describe_place, write_indented, write_named_row, write_wrapped,
+};
 use super::hostile::{lines as escape_lines, plain as escape_line};
 use super::judged::headline;
 use super::path::PathRow;
@@ -200,7 +202,7 @@ fn write_hops(out: &mut String, report: &Report) {
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
         ];
-        append_cells(&mut row, NUMBER_WIDTHS, numbers);
+        append_right_aligned_cells(&mut row, NUMBER_WIDTHS, numbers);
         append_line!(out, "{row}");
         write_hop_details(out, hop);
     }
@@ -279,7 +281,7 @@ fn write_ttft(out: &mut String, report: &Report) {
         write_ttft_row(out, &escape_line(&leg.words), leg.mean_ns, &leg.ns, &shares);
     }
     write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, NO_SHARES);
-    for line in brief::ttft_caveats(report) {
+    for line in brief::describe_ttft_caveats(report) {
         write_wrapped(out, &line, "  ", "  ");
     }
     append_line!(out);
@@ -354,7 +356,11 @@ fn write_path(out: &mut String, report: &Report) {
         return;
     }
     let mut heading = format!("{:LEG_WIDTH$}", "WHERE A CHUNK'S TIME GOES");
-    append_cells(&mut heading, NUMBER_WIDTHS, ["MEAN", "P50", "P99", "SHARE", "RUN BUSY"].map(String::from));
+    append_right_aligned_cells(
+        &mut heading,
+        NUMBER_WIDTHS,
+        ["MEAN", "P50", "P99", "SHARE", "RUN BUSY"].map(String::from),
+    );
     append_line!(out, "{heading}  THREAD");
     for row in &rows {
         let name: String = name_row(row).chars().take(LEG_WIDTH).collect();
@@ -366,7 +372,7 @@ fn write_path(out: &mut String, report: &Report) {
             known_or_dash(row.share, percent),
             known_or_dash(row.busy, percent),
         ];
-        append_cells(&mut line, NUMBER_WIDTHS, numbers);
+        append_right_aligned_cells(&mut line, NUMBER_WIDTHS, numbers);
         append_line!(out, "{line}  {}", row.thread);
     }
     write_bar(out, report);
@@ -533,7 +539,7 @@ fn severity_mark(severity: Severity) -> &'static str {
 
 /// Writes what was not observed or not available, which explains each `-`.
 fn write_not_observed(out: &mut String, report: &Report) {
-    let missing = brief::list_unobserved(report);
+    let missing = brief::list_unobserved_stages(report);
     if !missing.is_empty() {
         write_named_row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
     }

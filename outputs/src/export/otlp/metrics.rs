@@ -64,7 +64,7 @@ fn write_point(
     engine: Option<&RunEngine>,
     window: MetricsWindow,
 ) {
-    object.put_array("attributes", |list| write_labels(list, definition.labels, point, engine));
+    object.put_array("attributes", |list| write_label_attributes(list, definition.labels, point, engine));
     // A gauge is a state, which did not begin with the run.
     if definition.kind != MetricKind::Gauge {
         object.put_int_text("startTimeUnixNano", window.start_unix_ns);
@@ -74,8 +74,8 @@ fn write_point(
 }
 
 /// Writes the labels of a point as attributes, and the name and port of its engine if one is given.
-fn write_labels(list: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
-    for (name, value) in names.iter().zip(&point.labels) {
+fn write_label_attributes(list: &mut Array<'_>, label_names: &[&str], point: &Point, engine: Option<&RunEngine>) {
+    for (name, value) in label_names.iter().zip(&point.labels) {
         put_text(list, name, value);
     }
     if let Some(engine) = engine {

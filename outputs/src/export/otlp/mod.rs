@@ -133,7 +133,7 @@ impl LiveSpans {
     pub fn record_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
-            let _ = selection.pass_event(event, analysis, &mut self.encoded);
+            let _ = selection.export_event_and_closed_requests(event, analysis, &mut self.encoded);
         }
     }
 
@@ -142,7 +142,7 @@ impl LiveSpans {
     pub fn record_tick(&mut self, now: MonoNs, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
-            let _ = selection.pass_tick(now, analysis, &mut self.encoded);
+            let _ = selection.export_tick_and_closed_requests(now, analysis, &mut self.encoded);
         }
         self.add_finding_spans(now, analysis);
     }
@@ -151,7 +151,7 @@ impl LiveSpans {
     pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
-            let _ = selection.pass_end(analysis, report, &mut self.encoded);
+            let _ = selection.export_open_requests_and_end(analysis, report, &mut self.encoded);
         }
         let source = &self.resource.source;
         let clock = self.opening.clock();

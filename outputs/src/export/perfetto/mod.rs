@@ -71,17 +71,17 @@ impl Exporter for Perfetto<'_> {
             What::Sent(frame) => {
                 self.draw_frame_sent(at, frame, context);
                 self.draw_chunks_sent(at, frame, context);
-                self.update_backlog(at, frame.id.hop, context);
+                self.update_and_draw_backlog(at, frame.id.hop, context);
             }
             What::Dispatched(dispatch) => {
                 self.draw_dispatch(at, dispatch, context);
-                self.update_backlog(at, dispatch.id.hop, context);
+                self.update_and_draw_backlog(at, dispatch.id.hop, context);
             }
             What::Received(received) => {
-                self.begin_receive(at, received, context);
-                self.update_backlog(at, received.id.hop, context);
+                self.begin_receive_slice(at, received, context);
+                self.update_and_draw_backlog(at, received.id.hop, context);
             }
-            What::Processed(id) => self.end_receive(at, *id, context),
+            What::Processed(id) => self.draw_ended_receive(at, *id, context),
             What::Delivered(delivery) if !delivery.is_uncounted() => self.draw_delivery(at, delivery, context),
             What::Undecoded(frame) => self.draw_instant(tracks::MISSED, "frame undecoded", ts_ns, |args| {
                 args.put("hop", ledger.hop_name(frame.id.hop));
@@ -183,5 +183,5 @@ impl Perfetto<'_> {
 /// Writes the fields that all events have: phase, track, name and time since the start of the capture.
 fn write_event_head(object: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts_ns: u64) {
     object.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
-    object.put("name", name).put_micros("ts", ts_ns);
+    object.put("name", name).put_ns_as_micros("ts", ts_ns);
 }

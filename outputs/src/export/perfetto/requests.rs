@@ -86,7 +86,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     let id = RequestRowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
     let mut row = RequestRowWriter { out, id, context };
     row.draw_event(STAGE_BEGIN, &summary.rid, from, |object| {
-        object.put_object("args", |args| write_facts(args, request, context));
+        object.put_object("args", |args| write_request_facts(args, request, context));
     });
     row.draw_stages(request);
     for note in &timeline.notes {
@@ -115,7 +115,7 @@ fn write_frame_of_stage(object: &mut Object<'_>, stage: &RequestStage<'_>) {
 fn add_no_fields(_: &mut Object<'_>) {}
 
 /// Writes the known facts about a request, for the panel of its slice.
-fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
+fn write_request_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
     let summary = request.summary;
     args.put("rid", &summary.rid).put("state", request.state());
     args.put_known("finish", summary.finish);

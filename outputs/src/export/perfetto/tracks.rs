@@ -103,7 +103,7 @@ impl Perfetto<'_> {
     }
 
     /// Track of a row. Adds and names the track at the row's first use.
-    pub(super) fn track_of_row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
+    pub(super) fn get_or_add_track_of_row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
         if let Some(&track) = self.tracks.rows.get(&row) {
             return track;
         }
@@ -149,7 +149,7 @@ impl Perfetto<'_> {
     }
 
     /// Id of the synthetic process of a role. Adds and names the process at its first use.
-    fn synthetic_process_of(&mut self, role: &str) -> u32 {
+    fn get_or_add_synthetic_process(&mut self, role: &str) -> u32 {
         if let Some(&pid) = self.tracks.synthetic_process_by_role.get(role) {
             return pid;
         }
@@ -162,7 +162,7 @@ impl Perfetto<'_> {
 
     /// Adds a track for a row to the synthetic process of a role. Returns a track that further rows share if there are too many.
     fn add_track(&mut self, row: SyntheticRow, role: &str, name: &str) -> Track {
-        let pid = self.synthetic_process_of(role);
+        let pid = self.get_or_add_synthetic_process(role);
         if self.tracks.is_full() {
             // Not remembered, so that the map stays bounded.
             return Track { pid, tid: pid };

@@ -111,7 +111,7 @@ fn key_numbers(report: &Report) -> Markup {
     let busiest = receivers.max_by(|left, right| left.on_cpu.unwrap_or(0.0).total_cmp(&right.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
-            (key_number("Requests", &count(requests.seen), &brief::describe_outcomes(requests)))
+            (key_number("Requests", &count(requests.seen), &brief::describe_request_outcomes(requests)))
             (key_number(
                 "Gap, median",
                 &duration_or_unobserved(gap.and_then(|gap| gap.p50)),

@@ -85,7 +85,7 @@ pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
 pub(super) fn draw_ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {
-        p { (brief::describe_ttft(main)) @for line in brief::ttft_caveats(report) { "; " (line) } }
+        p { (brief::describe_ttft(main)) @for line in brief::describe_ttft_caveats(report) { "; " (line) } }
         (draw_shares(&main.segments()))
         (draw_table(report_table::ttft_table(main)))
     })
@@ -236,7 +236,7 @@ pub(super) fn draw_own_costs(report: &Report) -> Markup {
     let own = &report.own;
     html! {
         ul {
-            @for what in brief::list_unobserved(report) {
+            @for what in brief::list_unobserved_stages(report) {
                 li { "Not observed (shown as -): " (what) "." }
             }
             @for failure in brief::describe_degraded(report) {
