@@ -132,7 +132,7 @@ impl RunSummary {
     fn of_run(run: &NamedRun<'_>) -> Self {
         let series = run.report.series.as_ref();
         Self {
-            name: hostile::plain(run.name),
+            name: hostile::escape_and_cut_line(run.name),
             what: format!("{} of {}", run.report.source.kind, crate::report::brief::describe_engine(run.report)),
             verdict: run.report.verdict.clone(),
             window_ns: run.report.capture_length_ns(),
@@ -296,7 +296,7 @@ impl Diff {
     /// Renders one JSON document.
     pub fn to_json(&self) -> String {
         let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
-        hostile::output(&json, hostile::EscapeForm::Json).into_owned()
+        hostile::escape_output(&json, hostile::EscapeForm::Json).into_owned()
     }
 
     /// Renders plain text.

@@ -9,7 +9,7 @@ use super::{
     ChangeVerdict, ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline,
 };
 use crate::report::brief::NO_INDENT;
-use crate::report::hostile::{lines as escape_lines, markdown as escaped};
+use crate::report::hostile::{escape_markdown as escaped, lines as escape_lines};
 use crate::report::markdown::write_table;
 use crate::report::table::CellKind::{Number, Text};
 use crate::report::table::Table;

@@ -66,8 +66,8 @@ impl TtftShift {
     /// same observed moments.
     pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
         // Why a run has no such group is in its own report.
-        let group_a = a.ttft.as_ref()?.group_of_most().ok()?;
-        let group_b = b.ttft.as_ref()?.group_of_most().ok()?;
+        let group_a = a.ttft.as_ref()?.group_of_most_requests().ok()?;
+        let group_b = b.ttft.as_ref()?.group_of_most_requests().ok()?;
         Self::of_groups(group_a, group_b)
     }
 

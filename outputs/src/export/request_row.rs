@@ -10,7 +10,7 @@ use trace::ledger::{Ledger, Losses, RequestSummary, TtftPath};
 
 use super::request_stage::{self, last_gap_ns};
 use super::{ExportContext, ExportedRequest};
-use crate::report::list_places;
+use crate::report::format_position_ranges;
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +228,7 @@ fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportCon
     let ranges = losses.ranges.iter().map(|range| range.tokens);
     // A cell has no limit on ranges of its own.
     let max_ranges = usize::MAX;
-    list_places(ranges, max_ranges, losses.unlisted)
+    format_position_ranges(ranges, max_ranges, losses.unlisted)
 }
 
 /// The lost tokens of a request, proven by its deliveries. `None` if the ledger does not keep them.

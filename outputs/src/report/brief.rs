@@ -309,19 +309,19 @@ pub fn describe_place(place: &str) -> String {
     format!("{preposition} {place}")
 }
 
-/// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined` counts the
-/// episodes that are not listed on their own, because they were merged into their neighbours.
-pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
+/// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined_episodes`
+/// counts the episodes that are not listed on their own, because they were merged into their neighbours.
+pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined_episodes: u64) -> String {
     let mut spans = Vec::new();
     for [first, last] in episodes {
         spans.push(if first == last { format!("at {first}") } else { format!("{first} to {last}") });
     }
-    let number = spans.len() as u64 + joined;
+    let number = spans.len() as u64 + joined_episodes;
     if number <= 1 {
         return String::new();
     }
     let spans = spans.join(", ");
-    if joined == 0 {
+    if joined_episodes == 0 {
         format!(", in {number} episodes: {spans}")
     } else {
         format!(", in {} episodes, the nearest of which are listed as one: {spans}", count(number))

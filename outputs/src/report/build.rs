@@ -12,7 +12,7 @@ use trace::{Analysis, ReportInput};
 use super::abandoned::abandoned_report;
 use super::answers::answer_counts;
 use super::finding::finding_lines;
-use super::frontend::frontend_counts;
+use super::frontend::summarise_frontend_waits;
 use super::judged::{describe_observation_ends, headline, judgements};
 use super::losses::collect_losses;
 use super::series::build_series;
@@ -50,7 +50,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
             kind: input.kind.clone(),
             engine: engine.facts().name().to_owned(),
             engine_version: engine.version.as_deref().map(str::to_owned),
-            mode: engine.mode.or(modes::delivered_mode(ledger)),
+            mode: engine.mode.or(modes::output_mode_of_deliveries(ledger)),
             waiter: engine.waiter,
             wire: input.wire.clone(),
             drops_fixed_in: engine.facts().drops().map(|drops| drops.fixed_in.to_owned()),
@@ -73,7 +73,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
         rejected: ledger.totals().answers.rejected.clone(),
         tool_calls: tool_call_counts(ledger, capture_start),
         abandoned: abandoned_report(ledger, capture_start),
-        frontend: frontend_counts(ledger),
+        frontend: summarise_frontend_waits(ledger),
         itl_ns: Itl::of_ledger(ledger),
         modes: modes::mode_report(ledger),
         hops: (0..ledger.groups().len())

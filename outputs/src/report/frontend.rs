@@ -7,7 +7,7 @@ use trace::words::{duration, plural};
 
 use super::Report;
 use super::brief::{NO_NAME, write_named_row};
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 
 /// Waits of responses in a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct FrontendCounts {
 }
 
 /// Summary of the times that responses spent in a frontend, the server in front of the engine's. `None` without any.
-pub(super) fn frontend_counts(ledger: &Ledger) -> Option<FrontendCounts> {
+pub(super) fn summarise_frontend_waits(ledger: &Ledger) -> Option<FrontendCounts> {
     let waits = ledger.frontend();
     if waits.responses == 0 {
         return None;

@@ -169,10 +169,10 @@ impl LossLine {
         format!("{span}, {outlook}")
     }
 
-    /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
-    pub fn list_places(&self, limit: usize) -> String {
+    /// Formats the positions as `3, 7-9`, with at most `max_ranges` ranges.
+    pub fn list_positions(&self, max_ranges: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);
-        list_places(ranges, limit, self.tokens_unlisted)
+        format_position_ranges(ranges, max_ranges, self.tokens_unlisted)
     }
 
     /// Ids of the first `limit` lost tokens; empty if unknown.
@@ -180,10 +180,10 @@ impl LossLine {
         list_ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
     }
 
-    /// Lists the positions, at most `limit` ranges of them, and counts the others: `3, 7-9, and 2 more ranges`.
-    pub(super) fn list_and_count_places(&self, limit: usize) -> String {
+    /// Lists the positions, at most `max_ranges` ranges of them, and counts the others: `3, 7-9, and 2 more ranges`.
+    pub(super) fn list_and_count_positions(&self, max_ranges: usize) -> String {
         let ranges = self.ranges.iter().map(|range| format_range(range.tokens));
-        let mut text = list_and_count(ranges, limit, "range");
+        let mut text = list_and_count(ranges, max_ranges, "range");
         // The ledger keeps a limited number of ranges.
         if self.tokens_unlisted > 0 {
             let separator = if text.is_empty() { "" } else { ", and " };
@@ -209,10 +209,14 @@ fn list_and_count(items: impl ExactSizeIterator<Item = String>, limit: usize, no
     parts.join(", ")
 }
 
-/// Formats ranges of positions, at most `limit`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
-pub fn list_places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
-    let ellipsis = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
-    let shown: Vec<String> = ranges.take(limit).map(format_range).collect();
+/// Formats ranges of positions, at most `max_ranges`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
+pub fn format_position_ranges(
+    ranges: impl ExactSizeIterator<Item = [u32; 2]>,
+    max_ranges: usize,
+    unlisted: u64,
+) -> String {
+    let ellipsis = if ranges.len() > max_ranges || unlisted > 0 { ", ..." } else { "" };
+    let shown: Vec<String> = ranges.take(max_ranges).map(format_range).collect();
     shown.join(", ") + ellipsis
 }
 
@@ -274,22 +278,22 @@ mod tests {
             LostRange { tokens: [3, 5], chunks: None, ids: vec![8, 7, 6] },
             LostRange { tokens: [7, 7], chunks: None, ids: Vec::new() },
         ];
-        assert_eq!(line.list_and_count_places(3), "1, 3-5, 7");
-        assert_eq!(line.list_and_count_places(1), "1, and 2 more ranges");
+        assert_eq!(line.list_and_count_positions(3), "1, 3-5, 7");
+        assert_eq!(line.list_and_count_positions(1), "1, and 2 more ranges");
         assert_eq!([line.list_and_count_ids(4), line.list_and_count_ids(3)], ["9, 8, 7, 6", "9, 8, 7, and 1 more id"]);
         line.tokens_unlisted = 4;
-        assert_eq!(line.list_and_count_places(3), "1, 3-5, 7, and 4 tokens whose positions were not kept");
+        assert_eq!(line.list_and_count_positions(3), "1, 3-5, 7, and 4 tokens whose positions were not kept");
         line.ranges.clear();
-        assert_eq!(line.list_and_count_places(3), "4 tokens whose positions were not kept");
+        assert_eq!(line.list_and_count_positions(3), "4 tokens whose positions were not kept");
         assert_eq!(line.list_and_count_ids(3), "");
     }
 
     #[test]
     fn long_lists_of_positions_and_ids_end_with_an_ellipsis() {
         let ranges = [[1, 1], [3, 5], [7, 7]];
-        assert_eq!(list_places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
-        assert_eq!(list_places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
-        assert_eq!(list_places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
+        assert_eq!(format_position_ranges(ranges.into_iter(), 9, 0), "1, 3-5, 7");
+        assert_eq!(format_position_ranges(ranges.into_iter(), 2, 0), "1, 3-5, ...");
+        assert_eq!(format_position_ranges(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
         assert_eq!((list_ids([9, 8].iter(), 2), list_ids([9, 8].iter(), 1)), ("9, 8".into(), "9, ...".into()));
     }
 }

@@ -2,7 +2,7 @@
 
 use trace::words::{count, duration, plural};
 
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 use super::pair::{AbsentMomentLine, PairReport, PrefillServerLine};
 
 impl PairReport {

@@ -90,7 +90,7 @@ pub(super) fn slowest_lines(
     }
     let live = ledger.requests().map(|request| Ranked::of_live(ledger, request, capture_end));
     let over = ledger.finished().map(Ranked::of_finished);
-    let worst = sort_worst(live.chain(over).collect(), limit);
+    let worst = select_and_sort_worst(live.chain(over).collect(), limit);
     let lines = worst.into_iter().map(|Ranked { rid, record, .. }| match record {
         RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), capture_start),
         RequestRecord::Over(summary) => SlowLine::new(rid, summary, capture_start),
@@ -132,7 +132,7 @@ impl<'l> Ranked<'l> {
 }
 
 /// The `limit` worst requests, worst first.
-fn sort_worst(mut requests: Vec<Ranked<'_>>, limit: usize) -> Vec<Ranked<'_>> {
+fn select_and_sort_worst(mut requests: Vec<Ranked<'_>>, limit: usize) -> Vec<Ranked<'_>> {
     // The ledger may keep thousands of requests, of which few are listed. The worst are selected first, so that only these are sorted.
     if limit < requests.len() {
         requests.select_nth_unstable_by(limit, Ranked::worst_first);

@@ -132,7 +132,7 @@ pub struct MergedLine {
 
 impl MergedLine {
     /// The merges in the engine's log; `None` without any.
-    fn of_counts(merged: &MergedCounts) -> Option<Self> {
+    fn of_logged_merges(merged: &MergedCounts) -> Option<Self> {
         if merged.times == 0 {
             return None;
         }
@@ -141,8 +141,8 @@ impl MergedLine {
     }
 }
 
-/// Contents of the engine's log, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
-pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
+/// Contents of the engine's log, with the stages of at most `max_slowest` requests, the slowest first; `None` if it logged nothing.
+pub(super) fn stage_report(ledger: &Ledger, max_slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();
     let is_empty = log.counts.logged == 0 && log.processes().is_empty() && log.merged.times == 0;
@@ -162,10 +162,15 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
             n: correlation.of,
             sampled: correlation.sampled,
         }),
-        slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, capture_start)).collect(),
+        slowest: log
+            .slowest()
+            .iter()
+            .take(max_slowest)
+            .map(|slow| stage_table(log, names, slow, capture_start))
+            .collect(),
         between: list_times_between(log),
         processes: log.processes().iter().map(|logged| process_line(logged, capture_start)).collect(),
-        merged: MergedLine::of_counts(&log.merged),
+        merged: MergedLine::of_logged_merges(&log.merged),
     })
 }
 
@@ -293,13 +298,13 @@ fn describe_process(process: &ProcessLine) -> String {
 /// Whether first-token gaps depend on the number of request states that the receiver keeps, in words.
 fn describe_correlation(correlation: &Correlated) -> String {
     let Correlated { spearman, n, sampled } = *correlation;
-    let words = describe_coefficient(spearman);
+    let words = describe_rank_correlation(spearman);
     let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
     format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
 }
 
 /// What a rank correlation from -1 to 1 says about gaps and states.
-fn describe_coefficient(spearman: f64) -> &'static str {
+fn describe_rank_correlation(spearman: f64) -> &'static str {
     /// Smallest coefficient of a strong correlation.
     const STRONG: f64 = 0.7;
     /// Smallest coefficient of a weak correlation.

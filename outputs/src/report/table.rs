@@ -2,7 +2,7 @@
 
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent};
 
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 use super::path::PathRow;
 use super::stages::StageTable;
 use super::{Clock, HopLine, LossList, PairLegLine, PairRequestLine, Report, StackLine, TtftGroupLine, text};
@@ -37,11 +37,11 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
     }
 }
 
-/// Table of the `limit` worst requests that lost tokens, each with at most `places` ranges of lost positions and as many token ids. The
-/// others are counted.
-pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
+/// Table of the `max_requests` worst requests that lost tokens, each with at most `max_ranges` ranges of lost positions and as many token
+/// ids. The others are counted.
+pub(super) fn loss_table(list: &LossList, clock: &Clock, max_requests: usize, max_ranges: usize) -> Table<'static, 7> {
     Table::new(
-        list.lines.iter().take(limit),
+        list.lines.iter().take(max_requests),
         [
             ("Request", Rid, &|line| line.rid.clone()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
@@ -50,9 +50,9 @@ pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: u
             ("Chunks", Number, &|line| count(line.chunks)),
             ("First and last loss", Number, &|line| line.describe_span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
-                let ids = line.list_and_count_ids(places);
+                let ids = line.list_and_count_ids(max_ranges);
                 let ids_text = if ids.is_empty() { String::new() } else { format!(" (ids {ids})") };
-                line.list_and_count_places(places) + &ids_text
+                line.list_and_count_positions(max_ranges) + &ids_text
             }),
         ],
     )

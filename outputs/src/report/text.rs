@@ -10,7 +10,7 @@ use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, perce
 use super::brief::{
     NO_INDENT, NO_NAME, append_right_aligned_cells, describe_place, write_indented, write_named_row, write_wrapped,
 };
-use super::hostile::{lines as escape_lines, plain as escape_line};
+use super::hostile::{escape_and_cut_line as escape_line, lines as escape_lines};
 use super::judged::headline;
 use super::path::PathRow;
 use super::ttft::TtftReport;
@@ -37,7 +37,7 @@ const NO_SHARES: &str = "";
 /// The report as text for a terminal.
 pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
-    write_head(&mut out, report, clock);
+    write_verdict_source_and_length(&mut out, report, clock);
     numbers::write_numbers(&mut out, report);
     write_demo_truth(&mut out, report);
     write_losses(&mut out, report, clock);
@@ -55,7 +55,7 @@ pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     }
     write_findings(&mut out, report, clock);
     write_not_observed(&mut out, report);
-    write_own_costs(&mut out, report);
+    write_missed_observations_and_costs(&mut out, report);
     // Names come from the wire and must not control the terminal.
     escape_lines(&out)
 }
@@ -74,7 +74,7 @@ fn write_demo_truth(out: &mut String, report: &Report) {
 }
 
 /// Writes the verdict, the source, the engine and the length of the capture.
-fn write_head(out: &mut String, report: &Report, clock: &Clock) {
+fn write_verdict_source_and_length(out: &mut String, report: &Report, clock: &Clock) {
     write_wrapped(out, &headline(report, clock), NO_INDENT, "  ");
     let engine = brief::describe_engine(report);
     let capture = clock.describe_capture(report.capture_length_ns());
@@ -120,7 +120,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
         plural(line.chunks, "chunk"),
         line.describe_span(clock)
     );
-    let places = line.list_places(MAX_RANGES);
+    let places = line.list_positions(MAX_RANGES);
     if !places.is_empty() {
         append!(text, ", positions {places}");
     }
@@ -332,9 +332,9 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     append_line!(out);
 }
 
-/// Writes the row of a leg, or of the sum of all legs. `shares` has the last cells of the row. A long name takes several lines instead of
-/// being cut, because it may be the names of several legs. The numbers then stand beside its last line.
-fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
+/// Writes the row of a leg, or of the sum of all legs. `share_cells` has the last cells of the row. A long name takes several lines instead
+/// of being cut, because it may be the names of several legs. The numbers then stand beside its last line.
+fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, spread_ns: &Spread, share_cells: &str) {
     let mut wrapped = String::new();
     brief::write_wrapped_within(&mut wrapped, name, NO_INDENT, "  ", LEG_WIDTH);
     let name_lines = wrapped.trim_end();
@@ -342,8 +342,8 @@ fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share
     for line in first_lines.lines() {
         append_line!(out, "{line}");
     }
-    let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
-    let row = format!("{last_line:LEG_WIDTH$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
+    let [mean, p50, p99, max] = [mean_ns, spread_ns.p50, spread_ns.p99, spread_ns.max].map(duration);
+    let row = format!("{last_line:LEG_WIDTH$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {share_cells}");
     append_line!(out, "{}", row.trim_end());
 }
 
@@ -363,7 +363,7 @@ fn write_path(out: &mut String, report: &Report) {
     );
     append_line!(out, "{heading}  THREAD");
     for row in &rows {
-        let name: String = name_row(row).chars().take(LEG_WIDTH).collect();
+        let name: String = format_leg_name(row).chars().take(LEG_WIDTH).collect();
         let mut line = format!("{name:LEG_WIDTH$}");
         let numbers = [
             known_or_dash(row.mean_ns, duration),
@@ -375,12 +375,12 @@ fn write_path(out: &mut String, report: &Report) {
         append_right_aligned_cells(&mut line, NUMBER_WIDTHS, numbers);
         append_line!(out, "{line}  {}", row.thread);
     }
-    write_bar(out, report);
+    write_first_token_bar(out, report);
     append_line!(out);
 }
 
 /// Name of a row of the path, indented for a process, which stands between hops.
-fn name_row(row: &PathRow) -> String {
+fn format_leg_name(row: &PathRow) -> String {
     let name = escape_line(&row.name);
     match row.kind {
         LegKind::Wait if row.carries_requests => format!("(requests) {name}"),
@@ -391,7 +391,7 @@ fn name_row(row: &PathRow) -> String {
 }
 
 /// Writes the bar of the first tokens, and between which processes its time passes. Writes nothing if no leg is large enough for the bar.
-fn write_bar(out: &mut String, report: &Report) {
+fn write_first_token_bar(out: &mut String, report: &Report) {
     let Some(bar) = bar::describe_bar(&report.path, BAR_WIDTH) else { return };
     write_named_row(out, "first tokens", &bar);
     if let Some(ends) = bar::ends_of_path(&report.path) {
@@ -466,10 +466,10 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
 }
 
 /// Share of its time that a thread spent on something: `12.5 % on cpu`. If it is unknown, the reason: `on cpu: not observed`.
-fn describe_share_of_time(share: Option<f64>, what: &str, why_unknown: &str) -> String {
+fn describe_share_of_time(share: Option<f64>, activity: &str, why_unknown: &str) -> String {
     match share {
-        Some(share) => format!("{} {what}", decimal_percent(share)),
-        None => format!("{what}: {why_unknown}"),
+        Some(share) => format!("{} {activity}", decimal_percent(share)),
+        None => format!("{activity}: {why_unknown}"),
     }
 }
 
@@ -549,7 +549,7 @@ fn write_not_observed(out: &mut String, report: &Report) {
 }
 
 /// Writes what the observation missed and cost.
-fn write_own_costs(out: &mut String, report: &Report) {
+fn write_missed_observations_and_costs(out: &mut String, report: &Report) {
     let own = &report.own;
     let events = plural(own.events, "event");
     let undecoded = plural(own.frames_undecoded, "frame");

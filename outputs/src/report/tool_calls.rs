@@ -10,7 +10,7 @@ use trace::words::{count, plural};
 
 use super::Report;
 use super::brief::write_indented;
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 
 /// Maximum number of responses in the text; the JSON lists more.
 const MAX_EXPLAINED: usize = 5;
@@ -62,7 +62,7 @@ impl ToolCallLine {
         Self {
             rid: response.rid.to_string(),
             at_ns: response.at.since(capture_start),
-            by: changed_by(&response.calls).map(str::to_owned),
+            by: party_that_changed_arguments(&response.calls).map(str::to_owned),
             calls: response.calls,
         }
     }
@@ -96,7 +96,7 @@ fn responses_with(outcomes: &BTreeMap<ToolCallOutcome, u64>, outcome: ToolCallOu
 }
 
 /// The party that changed the arguments; `None` if that is not judged.
-fn changed_by(calls: &ToolCalls) -> Option<&'static str> {
+fn party_that_changed_arguments(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
         ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged | ToolCallOutcome::Absent => None,
@@ -180,7 +180,7 @@ fn describe_reason(reason: UnjudgedReason) -> &'static str {
 
 /// Describes tool calls in the engine's frames that the response does not have.
 fn describe_absent(calls: &ToolCalls) -> String {
-    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", describe_tokens(part)));
+    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", describe_token_range(part)));
     format!(
         "{} of {} in the engine's frames: in no field of the response, which has {}. The first is call {}{place}. Not judged: a parser leaves out calls of functions that the request does not offer",
         plural(calls.absent.into(), "tool call"),
@@ -191,7 +191,7 @@ fn describe_absent(calls: &ToolCalls) -> String {
 }
 
 /// Tokens of the part, counted from 1: `tokens 3 to 5`.
-fn describe_tokens(part: ArgumentsPart) -> String {
+fn describe_token_range(part: ArgumentsPart) -> String {
     match part.tokens {
         // A part inside one token.
         [first, last] if first >= last => format!("token {last}"),
@@ -200,7 +200,7 @@ fn describe_tokens(part: ArgumentsPart) -> String {
 }
 
 /// Place of the damaged part among the events that carry the call's arguments: in events, or between two of them.
-fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
+fn describe_place_among_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of_events = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
         // The events before and behind a missing part, or else those with its first and its last character. They are counted from 1, and 0
@@ -213,30 +213,31 @@ fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     }
 }
 
-/// Describes arguments of which a part did not reach the client as the engine sent it. `how`: where the part is in the response.
-fn describe_damage(calls: &ToolCalls, how: &str) -> String {
+/// Describes arguments of which a part did not reach the client as the engine sent it. `place_in_response`: where the part is in the
+/// response.
+fn describe_damage(calls: &ToolCalls, place_in_response: &str) -> String {
     let which = name_call(calls);
     let Some(part) = calls.part else {
         return format!(
-            "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
+            "{which}: a part of the arguments is in the engine's frames, and {place_in_response}. By: the serving process"
         );
     };
     let cause = if calls.outcome == ToolCallOutcome::Garbled {
         "A character was cut. By: the serving process"
     } else {
-        describe_extent(part)
+        describe_cause_by_extent(part)
     };
     format!(
-        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {cause}",
+        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {place_in_response}. {}. {cause}",
         plural(part.chars.into(), "character"),
         count(part.at.into()),
-        describe_tokens(part),
-        describe_events(calls, part)
+        describe_token_range(part),
+        describe_place_among_events(calls, part)
     )
 }
 
 /// Whether the difference has whole chunks or events, and what that shows about its cause.
-fn describe_extent(part: ArgumentsPart) -> &'static str {
+fn describe_cause_by_extent(part: ArgumentsPart) -> &'static str {
     match (part.whole_chunks, part.whole_events) {
         (true, true) => {
             "They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
@@ -275,11 +276,11 @@ impl ToolCallCounts {
                 parts.push(format!("{} {what}", count(responses)));
             }
         }
-        parts.join(", ") + &self.summarise_reasons()
+        parts.join(", ") + &self.summarise_reasons_not_judged()
     }
 
     /// Why responses were not judged, in parentheses: ` (not judged: 2 because the response ended early)`. Empty if all were.
-    fn summarise_reasons(&self) -> String {
+    fn summarise_reasons_not_judged(&self) -> String {
         let each = self.unjudged_by_reason.iter();
         let reasons: Vec<String> = each
             .map(|(reason, responses)| format!("{} because {}", count(*responses), describe_reason(*reason)))

@@ -44,12 +44,12 @@ pub(super) fn render_page(report: &Report, clock: &Clock) -> String {
                     (draw_section("Worst requests", tables::draw_slowest(report, clock)))
                     (draw_section("Lost tokens", Some(tables::draw_losses(report, clock))))
                     (draw_section("Cost of the streaming mode", tables::draw_modes(report)))
-                    (draw_section("How long tokens waited", Some(charts::draw_waits(report))))
-                    (draw_section("Over time", Some(charts::draw_over_time(report, clock))))
+                    (draw_section("How long tokens waited", Some(charts::draw_wait_distributions(report))))
+                    (draw_section("Over time", Some(charts::draw_time_series_charts(report, clock))))
                     (draw_section("Hops", super::table::hop_table(report).map(tables::draw_table)))
                     (draw_section("CPU", super::table::cpu_table(report).map(tables::draw_table)))
                     (draw_section("Python functions of the engine", tables::draw_functions(report)))
-                    (draw_section("The engine's own log", tables::draw_log(report, clock)))
+                    (draw_section("The engine's own log", tables::draw_engine_log(report, clock)))
                     (draw_section("Limits and cost of the observation", Some(tables::draw_own_costs(report))))
                     footer {
                         "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "

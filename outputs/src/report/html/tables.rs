@@ -63,7 +63,7 @@ const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 /// Where a chunk's time goes; `None` if no leg was observed.
 pub(super) fn draw_path(report: &Report) -> Option<Markup> {
     let segments = bar::path_segments(&report.path);
-    (!segments.is_empty()).then(|| html! { (draw_shares(&segments)) (draw_table(report_table::path_table(report))) })
+    (!segments.is_empty()).then(|| html! { (draw_share_bar(&segments)) (draw_table(report_table::path_table(report))) })
 }
 
 /// Where the time to first token goes on both servers of a pair; `None` without one.
@@ -86,7 +86,7 @@ pub(super) fn draw_ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {
         p { (brief::describe_ttft(main)) @for line in brief::describe_ttft_caveats(report) { "; " (line) } }
-        (draw_shares(&main.segments()))
+        (draw_share_bar(&main.segments()))
         (draw_table(report_table::ttft_table(main)))
     })
 }
@@ -97,7 +97,7 @@ fn colour_class(index: usize) -> &'static str {
 }
 
 /// Parts of a whole as a bar with a legend.
-fn draw_shares(segments: &[Segment]) -> Markup {
+fn draw_share_bar(segments: &[Segment]) -> Markup {
     html! {
         p.shares {
             @for (index, part) in segments.iter().enumerate() {
@@ -167,10 +167,10 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
             }
         }
         @if let Some(list) = &losses.confirmed {
-            (affected_requests(list, clock, "Which tokens were lost: confirmed"))
+            (draw_lossy_requests(list, clock, "Which tokens were lost: confirmed"))
         }
         @if let Some(list) = predicted {
-            (affected_requests(list, clock, "Which tokens are expected to be lost: predicted"))
+            (draw_lossy_requests(list, clock, "Which tokens are expected to be lost: predicted"))
         }
         @if let Some(calls) = &report.tool_calls {
             h3 { "Tool calls of responses" }
@@ -191,7 +191,7 @@ const MAX_RANGES: usize = 40;
 
 /// The requests that lost tokens, under a heading; nothing without any. Shows the first [`MAX_LOSSY_REQUESTS`] requests, each with up to
 /// [`MAX_RANGES`] ranges of lost positions.
-fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
+fn draw_lossy_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     if list.lines.is_empty() {
         return Markup::default();
     }
@@ -350,7 +350,7 @@ pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
 }
 
 /// Stages of requests, named by the engine; `None` if no log was read.
-pub(super) fn draw_log(report: &Report, clock: &Clock) -> Option<Markup> {
+pub(super) fn draw_engine_log(report: &Report, clock: &Clock) -> Option<Markup> {
     let log = report.stages.as_ref()?;
     let pairs = Table::new(
         log.between.iter().take(MAX_ROWS),
