@@ -26,7 +26,7 @@ struct ShownChanges<'c> {
 
 impl<'c> ShownChanges<'c> {
     /// Shows the first [`MAX_CHANGES`]. If none of them may be for the worse, the next change that may be takes the last place.
-    fn of_ranked(ranked: &'c [RankedChange]) -> Self {
+    fn select_from_ranked(ranked: &'c [RankedChange]) -> Self {
         let mut changes: Vec<&RankedChange> = ranked.iter().collect();
         let first_worse = changes.iter().position(|change| change.may_be_worse);
         // No sentence may hide that something became worse.
@@ -231,14 +231,14 @@ pub(super) fn summarise_changes(
     measures: &[ComparedMeasure],
     patterns: &[ChangePattern],
 ) -> String {
-    let changes = ShownChanges::of_ranked(ranked);
-    let stated = join_by_state(&changes.shown) + &changes.count_of_others();
+    let changes = ShownChanges::select_from_ranked(ranked);
+    let stated = join_changes_by_state(&changes.shown) + &changes.count_of_others();
     let has_changes = ranked.iter().any(|change| change.direction != Direction::Same);
     if has_changes {
-        let causes = describe_causes(&stated, outcomes, patterns);
+        let causes = describe_causes_of_stated_problems(&stated, outcomes, patterns);
         return stated + &causes;
     }
-    let measures_text = describe_measures(&stated, outcomes, measures);
+    let measures_text = describe_measures_and_unstated_problems(&stated, outcomes, measures);
     let separator = if stated.is_empty() || measures_text.is_empty() { "" } else { "; " };
     format!("{stated}{separator}{measures_text}")
 }
@@ -246,11 +246,11 @@ pub(super) fn summarise_changes(
 /// Changes that the sentence only counts: `REGRESSED: merged chunks 0.0 % -> 30.0 %`; empty without any.
 pub(super) fn describe_others(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> String {
     let ranked = rank_changes(outcomes, findings);
-    join_by_state(&ShownChanges::of_ranked(&ranked).others)
+    join_changes_by_state(&ShownChanges::select_from_ranked(&ranked).others)
 }
 
 /// Joins changes, with one heading for those of the same state in a row: `FIXED: lost tokens 12 -> 0; NEW WARNING: backlog, queued`.
-fn join_by_state(changes: &[&RankedChange]) -> String {
+fn join_changes_by_state(changes: &[&RankedChange]) -> String {
     let mut text = String::new();
     let mut last_state = "";
     for change in changes {
@@ -267,7 +267,11 @@ fn join_by_state(changes: &[&RankedChange]) -> String {
 }
 
 /// Causes of the changed problems that the sentence states, to be appended to it: `; cause: incremental output was enabled`.
-fn describe_causes(sentence_so_far: &str, outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
+fn describe_causes_of_stated_problems(
+    sentence_so_far: &str,
+    outcomes: &[ProblemOutcome],
+    patterns: &[ChangePattern],
+) -> String {
     let mut text = String::new();
     let mut last_explained = None;
     // A problem is stated if the sentence contains its name.
@@ -346,7 +350,11 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
 
 /// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that
 /// `sentence_so_far` does not name yet. Empty if no measure changed and `sentence_so_far` names all these problems.
-fn describe_measures(sentence_so_far: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
+fn describe_measures_and_unstated_problems(
+    sentence_so_far: &str,
+    outcomes: &[ProblemOutcome],
+    measures: &[ComparedMeasure],
+) -> String {
     if !is_any_compared(measures) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }

@@ -37,7 +37,7 @@ impl MannWhitney {
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
         let median_index = (self.differences.len() as f64 - 1.0) / 2.0;
         // Distance of U from its mean at which the test rejects. By it, the interval reaches from the median to each end.
-        let rejection_distance = quantile_beyond(level) * self.deviation;
+        let rejection_distance = z_with_two_sided_tail(level) * self.deviation;
         let rejects_any = rejection_distance <= median_index;
         if !rejects_any {
             return None;
@@ -106,7 +106,7 @@ fn two_sided_tail(z: f64) -> f64 {
 }
 
 /// The `z` beyond which the two-sided tail probability of the normal distribution is `p`. Inverts [`two_sided_tail`] by bisection.
-fn quantile_beyond(p: f64) -> f64 {
+fn z_with_two_sided_tail(p: f64) -> f64 {
     let mut low = 0.0;
     // The tail beyond 10 standard deviations is smaller than any level in use.
     let mut high = 10.0;
@@ -148,7 +148,7 @@ mod tests {
     fn p_values_match_known_results() {
         assert!((two_sided_tail(1.959_964) - 0.05).abs() < 1e-6);
         assert!((two_sided_tail(0.0) - 1.0).abs() < 1e-6);
-        assert!((quantile_beyond(0.05) - 1.959_964).abs() < 1e-5);
+        assert!((z_with_two_sided_tail(0.05) - 1.959_964).abs() < 1e-5);
         // The tortoise and hare example of Wikipedia (U = 11 of 36), by the normal approximation with continuity correction.
         let known = p(&[1.0, 7.0, 8.0, 9.0, 10.0, 11.0], &[2.0, 3.0, 4.0, 5.0, 6.0, 12.0]);
         assert!((0.2..0.8).contains(&known), "{known}");

@@ -374,7 +374,7 @@ fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> 
 
 /// Keeps the highest of the quantiles and the median. The highest one alone may mislead, because a few slow requests raise it, whatever
 /// happened to the others.
-fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
+fn keep_highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
     // The first is the highest and the last is the median. Those between them are removed.
     let last = quantiles.len().saturating_sub(1);
     if last > 1 {
@@ -394,13 +394,13 @@ fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
     }
     let times_a = RequestTimes::of_spread(&group_a.ns);
     let times_b = RequestTimes::of_spread(&group_b.ns);
-    highest_and_median(quantiles_of_requests("TTFT", &times_a, &times_b))
+    keep_highest_and_median(quantiles_of_requests("TTFT", &times_a, &times_b))
 }
 
 /// Quantiles of the first-token gap of all requests; empty if a run did not observe it, or too few requests have one.
 fn quantiles_of_gap(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
     let Some((gap_a, gap_b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()) else { return Vec::new() };
-    highest_and_median(quantiles_of_requests("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b)))
+    keep_highest_and_median(quantiles_of_requests("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b)))
 }
 
 /// Waits of all frames on a hop that both runs have.
@@ -555,7 +555,7 @@ mod tests {
     #[test]
     fn the_median_is_compared_beside_the_highest_quantile() {
         let times = |p50_ns| RequestTimes { count: 300, p50_ns: Some(p50_ns), p90_ns: Some(1_581 << 20), p99_ns: None };
-        let quantiles = highest_and_median(quantiles_of_requests("TTFT", &times(23 << 20), &times(1_832 << 20)));
+        let quantiles = keep_highest_and_median(quantiles_of_requests("TTFT", &times(23 << 20), &times(1_832 << 20)));
         let compared: Vec<ComparedMeasure> =
             quantiles.into_iter().map(|quantile| compare_quantile(quantile, 20_000_000)).collect();
         let verdicts: Vec<(&str, ChangeVerdict)> =

@@ -27,16 +27,16 @@ pub(super) fn render_text(diff: &Diff) -> String {
     write_causes_and_wait_shifts(&mut out, diff);
     write_findings(&mut out, diff);
     if let Some(ttft) = &diff.ttft {
-        write_legs(&mut out, "WHERE TTFT GOES, MEAN", ttft.legs.iter().map(TtftLegShift::table_cells));
+        write_leg_table(&mut out, "WHERE TTFT GOES, MEAN", ttft.legs.iter().map(TtftLegShift::table_cells));
     }
     if let Some(wait) = &diff.wait {
-        write_legs(&mut out, "WHERE A CHUNK'S TIME GOES, MEAN", wait.legs.iter().map(LegShift::table_cells));
+        write_leg_table(&mut out, "WHERE A CHUNK'S TIME GOES, MEAN", wait.legs.iter().map(LegShift::table_cells));
     }
     if !diff.measures.is_empty() {
         append_line!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE", "A", "B", "CHANGE");
     }
     for measure in &diff.measures {
-        write_measure(&mut out, measure, diff);
+        write_measure_row(&mut out, measure, diff);
     }
     append_line!(out);
     write_wrapped(&mut out, &diff.method, "how  ", "     ");
@@ -122,7 +122,7 @@ fn name_finding_with_numbers_or_note(change: &FindingChange) -> String {
 }
 
 /// Writes a table with the time and share of each leg, a part of the path, in both runs. `heading` is that of the first column.
-fn write_legs(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
+fn write_leg_table(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
     // Columns of times are 11 characters wide, and those of shares 8.
     append_line!(out, "{heading:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}", "A", "SHARE", "B", "SHARE");
     for LegCells { place, a_time, a_share, b_time, b_share } in legs {
@@ -151,7 +151,7 @@ fn name_cell(name: &str) -> String {
 
 /// Writes the row of a measure: its values in both runs, the change and the verdict. A note or the interval of the change follows on a line
 /// of its own.
-fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
+fn write_measure_row(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     let name = name_cell(&measure.name);
     append!(
         out,

@@ -67,7 +67,7 @@ impl Opening {
     }
 
     /// Main thread of the only process with a role; `None` if there are several or none.
-    pub(super) fn only_thread_of(&self, role: &str) -> Option<ThreadId> {
+    pub(super) fn main_thread_of_only_process(&self, role: &str) -> Option<ThreadId> {
         match self.main_threads.get(role)?.as_slice() {
             [thread] => Some(*thread),
             _ => None,

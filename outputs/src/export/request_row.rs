@@ -8,7 +8,7 @@ use trace::clock::MonoNs;
 use trace::columns::COLUMNS;
 use trace::ledger::{Ledger, Losses, RequestSummary, TtftPath};
 
-use super::request_stage::{self, last_gap_ns};
+use super::request_stage::{self, last_chunk_gap_ns};
 use super::{ExportContext, ExportedRequest};
 use crate::report::format_position_ranges;
 
@@ -133,13 +133,13 @@ static EXPORT_COLUMNS: [ExportColumn; 25] = [
     ExportColumn {
         name: "last_gap_ns",
         kind: ColumnKind::Number,
-        cell_of: |request, context| last_gap_ns(request.timeline, context.ledger).map(Number),
+        cell_of: |request, context| last_chunk_gap_ns(request.timeline, context.ledger).map(Number),
     },
     ExportColumn {
         name: "lost_places",
         kind: ColumnKind::Text,
         cell_of: |request, context| {
-            Some(text_cell(describe_lost_places(request.summary, request.summary.tokens_lost?, context)))
+            Some(text_cell(describe_lost_positions(request.summary, request.summary.tokens_lost?, context)))
         },
     },
     ExportColumn {
@@ -218,10 +218,10 @@ fn slowest_hop_of_first_chunk<'a>(
     waits.max_by_key(|hop| hop.wait_ns)
 }
 
-/// Lists the positions of the request's lost tokens, of which there are `lost`. Empty without losses. Ends with `...` if the ledger has
-/// not kept all of them.
-fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
-    if lost == 0 {
+/// Lists the positions of the request's lost tokens, of which there are `lost_tokens`. Empty without losses. Ends with `...` if the ledger
+/// has not kept all of them.
+fn describe_lost_positions(summary: &RequestSummary, lost_tokens: u32, context: &ExportContext<'_>) -> String {
+    if lost_tokens == 0 {
         return String::new();
     }
     let Some(losses) = find_losses(summary, context.ledger) else { return String::from("...") };

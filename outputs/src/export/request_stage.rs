@@ -76,7 +76,7 @@ pub(super) fn times_on_last_hop<'l>(timeline: &'l RequestTimeline, ledger: &Ledg
 }
 
 /// Time from the send of the finishing chunk by the scheduler to its receive by the tokenizer. `None` if either was not observed.
-pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
+pub(super) fn last_chunk_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
     let first_hop = timeline.hops.iter().find(|times| ledger.is_origin(times.hop))?;
     let last_hop = times_on_last_hop(timeline, ledger)?;
     // `last` has the times of the finishing chunk.
@@ -86,7 +86,7 @@ pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option
 }
 
 /// Time from the receive of the first token by the tokenizer to its delivery to the client. `None` if either was not observed.
-pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
+pub(super) fn first_token_delivery_ns(summary: &RequestSummary) -> Option<u64> {
     let received = summary.received_first?;
     let delivered = summary.delivered_first?;
     Some(delivered.since(received))
@@ -104,7 +104,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     list.add_first_token_gap(&legs, &path, summary);
     let on_last_hop = times_on_last_hop(timeline, ledger);
     list.add_legs_behind_way(&legs, &path, on_last_hop);
-    list.add_streaming(timeline, on_last_hop);
+    list.add_streaming_stage(timeline, on_last_hop);
     list.stages
 }
 
@@ -262,7 +262,7 @@ impl<'a> StageList<'a> {
 
     /// Adds the time from the end of the last stage to the last delivery. Adds nothing if neither a delivery nor the receive of the
     /// finishing chunk was observed.
-    fn add_streaming(&mut self, timeline: &RequestTimeline, on_last_hop: Option<&HopTimes>) {
+    fn add_streaming_stage(&mut self, timeline: &RequestTimeline, on_last_hop: Option<&HopTimes>) {
         let last_received = on_last_hop.and_then(|hop_times| hop_times.last?.received);
         // The later one counts. `None` is less than any time.
         if let Some(last) = timeline.last_delivered.max(last_received) {
@@ -287,26 +287,26 @@ impl<'a> StageList<'a> {
             let frame = path.frame_of_leg(leg);
             let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
             let is_added = self.add_clipped_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| {
-                list.add_relays(relays)
+                list.add_relay_stages(relays)
             });
             // A leg without length, by clocks that differ, may still have passed relays.
             if !is_added {
-                self.add_relays(relays);
+                self.add_relay_stages(relays);
             }
         }
         // Behind the last observed leg.
-        self.add_relays(path.hops.get(next_hop..).unwrap_or_default());
+        self.add_relay_stages(path.hops.get(next_hop..).unwrap_or_default());
     }
 
     /// Adds the time of the request's first frame inside the relay of each of these hops.
-    fn add_relays(&mut self, hops: &[&HopTimes]) {
+    fn add_relay_stages(&mut self, hops: &[&HopTimes]) {
         for hop_times in hops {
-            self.add_relay(&hop_times.first);
+            self.add_relay_stage(&hop_times.first);
         }
     }
 
     /// Adds the time of a frame inside the relay, if it passed one.
-    fn add_relay(&mut self, times: &FrameTimes) {
+    fn add_relay_stage(&mut self, times: &FrameTimes) {
         if let (Some(from), Some(to)) = (times.sent, times.forwarded) {
             self.add_leaf("relay".into(), TimeSpan { from, to }, Some(times.frame), StageKind::Relay);
         }

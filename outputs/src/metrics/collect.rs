@@ -69,7 +69,7 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_run_facts(&mut families, ledger, input);
     add_request_counts(&mut families, ledger);
     add_token_and_chunk_counts(&mut families, ledger);
-    add_latencies(&mut families, ledger);
+    add_latency_histograms(&mut families, ledger);
     add_response_counts_by_end(&mut families, ledger);
     add_path_shares(&mut families, &analysis.attribution());
     add_hop_groups(&mut families, ledger);
@@ -174,7 +174,7 @@ fn add_token_and_chunk_counts(families: &mut Families, ledger: &Ledger) {
 }
 
 /// Adds the distributions of waits and latencies: until the first token, between tokens, and in a frontend.
-fn add_latencies(families: &mut Families, ledger: &Ledger) {
+fn add_latency_histograms(families: &mut Families, ledger: &Ledger) {
     if ledger.observes_gaps() {
         families.put_histogram(&metric::GAP, [], Histogram::of_durations(ledger.gap()));
     }
@@ -184,7 +184,7 @@ fn add_latencies(families: &mut Families, ledger: &Ledger) {
     if accept_waits.count() > 0 {
         families.put_histogram(&metric::ACCEPT_WAIT, [], Histogram::of_durations(accept_waits));
     }
-    add_inter_token_latency(families, ledger);
+    add_inter_token_histograms(families, ledger);
     let frontend = ledger.frontend();
     for (token, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
         if waits.count() > 0 {
@@ -194,7 +194,7 @@ fn add_latencies(families: &mut Families, ledger: &Ledger) {
 }
 
 /// Adds the inter-token latency, the time between tokens of one request, as the engine sent them and as clients received them.
-fn add_inter_token_latency(families: &mut Families, ledger: &Ledger) {
+fn add_inter_token_histograms(families: &mut Families, ledger: &Ledger) {
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&metric::ITL_SENT, [], Histogram::of_durations(ledger.itl_sent()));
         families.put_histogram(&metric::ITL_SENT_BY_TOKEN, [], Histogram::of_durations(ledger.itl_sent_by_token()));

@@ -36,7 +36,11 @@ pub(super) fn unobserved_text() -> String {
 }
 
 /// A number with its noun, or that no source observed it: `12 finished`, `finished: not observed`.
-pub(super) fn describe_observed<T>(value: Option<T>, format: impl FnOnce(T) -> String, noun: &str) -> String {
+pub(super) fn describe_value_or_unobserved<T>(
+    value: Option<T>,
+    format: impl FnOnce(T) -> String,
+    noun: &str,
+) -> String {
     match value {
         Some(value) => format!("{} {noun}", format(value)),
         None => format!("{noun}: {}", unobserved_text()),
@@ -51,7 +55,7 @@ pub(super) fn summarise_requests(requests: &Requests) -> String {
 /// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Adds the number of live ones whose end was sent but not
 /// received.
 pub(super) fn describe_request_outcomes(requests: &Requests) -> String {
-    let finished = describe_observed(requests.completed, count, "finished");
+    let finished = describe_value_or_unobserved(requests.completed, count, "finished");
     let in_transit = match requests.ends_in_transit {
         0 => String::new(),
         ends => format!(" ({} of them sent to the end, but not received)", count(ends)),
@@ -81,7 +85,8 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
 /// which is the largest group of requests with the same observed moments.
 pub(super) fn describe_ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
-    let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();
+    let mut lines: Vec<String> =
+        ttft.describe_absent_moments().iter().map(|what| format!("not observed: {what}")).collect();
     // The first group is the main one.
     let in_smaller_groups: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum();
     let in_other_groups = in_smaller_groups + ttft.others;
@@ -276,7 +281,7 @@ fn split_where_lines_may_break(text: &str) -> Vec<String> {
 }
 
 /// Describes start, end and duration of a finding, and its episodes if it has several.
-pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
+pub(super) fn describe_finding_times(finding: &FindingLine, clock: &Clock) -> String {
     let episodes =
         finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
     describe_start_and_end(finding, clock) + &describe_episodes(episodes, finding.episodes_joined)
@@ -443,14 +448,14 @@ mod tests {
             (2 * SECOND_NS, Some(2 * SECOND_NS), "at 2.000 s"),
             (2 * SECOND_NS, None, "at 2.000 s"),
         ] {
-            assert_eq!(describe_span(&finding(last_at_ns, ended_at_ns), &clock), expected);
+            assert_eq!(describe_finding_times(&finding(last_at_ns, ended_at_ns), &clock), expected);
         }
         let mut twice = finding(5 * SECOND_NS, Some(5 * SECOND_NS));
         twice.episodes = [[2, 3], [5, 5]]
             .map(|[first, last]| EpisodeLine { at_ns: first * SECOND_NS, last_at_ns: last * SECOND_NS })
             .into();
         assert_eq!(
-            describe_span(&twice, &clock),
+            describe_finding_times(&twice, &clock),
             "since 2.000 s, ended 5.000 s (after 3.000 s), in 2 episodes: 2.000 s to 3.000 s, at 5.000 s"
         );
     }

@@ -156,7 +156,7 @@ impl LossLine {
     }
 
     /// Times of the first and the last loss, and whether more can follow: `07:20:03.120 to 07:20:05.320 (2.200 s), then the request ended`.
-    pub(super) fn describe_span(&self, clock: &Clock) -> String {
+    pub(super) fn describe_loss_times(&self, clock: &Clock) -> String {
         let Some((first_ns, last_ns)) = self.at_ns.zip(self.last_at_ns) else { return String::from("-") };
         let first = clock.describe_moment(first_ns);
         let span = if first_ns == last_ns {
@@ -183,7 +183,7 @@ impl LossLine {
     /// Lists the positions, at most `max_ranges` ranges of them, and counts the others: `3, 7-9, and 2 more ranges`.
     pub(super) fn list_and_count_positions(&self, max_ranges: usize) -> String {
         let ranges = self.ranges.iter().map(|range| format_range(range.tokens));
-        let mut text = list_and_count(ranges, max_ranges, "range");
+        let mut text = list_and_count_rest(ranges, max_ranges, "range");
         // The ledger keeps a limited number of ranges.
         if self.tokens_unlisted > 0 {
             let separator = if text.is_empty() { "" } else { ", and " };
@@ -195,14 +195,14 @@ impl LossLine {
     /// Lists the ids of the first `limit` lost tokens, and counts the others: `13, 14, and 1 more id`. Empty if unknown.
     pub(super) fn list_and_count_ids(&self, limit: usize) -> String {
         let ids: Vec<i64> = self.ranges.iter().flat_map(|range| &range.ids).copied().collect();
-        list_and_count(ids.iter().map(i64::to_string), limit, "id")
+        list_and_count_rest(ids.iter().map(i64::to_string), limit, "id")
     }
 }
 
-/// Lists at most `limit` items, and counts the others in words: `3, 7-9, and 2 more ranges`. `noun` names a single item.
-fn list_and_count(items: impl ExactSizeIterator<Item = String>, limit: usize, noun: &str) -> String {
-    let not_shown = items.len().saturating_sub(limit) as u64;
-    let mut parts: Vec<String> = items.take(limit).collect();
+/// Lists at most `max_items` items, and counts the others in words: `3, 7-9, and 2 more ranges`. `noun` names a single item.
+fn list_and_count_rest(items: impl ExactSizeIterator<Item = String>, max_items: usize, noun: &str) -> String {
+    let not_shown = items.len().saturating_sub(max_items) as u64;
+    let mut parts: Vec<String> = items.take(max_items).collect();
     if not_shown > 0 {
         parts.push(format!("and {}", plural(not_shown, &format!("more {noun}"))));
     }
@@ -261,13 +261,13 @@ mod tests {
     fn the_span_of_losses_says_how_long_they_lasted_and_whether_more_may_follow() {
         let clock = Clock::without_wall_clock(9 * SECOND_NS);
         let mut line = loss_line();
-        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
+        assert_eq!(line.describe_loss_times(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
         line.ended_at_ns = line.last_at_ns;
-        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
+        assert_eq!(line.describe_loss_times(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
         line.at_ns = line.last_at_ns;
-        assert_eq!(line.describe_span(&clock), "5.000 s, then the request ended");
+        assert_eq!(line.describe_loss_times(&clock), "5.000 s, then the request ended");
         line.at_ns = None;
-        assert_eq!(line.describe_span(&clock), "-");
+        assert_eq!(line.describe_loss_times(&clock), "-");
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub(super) fn render_markdown(report: &Report, clock: &Clock) -> String {
     write_findings(&mut out, report, clock);
     write_losses(&mut out, report, clock);
     write_tool_calls(&mut out, report);
-    write_slowest(&mut out, report, clock);
-    write_pair(&mut out, report, clock);
+    write_slowest_requests(&mut out, report, clock);
+    write_pair_ttft(&mut out, report, clock);
     write_ttft(&mut out, report);
     write_path(&mut out, report);
     if let Some(hops) = table::hop_table(report) {
@@ -75,17 +75,17 @@ fn write_table_section<const N: usize>(out: &mut String, heading: &str, mut sect
 fn write_verdict_and_main_numbers(out: &mut String, report: &Report, clock: &Clock) {
     append_line!(out, "## {}\n", escape_markdown(&headline(report, clock)));
     if let Some(worst) = report.worst_finding() {
-        append_line!(out, "- **when** {}", brief::describe_span(worst, clock));
+        append_line!(out, "- **when** {}", brief::describe_finding_times(worst, clock));
     }
     append_line!(out, "- **capture** {}", clock.describe_capture(report.capture_length_ns()));
     append_line!(out, "- **requests** {}", brief::summarise_requests(&report.requests));
     let gap = report.gap_ns.as_ref().map_or_else(brief::unobserved_text, brief::describe_gap);
     append_line!(out, "- **gap** {gap}");
-    append_line!(out, "- **lost** {}", describe_lost(&report.chunks));
+    append_line!(out, "- **lost** {}", describe_lost_tokens_and_chunks(&report.chunks));
     if let Some(latency) = describe_inter_token_latency(&report.itl_ns) {
         append_line!(out, "- **inter-token latency** {latency}");
     }
-    for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
+    for line in report.frontend.iter().flat_map(FrontendCounts::describe_frontend_waits) {
         append_line!(out, "- **frontend** {line}");
     }
     append_line!(
@@ -106,7 +106,7 @@ fn describe_inter_token_latency(itl: &Itl) -> Option<String> {
 }
 
 /// Numbers of lost tokens and chunks if deliveries were observed, else of chunks that are predicted to be lost.
-fn describe_lost(chunks: &Chunks) -> String {
+fn describe_lost_tokens_and_chunks(chunks: &Chunks) -> String {
     if let Some(dropped) = chunks.dropped_confirmed {
         let tokens = known_or_dash(chunks.tokens_lost, count);
         let share = share(dropped, chunks.sent);
@@ -140,7 +140,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
 
 /// When and where the problem of a finding occurred, and the request that it affected worst.
 fn describe_occurrence(finding: &FindingLine, clock: &Clock) -> String {
-    let mut text = brief::describe_span(finding, clock);
+    let mut text = brief::describe_finding_times(finding, clock);
     if let Some(place) = &finding.hop {
         append!(text, ", {}", escape_markdown(&brief::describe_place(place)));
     }
@@ -154,7 +154,7 @@ fn describe_occurrence(finding: &FindingLine, clock: &Clock) -> String {
 fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     append_line!(out, "### Tool calls of responses: {}\n", calls.summarise_calls());
-    for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
+    for ExplainedCalls { rid, explanation } in calls.explain_first_incomplete_calls() {
         append_line!(out, "- {}: {explanation}", format_markdown_code(&rid));
     }
     out.push('\n');
@@ -171,7 +171,7 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 /// Writes the table of the requests with the longest waits for their first token.
-fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
+fn write_slowest_requests(out: &mut String, report: &Report, clock: &Clock) {
     if !report.has_slowest() {
         return;
     }
@@ -181,7 +181,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
             ("Request", Rid, &|line| line.rid.clone()),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns))),
             ("TTFT", Number, &|line| known_or_dash(line.ttft_ns, duration)),
-            ("Gap", Number, &|line| line.gap_text(report.capture_length_ns())),
+            ("Gap", Number, &|line| line.format_gap_or_wait(report.capture_length_ns())),
             ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.describe_moment(ns))),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count)),
@@ -192,7 +192,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 /// Writes where the time to first token goes on both servers of a pair.
-fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
+fn write_pair_ttft(out: &mut String, report: &Report, clock: &Clock) {
     if let Some(pair) = &report.pair {
         let mut lines = vec![pair.headline.clone()];
         lines.extend(pair.describe_in_paragraphs());

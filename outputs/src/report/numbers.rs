@@ -28,8 +28,8 @@ fn describe_requests(requests: &Requests) -> String {
 
 /// Numbers of tokens by the last stage they reached.
 fn describe_tokens(tokens: &Tokens) -> String {
-    let received = brief::describe_observed(tokens.received, count, "received");
-    let delivered = brief::describe_observed(tokens.delivered, count, "delivered");
+    let received = brief::describe_value_or_unobserved(tokens.received, count, "received");
+    let delivered = brief::describe_value_or_unobserved(tokens.delivered, count, "delivered");
     let mut line = format!("{} sent, {received}, {delivered}", count(tokens.sent));
     // These tokens are not among the delivered ones.
     if let Some(uncounted) = tokens.uncounted
@@ -46,7 +46,7 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     if let Some(dispatched) = &report.dispatched {
         write_named_row(out, "to scheduler", &describe_dispatched(report, dispatched));
     }
-    if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late) {
+    if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late_accepts) {
         write_named_row(out, "connections", &late);
     }
     if let Some(pair) = &report.pair {
@@ -60,7 +60,7 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     }
     let mut responses = Vec::new();
     responses.extend(report.answers.as_ref().map(describe_responses));
-    responses.extend(describe_rejected(&report.rejected));
+    responses.extend(describe_rejected_responses(&report.rejected));
     write_rows_under_name(out, "responses", &responses);
     write_gap(out, report);
     write_inter_token_latency(out, report);
@@ -127,8 +127,11 @@ fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
 
 /// Numbers of chunks by outcome. A prediction of drops does not need deliveries, the others do.
 fn describe_chunks(chunks: &Chunks) -> String {
-    let mut line =
-        format!("{} sent, {}", count(chunks.sent), brief::describe_observed(chunks.received, count, "received"));
+    let mut line = format!(
+        "{} sent, {}",
+        count(chunks.sent),
+        brief::describe_value_or_unobserved(chunks.received, count, "received")
+    );
     if chunks.merged.is_none() {
         line.push_str(", merged and dropped (confirmed): not observed");
     }
@@ -146,7 +149,7 @@ fn describe_chunks(chunks: &Chunks) -> String {
 }
 
 /// Responses with an error status; `None` without any.
-fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
+fn describe_rejected_responses(by_status: &BTreeMap<u16, u64>) -> Option<String> {
     let total: u64 = by_status.values().sum();
     if total == 0 {
         return None;

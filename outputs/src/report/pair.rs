@@ -148,7 +148,7 @@ impl PairReport {
             ttft_ns: pair.ttft(),
             ttft_mean_ns: pair.ttft_mean_ns(),
             legs: pair.legs().iter().map(|lengths| PairLegLine::new(pair, lengths)).collect(),
-            absent: absent_moments(pair),
+            absent: list_absent_moments(pair),
             slowest: slowest_requests(pair, capture_start, slowest_limit),
             findings: finding_lines(pair, capture_start),
         })
@@ -260,13 +260,13 @@ impl Report {
 
     /// Adds the findings of a prefill server's own report, so that verdict and severity follow from those of both servers. `clock` relates
     /// the prefill server's clock to this server's. Called after [`Self::add_pair_report`], which has added the findings of the pair.
-    pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
+    pub fn add_prefill_findings(&mut self, server_name: &str, prefill: &Self, clock: ClockUse) {
         let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
         let mut prefill_findings = prefill.findings.clone();
         // The pair and the prefill server may both have a finding about that server's queue.
         remove_milder_queue_finding(&mut self.findings, "prefill-queue", &mut prefill_findings);
         let of_prefill =
-            prefill_findings.into_iter().map(|finding| finding.into_finding_of_prefill_server(name, shift_ns));
+            prefill_findings.into_iter().map(|finding| finding.into_finding_of_prefill_server(server_name, shift_ns));
         // All findings move out of the report and come back in the order of its list.
         let own_findings = std::mem::take(&mut self.findings);
         // Those of the pair are told from this server's own by their kinds.
@@ -349,7 +349,7 @@ fn describe_unknown_leg(pair: &Pair<'_>) -> String {
 }
 
 /// Moments that some requests lack, with the number of those requests by reason.
-fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
+fn list_absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     let mut requests_by_cause: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
     for row in pair.joined() {
         for moment in PairMoment::ALL {

@@ -67,14 +67,14 @@ fn longest_wait_ns(finding: &FindingLine) -> Option<u64> {
 
 /// Whether the finding is about a stop of a process that lasted longer than this wait.
 fn is_stop_longer_than(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
-    match (stop_ns(finding), wait_ns) {
+    match (process_stop_ns(finding), wait_ns) {
         (Some(stop_ns), Some(wait_ns)) => stop_ns > wait_ns,
         _ => false,
     }
 }
 
 /// Length of the stop of a process; `None` if the finding is about something else.
-fn stop_ns(finding: &FindingLine) -> Option<u64> {
+fn process_stop_ns(finding: &FindingLine) -> Option<u64> {
     let evidence_name = match finding.kind.as_str() {
         "consumer-stopped" | "consumer-frozen" => "oldest_waiting_ns",
         "engine-silent" => "silence_ns",

@@ -43,15 +43,15 @@ pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     write_losses(&mut out, report, clock);
     super::tool_calls::write_tool_calls(&mut out, report);
     abandoned::write_abandoned(&mut out, report, clock);
-    write_slowest(&mut out, report, clock);
+    write_slowest_requests(&mut out, report, clock);
     stages::write_stage_report(&mut out, report, clock);
-    write_hops(&mut out, report);
-    write_pair(&mut out, report, clock);
+    write_hop_table(&mut out, report);
+    write_pair_ttft(&mut out, report, clock);
     write_ttft(&mut out, report);
     write_path(&mut out, report);
-    write_cpu(&mut out, report);
+    write_thread_cpu(&mut out, report);
     if let Some(lines) = &report.stacks {
-        stacks::write_tables(&mut out, lines, report.own.sampling.as_ref());
+        stacks::write_function_tables(&mut out, lines, report.own.sampling.as_ref());
     }
     write_findings(&mut out, report, clock);
     write_not_observed(&mut out, report);
@@ -118,7 +118,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
         count(line.tokens),
         count(line.tokens_sent),
         plural(line.chunks, "chunk"),
-        line.describe_span(clock)
+        line.describe_loss_times(clock)
     );
     let places = line.list_positions(MAX_RANGES);
     if !places.is_empty() {
@@ -132,7 +132,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
 }
 
 /// Writes the table of the requests with the longest waits for their first token.
-fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
+fn write_slowest_requests(out: &mut String, report: &Report, clock: &Clock) {
     // Requests from the log follow stage by stage.
     if !report.has_slowest() || report.is_log_only() {
         return;
@@ -157,7 +157,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
             "{rid:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8}  {}",
             known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)),
             known_or_dash(line.ttft_ns, duration),
-            line.gap_text(report.capture_length_ns()),
+            line.format_gap_or_wait(report.capture_length_ns()),
             count(line.tokens_sent),
             known_or_dash(line.tokens_lost, count),
             escape_line(line.finish.as_deref().unwrap_or("-")),
@@ -167,7 +167,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 /// Writes the table of hops, with the details of each below its row.
-fn write_hops(out: &mut String, report: &Report) {
+fn write_hop_table(out: &mut String, report: &Report) {
     const MIN_WIDTH: usize = 12;
     /// Longer names are cut. Behind such a name, the numbers fill a line of 100 columns.
     const MAX_WIDTH: usize = 31;
@@ -288,7 +288,7 @@ fn write_ttft(out: &mut String, report: &Report) {
 }
 
 /// Writes where the time to first token goes on both servers of a pair.
-fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
+fn write_pair_ttft(out: &mut String, report: &Report, clock: &Clock) {
     let Some(pair) = &report.pair else { return };
     append_line!(
         out,
@@ -309,7 +309,7 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     for line in pair.describe_in_paragraphs() {
         write_indented(out, &escape_line(&line));
     }
-    for absent in pair.describe_absent() {
+    for absent in pair.describe_absent_moments() {
         write_indented(out, &format!("not known {absent}"));
     }
     append_line!(out);
@@ -325,7 +325,7 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     for line in slowest.iter().take(MAX_PAIR_REQUESTS) {
         let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
-        let begin = line.describe_begin(clock);
+        let begin = line.describe_ttft_begin(clock);
         let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
         write_indented(out, &text);
     }
@@ -474,7 +474,7 @@ fn describe_share_of_time(share: Option<f64>, activity: &str, why_unknown: &str)
 }
 
 /// Writes how the engine's threads spent their time.
-fn write_cpu(out: &mut String, report: &Report) {
+fn write_thread_cpu(out: &mut String, report: &Report) {
     let lines = report.cpu.as_deref().unwrap_or_default();
     if lines.is_empty() {
         return;
@@ -518,7 +518,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
 
 /// When and where the problem of a finding occurred, and the request that it affected worst.
 fn describe_occurrence(finding: &FindingLine, clock: &Clock) -> String {
-    let mut text = brief::describe_span(finding, clock);
+    let mut text = brief::describe_finding_times(finding, clock);
     if let Some(place) = &finding.hop {
         append!(text, ", {}", describe_place(place));
     }

@@ -121,9 +121,9 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
                 "{which}: the arguments are complete JSON. The engine's text has another form (XML, Python) and is not compared"
             )
         }
-        ToolCallOutcome::Unfinished => describe_unfinished(calls),
-        ToolCallOutcome::Unjudged => describe_unjudged(calls),
-        ToolCallOutcome::Absent => describe_absent(calls),
+        ToolCallOutcome::Unfinished => describe_unfinished_call(calls),
+        ToolCallOutcome::Unjudged => describe_unjudged_calls(calls),
+        ToolCallOutcome::Absent => describe_absent_calls(calls),
         ToolCallOutcome::Missing => describe_damage(calls, "in no event of the response"),
         ToolCallOutcome::Repeated => describe_damage(calls, "in the response twice"),
         ToolCallOutcome::Swapped => describe_damage(calls, "in the response in another order"),
@@ -142,7 +142,7 @@ fn name_finish(calls: &ToolCalls) -> &'static str {
 }
 
 /// Describes a call that the engine's output does not complete. The part, if any, is text that the parser holds back.
-fn describe_unfinished(calls: &ToolCalls) -> String {
+fn describe_unfinished_call(calls: &ToolCalls) -> String {
     let which = name_call(calls);
     let finish = name_finish(calls);
     let rest = calls.part.map_or_else(String::new, |part| {
@@ -156,19 +156,21 @@ fn describe_unfinished(calls: &ToolCalls) -> String {
 }
 
 /// Describes calls that were not judged: their arguments differ without proof of a loss, or were not compared.
-fn describe_unjudged(calls: &ToolCalls) -> String {
+fn describe_unjudged_calls(calls: &ToolCalls) -> String {
     match calls.reason {
         None | Some(UnjudgedReason::Differs) => format!(
             "{}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {}); not judged",
             name_call(calls),
             name_finish(calls)
         ),
-        Some(reason) => format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), describe_reason(reason)),
+        Some(reason) => {
+            format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), describe_why_unjudged(reason))
+        }
     }
 }
 
 /// Why tool calls were not judged, in words.
-fn describe_reason(reason: UnjudgedReason) -> &'static str {
+fn describe_why_unjudged(reason: UnjudgedReason) -> &'static str {
     match reason {
         UnjudgedReason::Differs => "the difference proves no loss",
         UnjudgedReason::Missed => "a part of the response or of the engine's frames was not observed",
@@ -179,7 +181,7 @@ fn describe_reason(reason: UnjudgedReason) -> &'static str {
 }
 
 /// Describes tool calls in the engine's frames that the response does not have.
-fn describe_absent(calls: &ToolCalls) -> String {
+fn describe_absent_calls(calls: &ToolCalls) -> String {
     let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", describe_token_range(part)));
     format!(
         "{} of {} in the engine's frames: in no field of the response, which has {}. The first is call {}{place}. Not judged: a parser leaves out calls of functions that the request does not offer",
@@ -283,13 +285,13 @@ impl ToolCallCounts {
     fn summarise_reasons_not_judged(&self) -> String {
         let each = self.unjudged_by_reason.iter();
         let reasons: Vec<String> = each
-            .map(|(reason, responses)| format!("{} because {}", count(*responses), describe_reason(*reason)))
+            .map(|(reason, responses)| format!("{} because {}", count(*responses), describe_why_unjudged(*reason)))
             .collect();
         if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) }
     }
 
     /// The first few responses that were compared and whose arguments are not complete.
-    pub(super) fn explain_incomplete(&self) -> impl Iterator<Item = ExplainedCalls> {
+    pub(super) fn explain_first_incomplete_calls(&self) -> impl Iterator<Item = ExplainedCalls> {
         let incomplete = self.lines.iter().filter(|line| {
             // Texts that differ were compared, but their difference proves no loss.
             let is_compared = line.calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
@@ -307,7 +309,7 @@ impl ToolCallCounts {
 pub(super) fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     append_line!(out, "TOOL CALLS of responses: {}", calls.summarise_calls());
-    for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
+    for ExplainedCalls { rid, explanation } in calls.explain_first_incomplete_calls() {
         write_indented(out, &format!("{rid}: {explanation}"));
     }
     append_line!(out);

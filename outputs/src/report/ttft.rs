@@ -123,7 +123,7 @@ impl TtftReport {
     }
 
     /// The moments that were not observed, one text for each reason: `the entry to the queue, the entry to a batch of 3 requests: ..`.
-    pub fn describe_absent(&self) -> Vec<String> {
+    pub fn describe_absent_moments(&self) -> Vec<String> {
         let all_requests: u64 = self.groups.iter().map(|group| group.ns.count).sum();
         let mut lines = Vec::new();
         for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {

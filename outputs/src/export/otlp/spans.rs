@@ -76,11 +76,11 @@ fn write_root_span(
         object.put_array("attributes", |list| write_request_attributes(list, request, trace, context));
         object.put_array("events", |list| {
             for note in &request.timeline.notes {
-                write_note(list, note, context);
+                write_note_event(list, note, context);
             }
         });
         object.put("droppedEventsCount", request.timeline.notes_left_out);
-        write_status(object, request);
+        write_error_status(object, request);
     });
 }
 
@@ -93,7 +93,7 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
     spans.add_object(|object| {
         SpanHead { trace: &trace, id: &id, parent: None, flags: SAMPLED, name: "capture", kind: INTERNAL, from, to }
             .write_fields(object, clock);
-        object.put_array("attributes", |list| write_totals(list, report));
+        object.put_array("attributes", |list| write_capture_totals(list, report));
         object.put_array("events", |list| {
             for finding in &report.findings {
                 let at = MonoNs(from.0.saturating_add(finding.at_ns));
@@ -116,7 +116,7 @@ fn write_finding_event(object: &mut Object<'_>, finding: &FindingLine, wall_ns: 
         evidence: finding.evidence.clone(),
         ..Verdict::default()
     };
-    object.put_array("attributes", |list| write_verdict(list, &verdict));
+    object.put_array("attributes", |list| write_finding_attributes(list, &verdict));
 }
 
 /// Time of a finding's latest episode, and the number of its span. An episode that lasts ends now.
@@ -151,7 +151,7 @@ pub(super) fn write_finding_span(
             .write_fields(object, clock);
         object.put_array("attributes", |list| {
             put_text(list, "tokengap.finding.state", if finding.active { "began" } else { "over" });
-            write_verdict(list, verdict);
+            write_finding_attributes(list, verdict);
         });
         if verdict.severity == Severity::Critical {
             object.put_object("status", |status| {
@@ -163,7 +163,7 @@ pub(super) fn write_finding_span(
 }
 
 /// Writes a piece of evidence as an attribute of the type that fits its value.
-fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
+fn write_evidence_attribute(list: &mut Array<'_>, name: &str, value: &Value) {
     let key = format!("tokengap.evidence.{name}");
     match value {
         Value::Bool(value) => put_flag(list, &key, *value),
@@ -184,7 +184,7 @@ fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
 }
 
 /// Writes the attributes of a finding. An empty rid or hop means that it is not about one.
-fn write_verdict(list: &mut Array<'_>, verdict: &Verdict) {
+fn write_finding_attributes(list: &mut Array<'_>, verdict: &Verdict) {
     put_text(list, "tokengap.finding.severity", verdict.severity.as_str());
     put_text(list, "tokengap.finding.summary", &verdict.summary);
     if !verdict.rid.is_empty() {
@@ -194,7 +194,7 @@ fn write_verdict(list: &mut Array<'_>, verdict: &Verdict) {
         put_text(list, "tokengap.hop", &verdict.hop);
     }
     for (name, value) in &verdict.evidence {
-        write_evidence(list, name, value);
+        write_evidence_attribute(list, name, value);
     }
 }
 
@@ -251,9 +251,9 @@ fn write_request_attributes(
     put_text(list, "tokengap.state", request.state());
     put_int(list, "tokengap.worker", summary.worker);
     put_int(list, "tokengap.gap_ns", summary.gap_ns);
-    put_int(list, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
+    put_int(list, "tokengap.last_gap_ns", request_stage::last_chunk_gap_ns(request.timeline, context.ledger));
     put_int(list, "tokengap.silence_max_ns", summary.silence_ns);
-    put_int(list, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(summary));
+    put_int(list, "tokengap.first_token_delivery_ns", request_stage::first_token_delivery_ns(summary));
     for (observed_at, itl) in [("client", summary.itl.delivered), ("sent", summary.itl.sent)] {
         put_int(list, &format!("tokengap.itl.{observed_at}.p50_ns"), itl.map(|spread| spread.p50));
         put_int(list, &format!("tokengap.itl.{observed_at}.p90_ns"), itl.map(|spread| spread.p90));
@@ -289,7 +289,7 @@ fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, contex
 }
 
 /// Writes a note of the timeline as a span event.
-fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
+fn write_note_event(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.add_object(|object| {
         object.put_int_text("timeUnixNano", context.clock.wall_ns(note.at));
         object.put("name", name_of_note(&note.what));
@@ -334,7 +334,7 @@ fn write_note_attributes(list: &mut Array<'_>, note: &NoteKind) {
 }
 
 /// Writes the status of an error if the request lost tokens before the client or was aborted. Other requests have no status.
-fn write_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
+fn write_error_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = if lost > 0 {
         format!("{} lost before the client", trace::words::plural(lost.into(), "token"))
@@ -349,7 +349,7 @@ fn write_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
 }
 
 /// Writes the totals of the capture.
-fn write_totals(list: &mut Array<'_>, report: &Report) {
+fn write_capture_totals(list: &mut Array<'_>, report: &Report) {
     let Report { requests, tokens, chunks, .. } = report;
     put_int(list, "tokengap.requests.seen", Some(requests.seen));
     put_int(list, "tokengap.requests.finished", Some(requests.finished));

@@ -140,8 +140,8 @@ impl Perfetto<'_> {
     }
 
     /// Draws a thread's time use in an interval, in percent.
-    pub(super) fn draw_cpu(&mut self, ts_ns: u64, sample: &CpuSample<'_>) {
-        let track = self.track_of_thread(sample.thread, sample.role, sample.name);
+    pub(super) fn draw_thread_cpu(&mut self, ts_ns: u64, sample: &CpuSample<'_>) {
+        let track = self.name_and_get_track_of_thread(sample.thread, sample.role, sample.name);
         self.draw_counter(track, &format!("CPU % {} {}", sample.name, track.tid), ts_ns, |args| {
             // On a CPU, or waiting for one, or not allowed to use one.
             args.put("on", percent_of(sample.on_ns, sample.interval_ns));

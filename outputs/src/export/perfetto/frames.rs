@@ -136,7 +136,7 @@ impl Perfetto<'_> {
         };
         // The process of the thread has the role at the receiving end of the hop.
         let role = context.ledger.hop(hop_id).map_or(UNKNOWN, |hop| &context.ledger.groups()[hop.group].ends.to);
-        self.track_of_thread(thread, role, UNKNOWN)
+        self.name_and_get_track_of_thread(thread, role, UNKNOWN)
     }
 
     /// Draws the receive of a frame whose processing has ended, unless a later receive of its thread has ended it already.

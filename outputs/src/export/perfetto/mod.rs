@@ -88,14 +88,14 @@ impl Exporter for Perfetto<'_> {
                 put_fields!(args, frame.id, lane, seq);
                 put_fields!(args, frame, bytes, reason);
             }),
-            What::Cpu(sample) => self.draw_cpu(ts_ns, sample),
+            What::Cpu(sample) => self.draw_thread_cpu(ts_ns, sample),
             What::Queue(sample) => {
                 self.draw_counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts_ns, |args| {
                     args.put_known("receive_bytes", sample.receive_bytes).put_known("send_bytes", sample.send_bytes);
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
-                let track = self.track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
+                let track = self.name_and_get_track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
                 self.draw_instant(track, sample.function, ts_ns, |args| {
                     put_fields!(args, sample, file, interval_ns, samples, total, own);
                     args.put_known("gil", sample.gil);

@@ -124,12 +124,12 @@ fn write_request_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, con
         .put_known("worker", summary.worker);
     args.put_known("prompt_tokens", summary.prompt_tokens).put_known("cached_tokens", summary.cached_tokens);
     args.put_known("gap_ns", summary.gap_ns)
-        .put_known("last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
+        .put_known("last_gap_ns", request_stage::last_chunk_gap_ns(request.timeline, context.ledger));
     args.put_known("ttft_ns", TtftPath::new(summary).ttft_ns()).put_known("longest_silence_ns", summary.silence_ns);
     args.put_known("chunks_delivered", summary.delivered).put_known("chunks_merged", summary.merged);
     args.put_known("chunks_dropped", summary.dropped).put_known("chunks_unjudged", summary.unjudged);
     args.put_known("tokens_delivered", summary.tokens_delivered).put_known("tokens_lost", summary.tokens_lost);
-    args.put_known("first_token_delivery_ns", request_stage::first_delivery_ns(summary));
+    args.put_known("first_token_delivery_ns", request_stage::first_token_delivery_ns(summary));
     args.put_known("itl_client_p99_ns", summary.itl.delivered.map(|itl| itl.p99));
     args.put_known("itl_sent_p99_ns", summary.itl.sent.map(|itl| itl.p99));
 }

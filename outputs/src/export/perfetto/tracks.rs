@@ -127,8 +127,8 @@ impl Perfetto<'_> {
     fn add_track_of_sends(&mut self, row: SyntheticRow, hop: HopId, connection: u32, ledger: &Ledger) -> Track {
         let role = ledger.hop(hop).map_or(UNKNOWN, |hop| &ledger.groups()[hop.group].ends.from);
         // If only one process has the role, its main thread is the sender.
-        if let Some(thread) = self.tracks.opening.only_thread_of(role) {
-            let track = self.track_of_thread(thread, role, UNKNOWN);
+        if let Some(thread) = self.tracks.opening.main_thread_of_only_process(role) {
+            let track = self.name_and_get_track_of_thread(thread, role, UNKNOWN);
             self.tracks.rows.insert(row, track);
             return track;
         }
@@ -136,7 +136,7 @@ impl Perfetto<'_> {
     }
 
     /// Track of a real thread. Names its process by `role` and the thread by `name` when they are first known, up to [`MAX_ROWS`] of each.
-    pub(super) fn track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
+    pub(super) fn name_and_get_track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
         let track = Track { pid: thread.pid, tid: thread.tid };
         let named = &self.tracks.named_processes;
         if !role.is_empty() && named.len() < MAX_ROWS && !named.contains(&thread.pid) {

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use trace::words::{bytes, count, duration, percent};
 
-use super::super::brief::describe_span;
+use super::super::brief::describe_finding_times;
 use super::super::hostile::escape_and_cut_line as escape_line;
 use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, SpreadSeries, ThreadSeries};
 use super::percent_or_unobserved;
@@ -25,10 +25,10 @@ pub(super) fn draw_time_series_charts(report: &Report, clock: &Clock) -> Markup 
     let charts = TimeSeriesCharts { report, series, clock };
     html! {
         (charts.draw_token_rates())
-        @if let Some(gaps) = charts.draw_gaps() { (gaps) }
-        @if let Some(backlog) = charts.draw_backlogs() { (backlog) }
+        @if let Some(gaps) = charts.draw_gap_chart() { (gaps) }
+        @if let Some(backlog) = charts.draw_backlog_chart() { (backlog) }
         @for thread in charts.draw_thread_cpu_charts() { (thread) }
-        @if let Some(outcomes) = charts.draw_chunk_outcomes() { (outcomes) }
+        @if let Some(outcomes) = charts.draw_chunk_outcome_chart() { (outcomes) }
         // Charts that are missing are named, with the reason.
         @for (name, is_observed, fault) in [
             ("Gap", series.gap_ns.is_some(), FaultKind::FirstTokenGap),
@@ -134,7 +134,8 @@ impl TimeSeriesCharts<'_> {
     /// Marks the start of each finding with its number in the list of findings.
     fn mark_findings(&self, plot: &mut Plot) {
         for (finding, number) in self.report.findings.iter().take(MAX_MARKED_FINDINGS).zip(1..) {
-            let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
+            let tooltip =
+                format!("{} {}: {}", finding.kind, describe_finding_times(finding, self.clock), finding.summary);
             plot.draw_finding_marker(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
     }
@@ -194,7 +195,7 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Chart of the first-token gaps; `None` if no gap was observed.
-    fn draw_gaps(&self) -> Option<Markup> {
+    fn draw_gap_chart(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
         let [min_ns, max_ns] = smallest_and_largest_gap_ns(gap)?;
         // A logarithmic axis cannot show a gap of 0 alone.
@@ -218,7 +219,7 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
-    fn draw_backlogs(&self) -> Option<Markup> {
+    fn draw_backlog_chart(&self) -> Option<Markup> {
         let observed = self.series.hops.iter().filter_map(HopBacklog::of_hop);
         let backlogs: Vec<HopBacklog<'_>> = observed.take(MAX_CURVES).collect();
         let max = backlogs.iter().flat_map(|backlog| backlog.frames.iter().flatten()).copied().max()?;
@@ -314,7 +315,7 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
-    fn draw_chunk_outcomes(&self) -> Option<Markup> {
+    fn draw_chunk_outcome_chart(&self) -> Option<Markup> {
         let curves = self.curves_of_outcomes();
         if curves.is_empty() {
             return None;
@@ -419,7 +420,7 @@ pub(super) fn draw_wait_distributions(report: &Report) -> Markup {
             @let heading = "Gap: from the first send to the first receive, by request";
             (draw_distribution("gap", heading, "requests", &gap.classes, [gap.p50, gap.p90, gap.p99, gap.max]))
         }
-        @for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
+        @for line in report.frontend.iter().flat_map(FrontendCounts::describe_frontend_waits) {
             p { "In the frontend, " (line) "." }
         }
         @for (n, hop) in hops.take(MAX_CURVES).enumerate() {

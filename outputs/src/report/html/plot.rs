@@ -51,7 +51,7 @@ impl Axis {
     pub(super) fn from_zero_to_at_least(max: f64) -> Self {
         // An axis without length could not be divided.
         let max = if max > 0.0 { max } else { 1.0 };
-        let step = round_step(max / Y_TICKS);
+        let step = round_up_step(max / Y_TICKS);
         Self::linear(0.0, (max / step).ceil() * step)
     }
 
@@ -82,7 +82,7 @@ impl Axis {
             return (0..=decades).map(|decade| self.from * 10_f64.powi(decade)).collect();
         }
         // Ticks are the multiples of the step within the axis.
-        let step = round_step((self.to - self.from) / wanted_count);
+        let step = round_up_step((self.to - self.from) / wanted_count);
         let first_multiple = (self.from / step).ceil();
         let further_ticks = ((self.to / step - first_multiple).floor().max(0.0) as usize).min(MAX_TICKS);
         (0..=further_ticks).map(|index| (first_multiple + index as f64) * step).collect()
@@ -90,7 +90,7 @@ impl Axis {
 }
 
 /// Smallest of 1, 2, 5, 10, 20 ... that is at least `step`.
-fn round_step(step: f64) -> f64 {
+fn round_up_step(step: f64) -> f64 {
     // Zero has no logarithm.
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);

@@ -67,7 +67,7 @@ pub(super) fn draw_path(report: &Report) -> Option<Markup> {
 }
 
 /// Where the time to first token goes on both servers of a pair; `None` without one.
-pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
+pub(super) fn draw_pair_ttft(report: &Report, clock: &Clock) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
     let no_limit = usize::MAX;
     Some(html! {
@@ -176,7 +176,7 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
             h3 { "Tool calls of responses" }
             p { (calls.summarise_calls()) }
             ul {
-                @for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
+                @for ExplainedCalls { rid, explanation } in calls.explain_first_incomplete_calls() {
                     li { code { (rid) } ": " (explanation) }
                 }
             }
@@ -207,7 +207,7 @@ fn draw_lossy_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup 
 
 /// Table of the token ids and bytes on each hop, with the estimated bytes if only new ids were listed, or all ids so far. `None` if no ids
 /// crossed a hop.
-pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
+pub(super) fn draw_mode_table(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
     // Without a line there is no table.
@@ -232,7 +232,7 @@ pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
 }
 
 /// What was not observed, the limits that were reached, and the cost of the observation.
-pub(super) fn draw_own_costs(report: &Report) -> Markup {
+pub(super) fn draw_limits_and_costs(report: &Report) -> Markup {
     let own = &report.own;
     html! {
         ul {
@@ -260,7 +260,7 @@ pub(super) fn draw_own_costs(report: &Report) -> Markup {
 const DRAWING_WIDTH: f64 = 220.0;
 
 /// Requests with the longest waits for their first token, each drawn on the time axis of the run; `None` if none is known.
-pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
+pub(super) fn draw_slowest_requests(report: &Report, clock: &Clock) -> Option<Markup> {
     if !report.has_slowest() {
         return None;
     }
@@ -272,8 +272,8 @@ pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
         [
             ("Request", Rid, &|line| line.rid.render()),
             ("TTFT", Number, &|line| known_or_dash(line.ttft_ns, duration).render()),
-            ("Gap", Number, &|line| line.gap_text(capture_length_ns).render()),
-            (&drawn, Text, &|line| draw_wait(line, capture_length_ns)),
+            ("Gap", Number, &|line| line.format_gap_or_wait(capture_length_ns).render()),
+            (&drawn, Text, &|line| draw_request_wait(line, capture_length_ns)),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)).render()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
             ("Received", Number, &|line| known_or_dash(line.tokens_received, count).render()),
@@ -299,7 +299,7 @@ fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
 }
 
 /// When the first token of a request was sent and received, for screen readers. `None` if neither was observed.
-fn describe_wait(line: &SlowLine) -> Option<String> {
+fn describe_request_wait(line: &SlowLine) -> Option<String> {
     match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
         (Some(sent), Some(received)) => Some(format!("first sent at {sent}, first received at {received}")),
         (Some(sent), None) => Some(format!("first sent at {sent}, receive not observed")),
@@ -311,10 +311,10 @@ fn describe_wait(line: &SlowLine) -> Option<String> {
 /// Draws a request's wait on the time axis of the capture: a box from its first send to its first receive, and a dot at the receive.
 /// Without a receive, the box extends to the end. The drawing is 18 high: the axis is at 9, the box from 4 to 14, and a line marks the
 /// send.
-fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
+fn draw_request_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
     /// A short wait stays visible.
     const LEAST_WIDTH: f64 = 1.5;
-    let Some(label) = describe_wait(line) else { return "not observed".render() };
+    let Some(label) = describe_request_wait(line) else { return "not observed".render() };
     html! {
         svg viewBox={ "0 0 " (DRAWING_WIDTH) " 18" } role="img" aria-label=(label) {
             title { (label) }
@@ -338,7 +338,7 @@ const MAX_ROWS: usize = 12;
 const MAX_STAGE_TABLES: usize = 5;
 
 /// Python functions of each role; `None` if no stacks were sampled.
-pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
+pub(super) fn draw_python_functions(report: &Report) -> Option<Markup> {
     let roles = report.stacks.as_ref()?;
     Some(html! {
         @for role in roles {
