@@ -43,7 +43,7 @@ impl ImportedRun {
     fn analyse_and_record_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
         self.create_recording_at_first_event()?;
         // The tick comes before the event, as in a live run.
-        self.tick_if_due(event.at);
+        self.analyse_and_record_tick_if_due(event.at);
         self.analysis.apply(event);
         if let Some(recorder) = &mut self.recorder {
             recorder.event(event);
@@ -63,17 +63,17 @@ impl ImportedRun {
     }
 
     /// Looks for findings if the interval since the last tick is over at `now`. The first event only sets the time of the first tick.
-    fn tick_if_due(&mut self, now: MonoNs) {
+    fn analyse_and_record_tick_if_due(&mut self, now: MonoNs) {
         let following_tick = MonoNs(now.0.saturating_add(TICK_NS));
         let next_tick = *self.next_tick.get_or_insert(following_tick);
         if now >= next_tick {
-            self.tick(now);
+            self.analyse_and_record_tick(now);
             self.next_tick = Some(following_tick);
         }
     }
 
     /// Lets the analysis look for findings at this time, and writes the tick to the recording, if there is one.
-    fn tick(&mut self, now: MonoNs) {
+    fn analyse_and_record_tick(&mut self, now: MonoNs) {
         self.analysis.tick(now);
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now);
@@ -117,7 +117,7 @@ pub fn import_logs(
     apply_all_events(&mut import, &mut run, show_progress)?;
     import.check_any_recognised()?;
     // The events after the last tick are judged, too.
-    run.tick(run.analysis.ledger().now());
+    run.analyse_and_record_tick(run.analysis.ledger().now());
     let notes = notes_for_report(&import, &run.analysis, zone.as_ref());
     run.input = ReportInput {
         cpu_ns: Some(session::own::cpu_ns()),
@@ -132,9 +132,9 @@ pub fn import_logs(
 }
 
 /// Notes for the report: the assumptions made, the lines and the kinds of line that were not read, and whether the files lack the ends of
-/// requests. `zone` is that of the times without one, if the user gave it.
-fn notes_for_report(import: &Import, analysis: &Analysis, zone: Option<&TimeZone>) -> Vec<String> {
-    let mut notes = describe_assumptions_and_unread_lines(import.stats(), zone);
+/// requests. `given_zone` is that of the times without one, if the user gave it.
+fn notes_for_report(import: &Import, analysis: &Analysis, given_zone: Option<&TimeZone>) -> Vec<String> {
+    let mut notes = describe_assumptions_and_unread_lines(import.stats(), given_zone);
     notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
     let shows_no_end = analysis.ledger().totals().requests.finished == 0;
     if shows_no_end {
@@ -146,7 +146,7 @@ fn notes_for_report(import: &Import, analysis: &Analysis, zone: Option<&TimeZone
 }
 
 /// Describes the assumptions made and the lines not read. Each kind of line is mentioned only if there are any.
-fn describe_assumptions_and_unread_lines(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
+fn describe_assumptions_and_unread_lines(stats: &ImportStats, given_zone: Option<&TimeZone>) -> Vec<String> {
     let mut notes = vec![format!(
         "log: {} in {}, {} of a known form, {} of unknown form",
         plural(stats.lines, "line"),
@@ -154,7 +154,7 @@ fn describe_assumptions_and_unread_lines(stats: &ImportStats, zone: Option<&Time
         count(stats.known_records()),
         count(stats.unknown)
     )];
-    for CountedNote { lines, description } in notes_with_line_counts(stats, zone) {
+    for CountedNote { lines, description } in notes_with_line_counts(stats, given_zone) {
         if lines > 0 {
             notes.push(format!("log: {} {description}", count(lines)));
         }

@@ -64,10 +64,10 @@ impl<'r> Playback<'r> {
         self.player.has_ended
     }
 
-    /// Goes back to an earlier block of the recording, from which playback then runs up to the time `to`: an analysis cannot run backwards.
-    /// The caller starts a new analysis.
-    fn rewind_to_block_before(&mut self, to: MonoNs) {
-        let block = first_block_to_replay(self.recording, to);
+    /// Goes back to an earlier block of the recording, from which playback then runs up to the time `target_time`: an analysis cannot run
+    /// backwards. The caller starts a new analysis.
+    fn rewind_to_block_before(&mut self, target_time: MonoNs) {
+        let block = first_block_to_replay(self.recording, target_time);
         self.reader = self.recording.reader_at(block);
         // A start at a later block is reported, because the analysis lacks what came before.
         let later_start = (block > 0).then(|| self.recording.blocks()[block].from);
@@ -232,16 +232,16 @@ impl About for Playback<'_> {
     }
 }
 
-/// Block at which the analysis starts in order to reach `to`: the first one, or a later one if too many records lie in between.
-fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
+/// Block at which the analysis starts in order to reach `target_time`: the first one, or a later one if too many records lie in between.
+fn first_block_to_replay(recording: &Recording, target_time: MonoNs) -> usize {
     let blocks = recording.blocks();
-    let blocks_until_to = blocks.partition_point(|block| block.from <= to);
+    let blocks_until_target = blocks.partition_point(|block| block.from <= target_time);
     let mut records = 0u64;
-    for (index, block) in blocks[..blocks_until_to].iter().enumerate().rev() {
+    for (index, block) in blocks[..blocks_until_target].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
         if records > MAX_REPLAYED {
-            // The start is the block after this one, but at most the last one of these, which contains `to`.
-            return (index + 1).min(blocks_until_to - 1);
+            // The start is the block after this one, but at most the last one of these, which contains `target_time`.
+            return (index + 1).min(blocks_until_target - 1);
         }
     }
     0

@@ -159,14 +159,14 @@ impl Player {
             whole_ns: self.last.since(self.first),
             wall_ns,
             speed: self.speed,
-            doing: self.state(),
+            doing: self.playback_state(),
             since_ns: self.analysed_since.map(|start| start.since(self.first)),
             sought: None,
         }
     }
 
     /// What the player does, for the screen. A search is shown even while paused.
-    fn state(&self) -> PlaybackState {
+    fn playback_state(&self) -> PlaybackState {
         if self.seek_target.is_some() || self.restart_to.is_some() {
             PlaybackState::Seeking
         } else if self.has_ended {
@@ -178,15 +178,16 @@ impl Player {
         }
     }
 
-    /// Sets `to`, or the nearest recorded time, as the target. To go back, the recording has to be read again from an earlier block.
-    fn seek_to(&mut self, to: MonoNs) {
-        let to = to.clamp(self.first, self.last);
-        let is_back = to < self.played_to;
+    /// Sets `target_time`, or the nearest recorded time, as the target. To go back, the recording has to be read again from an earlier
+    /// block.
+    fn seek_to(&mut self, target_time: MonoNs) {
+        let target_time = target_time.clamp(self.first, self.last);
+        let is_back = target_time < self.played_to;
         if is_back {
-            self.restart_to = Some(to);
+            self.restart_to = Some(target_time);
         }
         // At the end, there is nothing ahead to seek to.
-        self.seek_target = (is_back || !self.has_ended).then_some(SeekTarget::Time(to));
+        self.seek_target = (is_back || !self.has_ended).then_some(SeekTarget::Time(target_time));
     }
 
     /// Pauses, and aborts a seek.

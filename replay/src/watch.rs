@@ -122,7 +122,7 @@ impl RemoteRuns {
         let mut tasks = JoinSet::new();
         for options in sources {
             let (sender, events) = channel(WAITING_SECTIONS);
-            let target = RunTarget::of_source(&options);
+            let target = RunTarget::for_first_run_of_source(&options);
             runs.push(RemoteRun { target: target.clone(), events });
             // An engine that the user named is the only run of its source.
             if options.engine.is_some() {
@@ -178,7 +178,7 @@ impl RemoteRun {
 
 impl RunTarget {
     /// The first run of a source, whose engine is known only if the user named it.
-    fn of_source(options: &RemoteOptions) -> Self {
+    fn for_first_run_of_source(options: &RemoteOptions) -> Self {
         let engine = options.engine.clone().map(|name| RemoteEngine { name, ..RemoteEngine::default() });
         Self {
             address: options.address.clone(),
@@ -247,15 +247,15 @@ async fn list_engines(target: &RunTarget) -> Vec<RemoteEngine> {
     timeout(RESPONSE_TIMEOUT, fetch_engine_list(target)).await.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// Adds an engine's name to the known ones of the source at `address`. Returns false for a name that is known already, and beyond the
-/// maximum. Warns when the maximum is reached.
-fn add_engine_if_new(known_names: &mut BTreeSet<String>, name: &str, address: &str) -> bool {
-    if known_names.len() == MAX_ENGINES || known_names.contains(name) {
+/// Adds an engine's name to the known ones of the source at `source_address`. Returns false for a name that is known already, and beyond
+/// the maximum. Warns when the maximum is reached.
+fn add_engine_if_new(known_names: &mut BTreeSet<String>, engine_name: &str, source_address: &str) -> bool {
+    if known_names.len() == MAX_ENGINES || known_names.contains(engine_name) {
         return false;
     }
-    known_names.insert(name.to_owned());
+    known_names.insert(engine_name.to_owned());
     if known_names.len() == MAX_ENGINES {
-        tracing::warn!("{address} has more than {MAX_ENGINES} engines: the others are not watched");
+        tracing::warn!("{source_address} has more than {MAX_ENGINES} engines: the others are not watched");
     }
     true
 }

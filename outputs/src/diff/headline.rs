@@ -364,12 +364,12 @@ fn describe_measures_and_unstated_problems(
     let unstated = problems.iter().filter(|problem| !sentence_so_far.contains(problem.as_str())).cloned();
     let mut parts = describe_changed_measures(measures);
     parts.extend(unstated);
+    let is_all_stated = parts.is_empty() && !problems.is_empty();
+    if is_all_stated {
+        return String::new();
+    }
+    // No problem is of this state, because each is observed by at most one run.
     if parts.is_empty() {
-        // The sentence names all problems of this state already.
-        if !problems.is_empty() {
-            return String::new();
-        }
-        // No problem is of this state, because each is observed by at most one run.
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));
     }

@@ -349,7 +349,8 @@ fn set_whole_run_values_and_exact_totals(measures: &mut [Measure], a: &Report, b
         measure.whole_runs = Some([share_of_chunks(total_a, a), share_of_chunks(total_b, b)]);
         let (Some(total_a), Some(total_b)) = (total_a, total_b) else { continue };
         let totals = ExactTotals { a: total_a, b: total_b };
-        measure.exact = Some(totals).filter(|totals| are_totals_conclusive(name, *totals, a, b));
+        let is_conclusive = are_totals_conclusive(name, totals, a, b);
+        measure.exact = if is_conclusive { Some(totals) } else { None };
     }
 }
 

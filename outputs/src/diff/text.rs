@@ -126,7 +126,7 @@ fn write_leg_table(out: &mut String, heading: &str, legs: impl Iterator<Item = L
     // Columns of times are 11 characters wide, and those of shares 8.
     append_line!(out, "{heading:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}", "A", "SHARE", "B", "SHARE");
     for LegCells { place, a_time, a_share, b_time, b_share } in legs {
-        let name = name_cell(&place);
+        let name = pad_name_to_column(&place);
         append_line!(out, "{name} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
     }
     append_line!(out);
@@ -142,7 +142,7 @@ fn describe_run(run: &RunSummary) -> String {
 }
 
 /// A name padded to the width of the first column. A longer name gets a line of its own, and the column below it is blank.
-fn name_cell(name: &str) -> String {
+fn pad_name_to_column(name: &str) -> String {
     if name.chars().count() <= NAME_WIDTH {
         return format!("{name:NAME_WIDTH$}");
     }
@@ -152,7 +152,7 @@ fn name_cell(name: &str) -> String {
 /// Writes the row of a measure: its values in both runs, the change and the verdict. A note or the interval of the change follows on a line
 /// of its own.
 fn write_measure_row(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
-    let name = name_cell(&measure.name);
+    let name = pad_name_to_column(&measure.name);
     append!(
         out,
         "{name} {:>11} {:>11} {:>8}  {}",

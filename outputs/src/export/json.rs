@@ -141,7 +141,7 @@ impl<'a> Object<'a> {
     }
 
     /// Adds a field, or nothing if the value is `None`.
-    pub(super) fn put_known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
+    pub(super) fn put_if_known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
         if let Some(value) = value {
             self.put(name, value);
         }
@@ -213,14 +213,14 @@ impl Array<'_> {
         self
     }
 
-    /// Appends the elements that `fill` adds to `buf`, which may have elements already, for [`Self::add_encoded`]. Returns the result of
-    /// `fill`.
+    /// Appends the elements that `fill` adds to `buf`, which may have elements already, for [`Self::append_encoded_elements`]. Returns the
+    /// result of `fill`.
     pub(super) fn encode_elements<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
         fill(&mut Array { json: buf })
     }
 
     /// Adds elements encoded by [`Self::encode_elements`].
-    pub(super) fn add_encoded(&mut self, elements: &[u8]) {
+    pub(super) fn append_encoded_elements(&mut self, elements: &[u8]) {
         if !elements.is_empty() {
             push_separator(self.json);
             self.json.extend_from_slice(elements);

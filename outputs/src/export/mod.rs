@@ -305,7 +305,7 @@ fn read_opening(recording: &Recording) -> io::Result<Opening> {
     loop {
         match reader.next() {
             Ok(Some(Record::Event(event))) => {
-                let needs_more = opening.read_ahead(&event);
+                let needs_more = opening.read_if_in_opening(&event);
                 if !needs_more {
                     return Ok(opening);
                 }

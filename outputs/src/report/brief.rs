@@ -291,12 +291,12 @@ pub(super) fn describe_finding_times(finding: &FindingLine, clock: &Clock) -> St
 fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
-    let is_at_end = finding.ended_at_ns.is_none() && clock.is_at_end(finding.last_at_ns);
+    let is_at_end_of_capture = finding.ended_at_ns.is_none() && clock.is_at_end_of_capture(finding.last_at_ns);
     // A finding of a single moment has no end.
     if finding.duration_ns == 0 {
-        let end = if is_at_end { ", the end of the capture" } else { "" };
+        let end = if is_at_end_of_capture { ", the end of the capture" } else { "" };
         format!("at {since}{end}")
-    } else if is_at_end {
+    } else if is_at_end_of_capture {
         format!("since {since}, to the end of the capture (for {length})")
     } else if let Some(end) = finding.ended_at_ns {
         format!("since {since}, ended {} (after {length})", clock.describe_moment(end))
@@ -357,7 +357,7 @@ impl Clock {
 
     /// Whether this time is at the end of the capture. A state that lasts to the end is found at the last tick, which may be a little
     /// earlier.
-    fn is_at_end(&self, at_ns: u64) -> bool {
+    fn is_at_end_of_capture(&self, at_ns: u64) -> bool {
         /// Time between ticks of the analysis.
         const TICK_NS: u64 = 100_000_000;
         self.capture_length_ns.saturating_sub(at_ns) < TICK_NS

@@ -58,8 +58,9 @@ impl ModeLine {
         }
         let repeated = listed.saturating_sub(tokens);
         // In cumulative mode, a chunk lists all tokens of its request so far. Without that count of each chunk, the sum is unknown.
-        let cumulative = (counts.listed_without_count == 0).then_some(counts.cumulative);
-        let bytes_if_cumulative = match (bytes, cumulative) {
+        let is_every_chunk_counted = counts.listed_without_count == 0;
+        let ids_if_cumulative = is_every_chunk_counted.then_some(counts.cumulative);
+        let bytes_if_cumulative = match (bytes, ids_if_cumulative) {
             (Some(bytes), Some(ids)) => Some(estimate_bytes_with_other_ids(bytes, listed, ids)),
             _ => None,
         };
@@ -70,7 +71,7 @@ impl ModeLine {
             tokens,
             ids: listed,
             ids_repeated: repeated,
-            ids_if_cumulative: cumulative,
+            ids_if_cumulative,
             bytes_repeated_estimate: repeated * BYTES_PER_ID,
             bytes_if_incremental_estimate: bytes.map(|bytes| estimate_bytes_with_other_ids(bytes, listed, tokens)),
             bytes_if_cumulative_estimate: bytes_if_cumulative,

@@ -160,10 +160,10 @@ impl Perfetto<'_> {
     /// Draws the state of an engine process from its own log.
     pub(super) fn draw_logged_state(&mut self, ts_ns: u64, state: &LoggedState<'_>) {
         self.draw_counter(LOG, &format!("logged by {}", state.by), ts_ns, |args| {
-            args.put_known("states", state.states).put_known("rids", state.rids);
-            args.put_known("recv_wait_ns", state.recv_wait_ns);
+            args.put_if_known("states", state.states).put_if_known("rids", state.rids);
+            args.put_if_known("recv_wait_ns", state.recv_wait_ns);
             // Whether more messages were ready behind the received one. A counter shows only numbers.
-            args.put_known("more", state.more.map(u64::from));
+            args.put_if_known("more", state.more.map(u64::from));
             for (name, share) in [("cpu %", state.cpu), ("cpu_system %", state.cpu_system)] {
                 if let Some(share) = share {
                     args.put(name, 100.0 * share);

@@ -84,7 +84,7 @@ impl Perfetto<'_> {
         }
         let rid = dispatch.request.map(|request| request.rid).filter(|rid| context.options.wants_rid(rid));
         self.draw_send(at, dispatch.id, context, |args| {
-            args.put("bytes", dispatch.bytes).put("kind", dispatch.kind).put_known("rid", rid);
+            args.put("bytes", dispatch.bytes).put("kind", dispatch.kind).put_if_known("rid", rid);
         });
     }
 
@@ -181,9 +181,9 @@ impl Perfetto<'_> {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
                 if let Some(sent) = open.sent {
                     args.put("queue_wait_ns", open.at.since(sent.at));
-                    args.put("bytes", sent.bytes).put_known("chunks", sent.chunks);
+                    args.put("bytes", sent.bytes).put_if_known("chunks", sent.chunks);
                 }
-                args.put_known("wakeup", open.wakeup);
+                args.put_if_known("wakeup", open.wakeup);
                 if observes_processed {
                     args.put("processed", ended_by == ReceiveEnd::Processed);
                 }

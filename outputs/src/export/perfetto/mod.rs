@@ -91,20 +91,21 @@ impl Exporter for Perfetto<'_> {
             What::Cpu(sample) => self.draw_thread_cpu(ts_ns, sample),
             What::Queue(sample) => {
                 self.draw_counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts_ns, |args| {
-                    args.put_known("receive_bytes", sample.receive_bytes).put_known("send_bytes", sample.send_bytes);
+                    args.put_if_known("receive_bytes", sample.receive_bytes)
+                        .put_if_known("send_bytes", sample.send_bytes);
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
                 let track = self.name_and_get_track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
                 self.draw_instant(track, sample.function, ts_ns, |args| {
                     put_fields!(args, sample, file, interval_ns, samples, total, own);
-                    args.put_known("gil", sample.gil);
+                    args.put_if_known("gil", sample.gil);
                 });
             }
             What::Stage(stage) if context.options.wants_rid(stage.rid) => {
                 self.draw_instant(tracks::LOG, stage.name, ts_ns, |args| {
                     args.put("rid", stage.rid).put("by", stage.by);
-                    args.put_known("tokens", stage.tokens).put_known("pending", stage.pending);
+                    args.put_if_known("tokens", stage.tokens).put_if_known("pending", stage.pending);
                 });
             }
             What::LoggedState(state) => self.draw_logged_state(ts_ns, state),
@@ -115,7 +116,7 @@ impl Exporter for Perfetto<'_> {
             }
             What::Missed(lost) => self.draw_instant(tracks::MISSED, "observations missed", ts_ns, |args| {
                 put_fields!(args, lost, count, cause);
-                args.put_known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
+                args.put_if_known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
             }),
             // An answer is drawn on its request's own row after that has ended.
             What::Hop(_)
@@ -157,12 +158,12 @@ impl Exporter for Perfetto<'_> {
             self.draw_instant(tracks::FINDINGS, &finding.kind, ts_ns, |args| {
                 put_fields!(args, finding, severity, summary);
                 // The id is empty if the finding is not about one request.
-                args.put_known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
-                args.put_known("hop", finding.hop.as_ref());
+                args.put_if_known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
+                args.put_if_known("hop", finding.hop.as_ref());
                 for (name, value) in &finding.evidence {
                     args.put_escaped(name, value);
                 }
-                args.put_known("advice", finding.advice.as_ref());
+                args.put_if_known("advice", finding.advice.as_ref());
             });
         }
         self.out.finish()

@@ -196,7 +196,12 @@ impl Perfetto<'_> {
     /// Writes a metadata event about a process, or about one of its threads if `tid` is given.
     fn write_metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
         self.out.write_object(|object| {
-            object.put("ph", METADATA).put("pid", pid).put_known("tid", tid).put("name", name).put_object("args", args);
+            object
+                .put("ph", METADATA)
+                .put("pid", pid)
+                .put_if_known("tid", tid)
+                .put("name", name)
+                .put_object("args", args);
         });
     }
 }

@@ -89,17 +89,17 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Names a slot: `second`, `2 s`.
-    fn slot_name(&self) -> String {
+    fn describe_slot_length(&self) -> String {
         match self.series.slot_ns {
             SECOND_NS => String::from("second"),
             ns => format!("{} s", ns as f64 / 1e9),
         }
     }
 
-    /// A plot over the time of the run, without curves. `label` formats the ticks of its axis `y`.
-    fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
+    /// A plot over the time of the run, without curves. `format_y_tick` formats the ticks of its axis `y`.
+    fn empty_plot(&self, y: Axis, format_y_tick: fn(f64) -> String) -> Plot {
         let mut plot = Plot::new(Axis::linear(0.0, self.report.capture_length_ns() as f64 / 1e9), y, HEIGHT);
-        plot.draw_y_ticks(label);
+        plot.draw_y_ticks(format_y_tick);
         plot.draw_x_ticks(|seconds| TickLabel {
             value: format_seconds(seconds),
             second_line: self.clock.time_of_day((seconds * 1e9) as u64),
@@ -117,14 +117,15 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// Adds a tooltip for each slot, marks the findings, and returns the chart as a figure. `tooltip` describes the slot with an index.
-    fn finish_chart(&self, mut plot: Plot, text: &ChartText<'_>, tooltip: impl Fn(usize) -> String) -> Markup {
+    /// Adds a tooltip for each slot, marks the findings, and returns the chart as a figure. `describe_slot` describes the slot with an
+    /// index.
+    fn finish_chart(&self, mut plot: Plot, text: &ChartText<'_>, describe_slot: impl Fn(usize) -> String) -> Markup {
         // SVG shows the tooltip of the topmost element under the pointer, so the slots come after the curves.
         for slot in 0..self.series.len() {
             let from = self.series.begin_ns(slot);
             // The last slot may be shorter than the others.
             let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
-            let slot_text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
+            let slot_text = format!("{}: {}", self.clock.describe_moment(from), describe_slot(slot));
             plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &slot_text);
         }
         self.mark_findings(&mut plot);
@@ -175,7 +176,7 @@ impl TimeSeriesCharts<'_> {
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
         let heading = match self.series.slot_ns {
             SECOND_NS => String::from("Tokens per second"),
-            _ => format!("Tokens per second, mean of each {}", self.slot_name()),
+            _ => format!("Tokens per second, mean of each {}", self.describe_slot_length()),
         };
         let description = format!("{heading}; the maximum is {}.", count(max as u64));
         let text = ChartText { id: "tokens", heading: &heading, description: &description };
@@ -203,7 +204,7 @@ impl TimeSeriesCharts<'_> {
             return None;
         }
         let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(max_ns));
-        let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
+        let heading = format!("Gap of the first tokens received in each {}", self.describe_slot_length());
         let text = ChartText { id: "gap-series", heading: &heading, description: &description };
         // Classes of the style sheet: a colour, and how the line is dashed.
         let curves = [
@@ -224,7 +225,8 @@ impl TimeSeriesCharts<'_> {
         let backlogs: Vec<HopBacklog<'_>> = observed.take(MAX_CURVES).collect();
         let max = backlogs.iter().flat_map(|backlog| backlog.frames.iter().flatten()).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
-        let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
+        let heading =
+            format!("Backlog: frames sent but not yet received, maximum of each {}", self.describe_slot_length());
         let text = ChartText { id: "backlog", heading: &heading, description: &description };
         let curves: Vec<Curve<'_>> = backlogs
             .iter()
@@ -321,7 +323,7 @@ impl TimeSeriesCharts<'_> {
             return None;
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
-        let heading = format!("Chunks dropped and merged, in each {}", self.slot_name());
+        let heading = format!("Chunks dropped and merged, in each {}", self.describe_slot_length());
         let description = format!("{heading}; the maximum is {}.", count(max as u64));
         let text = ChartText { id: "fates", heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::from_zero_to_at_least(max), format_count);

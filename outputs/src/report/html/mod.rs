@@ -78,7 +78,7 @@ fn page_header(report: &Report, clock: &Clock, headline: &str) -> Markup {
     html! {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
-            p.verdict.(verdict_class(report)) { (headline) }
+            p.verdict.(css_class_of_verdict(report)) { (headline) }
             p { b { "Capture" } " " (clock.describe_capture(report.capture_length_ns())) }
             @if let Some(worst) = report.worst_finding() {
                 p { b { "Worst finding" } " " (brief::describe_finding_times(worst, clock)) }
@@ -89,7 +89,7 @@ fn page_header(report: &Report, clock: &Clock, headline: &str) -> Markup {
 }
 
 /// Style of the verdict: the severity of the worst finding. Without findings, a run is healthy only if it could have shown all kinds.
-fn verdict_class(report: &Report) -> &'static str {
+fn css_class_of_verdict(report: &Report) -> &'static str {
     match report.worst_finding() {
         Some(worst) => worst.severity.as_str(),
         None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",

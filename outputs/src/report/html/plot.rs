@@ -179,12 +179,12 @@ impl Plot {
     }
 
     /// Ticks on the left, each with a label and a grid line. In an SVG path, `M` moves to a point, and `H` draws a line to an x.
-    pub(super) fn draw_y_ticks(&mut self, label: impl Fn(f64) -> String) {
+    pub(super) fn draw_y_ticks(&mut self, format_tick: impl Fn(f64) -> String) {
         for tick in self.y.tick_values(Y_TICKS) {
             let y = self.y_at(tick);
             self.append(&html! {
                 path.grid d={ "M" (LEFT_MARGIN) " " (coordinate(y)) "H" (coordinate(WIDTH - RIGHT_MARGIN)) } {}
-                text.tick x=(coordinate(LEFT_MARGIN - LABEL_SPACE)) y=(coordinate(y + BASELINE)) text-anchor="end" { (label(tick)) }
+                text.tick x=(coordinate(LEFT_MARGIN - LABEL_SPACE)) y=(coordinate(y + BASELINE)) text-anchor="end" { (format_tick(tick)) }
             });
         }
     }

@@ -13,7 +13,7 @@ use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar,
 use super::plot::coordinate;
 
 /// Style of a cell; `None` for text.
-fn cell_class(kind: CellKind) -> Option<&'static str> {
+fn css_class_of_cell(kind: CellKind) -> Option<&'static str> {
     match kind {
         Text => None,
         Number => Some("n"),
@@ -23,8 +23,8 @@ fn cell_class(kind: CellKind) -> Option<&'static str> {
 }
 
 /// Style of a heading. Only one of numbers has the style of its cells, which aligns it to the right.
-fn heading_class(kind: CellKind) -> Option<&'static str> {
-    if kind == Number { cell_class(kind) } else { None }
+fn css_class_of_heading(kind: CellKind) -> Option<&'static str> {
+    if kind == Number { css_class_of_cell(kind) } else { None }
 }
 
 /// A table with more columns than this is styled as wide.
@@ -39,7 +39,7 @@ pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Tab
                 thead {
                     tr {
                         @for (name, kind) in columns {
-                            th class=[heading_class(kind)] { (name) }
+                            th class=[css_class_of_heading(kind)] { (name) }
                         }
                     }
                 }
@@ -47,7 +47,7 @@ pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Tab
                     @for row in rows {
                         tr {
                             @for (cell, (name, kind)) in row.into_iter().zip(columns) {
-                                td class=[cell_class(kind)] data-label=(name) { (cell) }
+                                td class=[css_class_of_cell(kind)] data-label=(name) { (cell) }
                             }
                         }
                     }
