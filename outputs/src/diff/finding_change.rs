@@ -193,18 +193,18 @@ impl FindingChange {
     }
 
     /// A finding that only the second run has. It counts as new. If the first run could not have had it, the note says why.
-    fn only_in_second(after: &FindingLine, a: &Report) -> Self {
+    fn only_in_second(after: &FindingLine, first_report: &Report) -> Self {
         Self {
             b: Some(FindingSide::of_finding(after)),
-            note: reason_finding_is_unobservable(&after.kind, a).map(|why| format!("first run: {why}")),
+            note: reason_finding_is_unobservable(&after.kind, first_report).map(|why| format!("first run: {why}")),
             ..Self::without_sides(after, FindingState::New)
         }
     }
 
     /// A finding that only the first run has. It counts as gone, unless the second run could not have had it: then the two are not
     /// comparable, and the note says why.
-    fn only_in_first(before: &FindingLine, b: &Report) -> Self {
-        let note = reason_finding_is_unobservable(&before.kind, b).map(|why| format!("second run: {why}"));
+    fn only_in_first(before: &FindingLine, second_report: &Report) -> Self {
+        let note = reason_finding_is_unobservable(&before.kind, second_report).map(|why| format!("second run: {why}"));
         let state = if note.is_some() { FindingState::NotComparable } else { FindingState::Gone };
         Self { a: Some(FindingSide::of_finding(before)), note, ..Self::without_sides(before, state) }
     }

@@ -75,7 +75,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
         ranked.push(describe_finding_change(change));
     }
     // Without lasting findings, the sentence about two runs that both lose tokens would report only an improvement elsewhere.
-    for change in findings.iter().filter(|change| is_lasting_critical(change, outcomes)) {
+    for change in findings.iter().filter(|change| is_lasting_critical_finding(change, outcomes)) {
         ranked.push(describe_lasting_finding(change, outcomes));
     }
     for outcome in outcomes.iter().filter(|outcome| outcome.state.is_change()) {
@@ -98,8 +98,9 @@ fn is_stated_as_critical(outcome: &ProblemOutcome, findings: &[FindingChange]) -
 /// Whether the finding changed, needs attention, and is not stated as a critical finding or as a problem.
 fn is_unstated_change_needing_attention(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
     let needs_attention = change.severity() > Severity::Info;
-    let is_stated =
-        became_critical(change) || is_lasting_critical(change, outcomes) || is_about_changed_problem(change, outcomes);
+    let is_stated = became_critical(change)
+        || is_lasting_critical_finding(change, outcomes)
+        || is_about_changed_problem(change, outcomes);
     needs_attention && change.state != FindingState::Unchanged && !is_stated
 }
 
@@ -116,7 +117,7 @@ fn describe_problem_change(outcome: &ProblemOutcome) -> RankedChange {
 
 /// Whether it is a critical finding that did not change or cannot be compared. An unchanged one is left out if a changed problem already
 /// states it.
-fn is_lasting_critical(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
+fn is_lasting_critical_finding(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
     if change.severity() != Severity::Critical {
         return false;
     }
@@ -154,7 +155,7 @@ fn describe_finding_change(change: &FindingChange) -> RankedChange {
 fn name_finding_with_numbers(change: &FindingChange) -> String {
     let (in_first_run, in_second_run) = (&change.a, &change.b);
     match (in_first_run, in_second_run) {
-        (None, Some(new)) => format!("{}: {}", change.kind, shorten_to_numbers(&new.summary)),
+        (None, Some(new)) => format!("{}: {}", change.kind, keep_first_parts_with_numbers(&new.summary)),
         // Only the first clause: the others explain a finding that is gone.
         (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
@@ -209,7 +210,7 @@ fn cut_explanation(summary: &str) -> String {
 
 /// The clauses with numbers at the beginning of a finding's summary. Semicolons separate their parts. Leaves out the parts that would make
 /// the text too long.
-fn shorten_to_numbers(summary: &str) -> String {
+fn keep_first_parts_with_numbers(summary: &str) -> String {
     /// Maximum length in bytes, which only the first part may exceed.
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();
@@ -399,7 +400,7 @@ mod tests {
         let thread = "the tokenizer thread was waiting for a CPU 25 % of the time while 35 frames waited on a->b, the oldest for 281.4 ms";
         let summary = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep); 9 others; and a long rest");
         let whole = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep)");
-        assert_eq!(shorten_to_numbers(&summary), whole);
+        assert_eq!(keep_first_parts_with_numbers(&summary), whole);
         assert_eq!(split_outside_parentheses("a; b (c; d) e; f", "; "), ["a", "b (c; d) e", "f"]);
     }
 }

@@ -18,7 +18,7 @@ impl MannWhitney {
             a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let variance = variance_of_u_without_dependence(a, b) / independent_share_of_both(a, b);
+        let variance = variance_of_u_without_dependence(a, b) / share_of_independent_values_in_both(a, b);
         Self { differences, deviation: variance.sqrt() }
     }
 
@@ -59,10 +59,10 @@ fn variance_of_u_without_dependence(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Share of the slots of both samples that count as independent evidence: the mean of their own shares, weighted by their sizes.
-fn independent_share_of_both(a: &[f64], b: &[f64]) -> f64 {
+fn share_of_independent_values_in_both(a: &[f64], b: &[f64]) -> f64 {
     let count_a = a.len() as f64;
     let count_b = b.len() as f64;
-    (independent_share(a) * count_a + independent_share(b) * count_b) / (count_a + count_b)
+    (share_of_independent_values(a) * count_a + share_of_independent_values(b) * count_b) / (count_a + count_b)
 }
 
 /// Sum of `t^3 - t` over the groups of equal values, each with `t` values. Equal values have no order, which lowers the variance of U.
@@ -74,7 +74,7 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Share of the slots that count as independent evidence, since correlated neighbours repeat each other.
-fn independent_share(values: &[f64]) -> f64 {
+fn share_of_independent_values(values: &[f64]) -> f64 {
     // The standard formula for a series whose neighbours correlate by rho (AR(1)). A drift in one direction looks like correlation. So rho
     // is limited to 0.5, and the share is at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);

@@ -97,18 +97,18 @@ fn judge_measures(
 }
 
 /// Removes the first-token gaps of slots that did not change, if the gap of all requests has a verdict.
-fn remove_superseded_gaps(compared: &mut Vec<ComparedMeasure>) {
+fn remove_superseded_gaps(compared_measures: &mut Vec<ComparedMeasure>) {
     // Beside the verdict on all requests, a gap of slots without a change only confuses.
-    if compared.iter().any(is_decided_gap_of_requests) {
-        compared.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
+    if compared_measures.iter().any(is_decided_gap_of_requests) {
+        compared_measures.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
     }
 }
 
 /// Inserts times of the whole runs behind the gaps, the other times that clients notice. Without gaps they come first.
-fn insert_behind_gaps(compared: &mut Vec<ComparedMeasure>, whole_run_measures: Vec<ComparedMeasure>) {
-    let last_gap = compared.iter().rposition(is_gap_of_slots);
+fn insert_behind_gaps(compared_measures: &mut Vec<ComparedMeasure>, whole_run_measures: Vec<ComparedMeasure>) {
+    let last_gap = compared_measures.iter().rposition(is_gap_of_slots);
     let behind_gaps = last_gap.map_or(0, |last| last + 1);
-    compared.splice(behind_gaps..behind_gaps, whole_run_measures);
+    compared_measures.splice(behind_gaps..behind_gaps, whole_run_measures);
 }
 
 /// Whether the measure is a quantile of the first-token gap in each slot.
@@ -123,15 +123,20 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
 
 /// Adds the queue waits over all frames of each hop where the runs have enough frames. They replace the queue waits per slot of the same
 /// hop, except those per slot that changed.
-fn replace_slot_waits_by_frame_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
+fn replace_slot_waits_by_frame_waits(
+    compared_measures: &mut Vec<ComparedMeasure>,
+    a: &Report,
+    b: &Report,
+    least_time_ns: u64,
+) {
     for waits in problem_outcome::compare_queue_waits(a, b, least_time_ns) {
         let per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
         // The new measure takes the place of the first that it replaces. Without one, it comes first.
-        let former_index = compared.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
-        compared.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
+        let former_index = compared_measures.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
+        compared_measures.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
         // The shorter list may end before the former index.
-        let new_index = former_index.min(compared.len());
-        compared.insert(new_index, waits.measure);
+        let new_index = former_index.min(compared_measures.len());
+        compared_measures.insert(new_index, waits.measure);
     }
 }
 

@@ -424,7 +424,7 @@ pub(super) fn compare_queue_waits(a: &Report, b: &Report, least_time_ns: u64) ->
 }
 
 /// The highest quantile of the queue waits of a hop's frames that their number allows; `None` if a run has too few of them.
-fn highest_quantile_of_waits(hop: &str, a: &Spread, b: &Spread) -> Option<ComparedQuantile> {
+fn highest_quantile_of_waits(hop_name: &str, a: &Spread, b: &Spread) -> Option<ComparedQuantile> {
     // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
     if a.count.min(b.count) < LEAST_DEPENDENT_COUNT {
         return None;
@@ -432,7 +432,7 @@ fn highest_quantile_of_waits(hop: &str, a: &Spread, b: &Spread) -> Option<Compar
     // Waits of frames have the same quantiles as times of requests.
     let quantiles = quantiles_of_requests("queue wait", &RequestTimes::of_spread(a), &RequestTimes::of_spread(b));
     let highest = quantiles.into_iter().next()?;
-    let name = format!("queue wait of all frames, {} on {hop}", highest.label);
+    let name = format!("queue wait of all frames, {} on {hop_name}", highest.label);
     Some(ComparedQuantile { name, counted: "frames", ..highest })
 }
 

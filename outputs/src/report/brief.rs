@@ -307,11 +307,11 @@ fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
 }
 
 /// Where a problem is: `on scheduler->tokenizer`, or `in tokenizer`.
-pub fn describe_place(place: &str) -> String {
-    let ends = Ends::from(place);
+pub fn describe_place(hop_or_role: &str) -> String {
+    let ends = Ends::from(hop_or_role);
     // A role is not named `from->to`, so both of its ends are the role itself.
     let preposition = if ends.from == ends.to { "in" } else { "on" };
-    format!("{preposition} {place}")
+    format!("{preposition} {hop_or_role}")
 }
 
 /// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined_episodes`

@@ -80,7 +80,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
             .filter_map(|index| hop_line(ledger, index, capture_start, capture_end))
             .collect(),
         path: LegLine::all_legs(&analysis.attribution()),
-        cpu: cpu_lines(ledger),
+        cpu: thread_use_lines(ledger),
         stages: stages::stage_report(ledger, input.slowest, capture_start),
         stacks: StackLine::all_roles(ledger),
         series: build_series(ledger, analysis.time_series(), capture_start, capture_end),
@@ -394,7 +394,7 @@ fn observation_cost(ledger: &Ledger, input: &ReportInput) -> Own {
 }
 
 /// Time use of threads: by process in the order first observed, main threads first; `None` without samples.
-fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
+fn thread_use_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|thread| thread.total().is_some()).collect();
     if sampled.is_empty() {
         return None;
@@ -404,7 +404,7 @@ fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
         let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
         (process_index, rank_in_process(thread), thread.id.tid)
     });
-    Some(listed.into_iter().filter_map(cpu_line).collect())
+    Some(listed.into_iter().filter_map(thread_use_line).collect())
 }
 
 /// Rank of a thread in the list of its process: main threads first, then receivers.
@@ -424,7 +424,7 @@ fn is_listed(thread: &Thread) -> bool {
 }
 
 /// Time use of a thread; `None` without a sample.
-fn cpu_line(thread: &Thread) -> Option<CpuLine> {
+fn thread_use_line(thread: &Thread) -> Option<CpuLine> {
     let spent = thread.total()?;
     let id = thread.id;
     // A poll that has just begun has no share and no rate.

@@ -50,7 +50,7 @@ pub(super) fn render_page(report: &Report, clock: &Clock) -> String {
                     (draw_section("CPU", super::table::cpu_table(report).map(tables::draw_table)))
                     (draw_section("Python functions of the engine", tables::draw_python_functions(report)))
                     (draw_section("The engine's own log", tables::draw_engine_log(report, clock)))
-                    (draw_section("Limits and cost of the observation", Some(tables::draw_limits_and_costs(report))))
+                    (draw_section("Limits and cost of the observation", Some(tables::draw_unobserved_limits_and_costs(report))))
                     footer {
                         "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "
                         (if has_token_ids { "and token ids of lost tokens only" } else { "no token id" }) "."

@@ -232,7 +232,7 @@ pub(super) fn draw_mode_table(report: &Report) -> Option<Markup> {
 }
 
 /// What was not observed, the limits that were reached, and the cost of the observation.
-pub(super) fn draw_limits_and_costs(report: &Report) -> Markup {
+pub(super) fn draw_unobserved_limits_and_costs(report: &Report) -> Markup {
     let own = &report.own;
     html! {
         ul {
