@@ -203,7 +203,8 @@ impl RunTarget {
 }
 
 /// Follows all engines of a source, which is a tokengap on any machine, until nobody watches the source. `first_run` exists already: it
-/// gets the first engine that the source lists. For each further engine, sends a run of its own to `further_runs`.
+/// gets the first engine that the source lists, and its events go to `first_run_events`. For each further engine, sends a run of its own to
+/// `further_runs`.
 async fn follow_all_engines(
     first_run: RunTarget,
     first_run_events: Sender<RemoteEvent>,
