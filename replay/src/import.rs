@@ -40,10 +40,10 @@ pub struct RecordingTarget {
 impl ImportedRun {
     /// Analyses an event of a log and writes it to the recording, if there is one. Looks for findings (a tick) before, if that is due.
     /// Fails if the recording cannot be created.
-    fn apply_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
+    fn analyse_and_record_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
         self.create_recording_at_first_event()?;
         // The tick comes before the event, as in a live run.
-        self.tick_if_due(event.at);
+        self.analyse_and_record_tick_if_due(event.at);
         self.analysis.apply(event);
         if let Some(recorder) = &mut self.recorder {
             recorder.event(event);
@@ -63,17 +63,17 @@ impl ImportedRun {
     }
 
     /// Looks for findings if the interval since the last tick is over at `now`. The first event only sets the time of the first tick.
-    fn tick_if_due(&mut self, now: MonoNs) {
+    fn analyse_and_record_tick_if_due(&mut self, now: MonoNs) {
         let following_tick = MonoNs(now.0.saturating_add(TICK_NS));
         let next_tick = *self.next_tick.get_or_insert(following_tick);
         if now >= next_tick {
-            self.tick(now);
+            self.analyse_and_record_tick(now);
             self.next_tick = Some(following_tick);
         }
     }
 
     /// Lets the analysis look for findings at this time, and writes the tick to the recording, if there is one.
-    fn tick(&mut self, now: MonoNs) {
+    fn analyse_and_record_tick(&mut self, now: MonoNs) {
         self.analysis.tick(now);
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now);
@@ -93,7 +93,7 @@ fn apply_all_events(
         has_more = import.read_some_lines_and_pass_events(&mut |event| {
             // One step passes several events, and cannot be ended by an error at the first. The others are ignored after it.
             if applied.is_ok() {
-                applied = run.apply_event(event);
+                applied = run.analyse_and_record_event(event);
             }
         });
         show_progress(import.progress());
@@ -117,7 +117,7 @@ pub fn import_logs(
     apply_all_events(&mut import, &mut run, show_progress)?;
     import.fail_if_nothing_recognised()?;
     // The events after the last tick are judged, too.
-    run.tick(run.analysis.ledger().now());
+    run.analyse_and_record_tick(run.analysis.ledger().now());
     let notes = notes_for_report(&import, &run.analysis, zone.as_ref());
     run.input = ReportInput {
         cpu_ns: Some(session::own::cpu_ns()),
@@ -132,9 +132,9 @@ pub fn import_logs(
 }
 
 /// Notes for the report: the assumptions made, the lines and the kinds of line that were not read, and whether the files lack the ends of
-/// requests. `zone` is that of the times without one, if the user gave it.
-fn notes_for_report(import: &Import, analysis: &Analysis, zone: Option<&TimeZone>) -> Vec<String> {
-    let mut notes = import_notes(import.stats(), zone);
+/// requests. `given_zone` is that of the times without one, if the user gave it.
+fn notes_for_report(import: &Import, analysis: &Analysis, given_zone: Option<&TimeZone>) -> Vec<String> {
+    let mut notes = describe_assumptions_and_unread_lines(import.stats(), given_zone);
     notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
     let shows_no_end = analysis.ledger().totals().requests.finished == 0;
     if shows_no_end {
@@ -146,7 +146,7 @@ fn notes_for_report(import: &Import, analysis: &Analysis, zone: Option<&TimeZone
 }
 
 /// Describes the assumptions made and the lines not read. Each kind of line is mentioned only if there are any.
-fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
+fn describe_assumptions_and_unread_lines(stats: &ImportStats, given_zone: Option<&TimeZone>) -> Vec<String> {
     let mut notes = vec![format!(
         "log: {} in {}, {} of a known form, {} of unknown form",
         plural(stats.lines, "line"),
@@ -154,7 +154,7 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         count(stats.known_records()),
         count(stats.unknown)
     )];
-    for CountedNote { lines, description } in counted_notes(stats, zone) {
+    for CountedNote { lines, description } in notes_with_line_counts(stats, given_zone) {
         if lines > 0 {
             notes.push(format!("log: {} {description}", count(lines)));
         }
@@ -191,13 +191,13 @@ impl CountedNote {
     }
 }
 
-/// A note for each kind of line that needs one, with the number of such lines, which may be 0. `zone` is that of the times without one, if
-/// the user gave it.
-fn counted_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<CountedNote> {
+/// A note for each kind of line that needs one, with the number of such lines, which may be 0. `given_zone` is that of the times without
+/// one, if the user gave it.
+fn notes_with_line_counts(stats: &ImportStats, given_zone: Option<&TimeZone>) -> Vec<CountedNote> {
     // Full rids (ids of requests) are needed only to complete truncated ones.
     let truncated_rids = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
     let evicted = if truncated_rids > 0 { stats.rids_evicted } else { 0 };
-    let zone = match zone {
+    let zone = match given_zone {
         Some(zone) => zone.iana_name().unwrap_or("the given zone"),
         None => "UTC",
     };

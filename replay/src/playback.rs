@@ -35,6 +35,13 @@ pub struct Playback<'r> {
     is_stopped: bool,
 }
 
+/// Findings that were shown, in the order of the analysis.
+struct ShownFindings {
+    keys: Vec<FindingKey>,
+    /// Time to which a seek plays to show the finding at the same index again.
+    seek_targets: Vec<MonoNs>,
+}
+
 impl<'r> Playback<'r> {
     /// Starts at the beginning of the recording; `None` if it contains no events.
     pub fn new(recording: &'r Recording, speed: Speed) -> Option<Self> {
@@ -57,21 +64,21 @@ impl<'r> Playback<'r> {
         self.player.has_ended
     }
 
-    /// Goes back to an earlier block of the recording, from which playback then runs up to the time `to`: an analysis cannot run backwards.
-    /// The caller starts a new analysis.
-    fn restart_before(&mut self, to: MonoNs) {
-        let block = first_block_to_replay(self.recording, to);
+    /// Goes back to an earlier block of the recording, from which playback then runs up to the time `target_time`: an analysis cannot run
+    /// backwards. The caller starts a new analysis.
+    fn rewind_to_block_before(&mut self, target_time: MonoNs) {
+        let block = first_block_to_replay(self.recording, target_time);
         self.reader = self.recording.reader_at(block);
         // A start at a later block is reported, because the analysis lacks what came before.
         let later_start = (block > 0).then(|| self.recording.blocks()[block].from);
-        self.player.start_from(later_start);
+        self.player.restart_at(later_start);
         self.step_end = MonoNs::default();
         // The new analysis shows each finding again.
         self.known_findings.clear();
     }
 
     /// Stops at the end of the recording. Tells a user who has asked for the next finding that there is none.
-    fn end_playback(&mut self, session: &mut Session) {
+    fn end_playback_and_notify(&mut self, session: &mut Session) {
         if self.player.seeks_finding() {
             session.notify("no further finding before the end".into());
         }
@@ -79,7 +86,7 @@ impl<'r> Playback<'r> {
     }
 
     /// Reports a block that cannot be read. Playback goes on behind a damaged block. After another error it pauses, and the user decides.
-    fn report_read_error(&mut self, error: &ReadError, session: &mut Session) {
+    fn report_read_error_and_pause_if_fatal(&mut self, error: &ReadError, session: &mut Session) {
         session.add_degraded_line(format!("recording: {error}"));
         session.notify(format!("! recording: {error}"));
         let may_go_on = matches!(error, ReadError::Damaged { .. });
@@ -88,24 +95,24 @@ impl<'r> Playback<'r> {
         }
     }
 
-    /// The present findings that have been shown, and in the same order the times to which a seek plays to show them again.
-    fn findings_shown_so_far(&self, analysis: &Analysis) -> (Vec<FindingKey>, Vec<MonoNs>) {
-        let mut shown_findings = Vec::new();
-        let mut shown_at = Vec::new();
+    /// The present findings that have been shown, with the times to which a seek plays to show them again.
+    fn findings_shown_so_far(&self, analysis: &Analysis) -> ShownFindings {
+        let mut keys = Vec::new();
+        let mut seek_targets = Vec::new();
         for finding in analysis.findings() {
             let key = FindingKey::from(finding);
             if let Some(found_at) = self.first_shown.get(&key) {
                 // One nanosecond after the tick that found it, so that a seek to this time plays that tick, too.
-                shown_at.push(MonoNs(found_at.0.saturating_add(1)));
-                shown_findings.push(key);
+                seek_targets.push(MonoNs(found_at.0.saturating_add(1)));
+                keys.push(key);
             }
         }
-        (shown_findings, shown_at)
+        ShownFindings { keys, seek_targets }
     }
 
     /// Notes when each finding is shown for the first time. If the user seeks the next finding, playback pauses at a new one. Of several
     /// new findings, the worst counts as the one that was sought.
-    fn note_new_findings(&mut self, session: &Session) {
+    fn note_new_findings_and_end_seek(&mut self, session: &Session) {
         let now = session.analysis().ledger().now();
         let mut worst_new: Option<&Finding> = None;
         for finding in session.analysis().findings() {
@@ -133,13 +140,13 @@ impl Source for Playback<'_> {
     /// Plays the recorded time of one step, if the next record is due.
     fn poll(&mut self, session: &mut Session) -> Flow {
         if let Some(to) = self.player.restart_to.take() {
-            self.restart_before(to);
+            self.rewind_to_block_before(to);
             session.restart(self.recording.header().config);
         }
         if self.is_stopped || self.player.has_ended {
             return Flow::Ended;
         }
-        if !self.player.is_due(Instant::now()) {
+        if !self.player.is_next_record_due(Instant::now()) {
             return Flow::Idle;
         }
         loop {
@@ -150,17 +157,17 @@ impl Source for Playback<'_> {
                 }
                 Ok(Some(Record::Tick(at))) => {
                     session.process_tick(at, self);
-                    self.note_new_findings(session);
+                    self.note_new_findings_and_end_seek(session);
                     at
                 }
                 // The recording read both when it was opened.
                 Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
                 Ok(None) => {
-                    self.end_playback(session);
+                    self.end_playback_and_notify(session);
                     return Flow::Ended;
                 }
                 Err(error) => {
-                    self.report_read_error(&error, session);
+                    self.report_read_error_and_pause_if_fatal(&error, session);
                     return Flow::Busy;
                 }
             };
@@ -179,16 +186,16 @@ impl Source for Playback<'_> {
 
     /// Executes a playback command of the user. If it seeks the previous finding, remembers which finding that is, so that the screen can
     /// select it.
-    fn play(&mut self, play: Play, analysis: &Analysis) {
-        let (shown_findings, shown_at) = self.findings_shown_so_far(analysis);
-        self.player.execute_command(play, &shown_at);
+    fn execute_playback_command(&mut self, command: Play, analysis: &Analysis) {
+        let ShownFindings { keys, seek_targets } = self.findings_shown_so_far(analysis);
+        self.player.execute_command(command, &seek_targets);
         self.sought_finding = None;
         // To go back to a finding, the player sets `restart_to` to the time at which it was shown.
-        if play == Play::PreviousFinding
+        if command == Play::PreviousFinding
             && let Some(target) = self.player.restart_to
         {
-            let index = shown_at.iter().position(|at| *at == target);
-            self.sought_finding = index.map(|index| shown_findings[index].clone());
+            let index = seek_targets.iter().position(|at| *at == target);
+            self.sought_finding = index.map(|index| keys[index].clone());
         }
     }
 }
@@ -225,16 +232,16 @@ impl About for Playback<'_> {
     }
 }
 
-/// Block at which the analysis starts in order to reach `to`: the first one, or a later one if too many records lie in between.
-fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
+/// Block at which the analysis starts in order to reach `target_time`: the first one, or a later one if too many records lie in between.
+fn first_block_to_replay(recording: &Recording, target_time: MonoNs) -> usize {
     let blocks = recording.blocks();
-    let blocks_until_to = blocks.partition_point(|block| block.from <= to);
+    let blocks_until_target = blocks.partition_point(|block| block.from <= target_time);
     let mut records = 0u64;
-    for (index, block) in blocks[..blocks_until_to].iter().enumerate().rev() {
+    for (index, block) in blocks[..blocks_until_target].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
         if records > MAX_REPLAYED {
-            // The start is the block after this one, but at most the last one of these, which contains `to`.
-            return (index + 1).min(blocks_until_to - 1);
+            // The start is the block after this one, but at most the last one of these, which contains `target_time`.
+            return (index + 1).min(blocks_until_target - 1);
         }
     }
     0
@@ -279,14 +286,14 @@ mod tests {
         assert!(playback.has_ended());
         assert_eq!(report(session.analysis()), report(&whole));
 
-        playback.play(Play::Skip(-1), session.analysis());
-        playback.play(Play::Toggle, session.analysis());
+        playback.execute_playback_command(Play::Skip(-1), session.analysis());
+        playback.execute_playback_command(Play::Toggle, session.analysis());
         play(&mut playback, &mut session);
         let position = playback.position().expect("a recording has a position");
         assert!(!playback.has_ended() && position.at_ns < position.whole_ns);
         assert!(session.analysis().ledger().totals().events < whole.ledger().totals().events);
 
-        playback.play(Play::End, session.analysis());
+        playback.execute_playback_command(Play::End, session.analysis());
         play(&mut playback, &mut session);
         assert_eq!(report(session.analysis()), report(&whole));
     }
@@ -296,16 +303,16 @@ mod tests {
         let recording = recording();
         let mut session = session(recording.header().config);
         let mut playback = Playback::new(&recording, "max".parse().expect("a speed")).expect("events");
-        playback.play(Play::NextFinding, session.analysis());
+        playback.execute_playback_command(Play::NextFinding, session.analysis());
         play(&mut playback, &mut session);
         let position = playback.position().expect("a recording has a position");
         let first = position.sought.expect("a finding is reached");
         assert_eq!(position.doing, PlaybackState::Paused);
-        playback.play(Play::End, session.analysis());
+        playback.execute_playback_command(Play::End, session.analysis());
         play(&mut playback, &mut session);
         let mut reached = Vec::new();
         loop {
-            playback.play(Play::PreviousFinding, session.analysis());
+            playback.execute_playback_command(Play::PreviousFinding, session.analysis());
             if playback.sought_finding.is_none() {
                 break;
             }

@@ -84,16 +84,16 @@ impl Player {
         self.played_to = self.last;
     }
 
-    /// Starts playing from the time `since`, or from the beginning if it is `None`. Whether it plays or is paused does not change.
-    pub(super) fn start_from(&mut self, since: Option<MonoNs>) {
-        self.played_to = since.unwrap_or(self.first);
-        self.analysed_since = since;
+    /// Starts playing from the time `start`, or from the beginning if it is `None`. Whether it plays or is paused does not change.
+    pub(super) fn restart_at(&mut self, start: Option<MonoNs>) {
+        self.played_to = start.unwrap_or(self.first);
+        self.analysed_since = start;
         self.has_ended = false;
         self.clock_base = ClockBase::now(self.played_to);
     }
 
     /// Whether the next record is due at `now`, according to the speed.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_next_record_due(&self, now: Instant) -> bool {
         let played_ns = self.played_to.since(self.clock_base.recorded) as f64 / self.speed.factor();
         let due = self.clock_base.real + Duration::from_nanos(played_ns as u64);
         // A seek plays at maximum speed, even if paused.
@@ -159,14 +159,14 @@ impl Player {
             whole_ns: self.last.since(self.first),
             wall_ns,
             speed: self.speed,
-            doing: self.state(),
+            doing: self.playback_state(),
             since_ns: self.analysed_since.map(|start| start.since(self.first)),
             sought: None,
         }
     }
 
     /// What the player does, for the screen. A search is shown even while paused.
-    fn state(&self) -> PlaybackState {
+    fn playback_state(&self) -> PlaybackState {
         if self.seek_target.is_some() || self.restart_to.is_some() {
             PlaybackState::Seeking
         } else if self.has_ended {
@@ -178,15 +178,16 @@ impl Player {
         }
     }
 
-    /// Sets `to`, or the nearest recorded time, as the target. To go back, the recording has to be read again from an earlier block.
-    fn seek_to(&mut self, to: MonoNs) {
-        let to = to.clamp(self.first, self.last);
-        let is_back = to < self.played_to;
+    /// Sets `target_time`, or the nearest recorded time, as the target. To go back, the recording has to be read again from an earlier
+    /// block.
+    fn seek_to(&mut self, target_time: MonoNs) {
+        let target_time = target_time.clamp(self.first, self.last);
+        let is_back = target_time < self.played_to;
         if is_back {
-            self.restart_to = Some(to);
+            self.restart_to = Some(target_time);
         }
         // At the end, there is nothing ahead to seek to.
-        self.seek_target = (is_back || !self.has_ended).then_some(SeekTarget::Time(to));
+        self.seek_target = (is_back || !self.has_ended).then_some(SeekTarget::Time(target_time));
     }
 
     /// Pauses, and aborts a seek.
@@ -229,15 +230,15 @@ mod tests {
         let mut player = player();
         player.advance_to(second(110));
         let now = Instant::now();
-        assert!(!player.is_due(now), "ten seconds are not over");
-        assert!(player.is_due(now + Duration::from_secs(11)));
+        assert!(!player.is_next_record_due(now), "ten seconds are not over");
+        assert!(player.is_next_record_due(now + Duration::from_secs(11)));
         player.execute_command(Play::Toggle, &[]);
-        assert!(!player.is_due(now + Duration::from_mins(1)));
+        assert!(!player.is_next_record_due(now + Duration::from_mins(1)));
         player.execute_command(Play::Toggle, &[]);
         player.advance_to(second(111));
-        assert!(!player.is_due(Instant::now()), "the pause is not caught up with");
+        assert!(!player.is_next_record_due(Instant::now()), "the pause is not caught up with");
         player.execute_command(Play::Speed(9), &[]);
-        assert!(player.is_due(Instant::now()));
+        assert!(player.is_next_record_due(Instant::now()));
     }
 
     #[test]
@@ -245,12 +246,12 @@ mod tests {
         let mut player = player();
         player.advance_to(second(110));
         player.execute_command(Play::Skip(10), &[]);
-        assert!(player.is_due(Instant::now()) && player.restart_to.is_none());
+        assert!(player.is_next_record_due(Instant::now()) && player.restart_to.is_none());
         player.advance_to(second(120));
         assert_eq!(doing(&player), (20, PlaybackState::Playing));
         player.execute_command(Play::Skip(-15), &[]);
         assert_eq!(player.restart_to.take(), Some(second(105)));
-        player.start_from(None);
+        player.restart_at(None);
         assert_eq!(doing(&player), (0, PlaybackState::Seeking));
         player.advance_to(second(105));
         assert_eq!(doing(&player), (5, PlaybackState::Playing));

@@ -122,7 +122,7 @@ impl RemoteRuns {
         let mut tasks = JoinSet::new();
         for options in sources {
             let (sender, events) = channel(WAITING_SECTIONS);
-            let target = RunTarget::of_source(&options);
+            let target = RunTarget::for_first_run_of_source(&options);
             runs.push(RemoteRun { target: target.clone(), events });
             // An engine that the user named is the only run of its source.
             if options.engine.is_some() {
@@ -178,7 +178,7 @@ impl RemoteRun {
 
 impl RunTarget {
     /// The first run of a source, whose engine is known only if the user named it.
-    fn of_source(options: &RemoteOptions) -> Self {
+    fn for_first_run_of_source(options: &RemoteOptions) -> Self {
         let engine = options.engine.clone().map(|name| RemoteEngine { name, ..RemoteEngine::default() });
         Self {
             address: options.address.clone(),
@@ -202,39 +202,42 @@ impl RunTarget {
     }
 }
 
-/// Follows all engines of a source, which is a tokengap on any machine, until nobody watches the source. `first` is the run that exists
-/// already: it gets the first engine that the source lists, and its events go to `events`. For each further engine, sends a run of its own
-/// to `add_run`.
-async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_run: UnboundedSender<RemoteRun>) {
-    // Closed once nobody watches the source any more.
-    let first_events = events.clone();
+/// Follows all engines of a source, which is a tokengap on any machine, until nobody watches the source. `first_run` exists already: it
+/// gets the first engine that the source lists, and its events go to `first_run_events`. For each further engine, sends a run of its own to
+/// `further_runs`.
+async fn follow_all_engines(
+    first_run: RunTarget,
+    first_run_events: Sender<RemoteEvent>,
+    further_runs: UnboundedSender<RemoteRun>,
+) {
     // Taken when the first run is started.
-    let mut unstarted_events = Some(events);
+    let mut unstarted_events = Some(first_run_events.clone());
     let mut known_names = BTreeSet::new();
     let mut tasks = JoinSet::new();
-    while !first_events.is_closed() {
-        for engine in list_engines(&first).await {
-            let is_new = add_known_engine(&mut known_names, &engine.name, &first.address);
+    // Closed once nobody watches the source any more.
+    while !first_run_events.is_closed() {
+        for engine in list_engines(&first_run).await {
+            let is_new = add_engine_if_new(&mut known_names, &engine.name, &first_run.address);
             if !is_new {
                 continue;
             }
             // The first run of the source may be connected already, to its only engine.
-            let is_first_engine = first.engine.set(engine.clone()).is_ok();
+            let is_first_engine = first_run.engine.set(engine.clone()).is_ok();
             if is_first_engine {
                 continue;
             }
-            first.is_engine_shown.store(true, Ordering::Relaxed);
+            first_run.is_engine_shown.store(true, Ordering::Relaxed);
             let (sender, events) = channel(WAITING_SECTIONS);
-            let target = first.of_engine(engine);
+            let target = first_run.of_engine(engine);
             // The send fails once nobody asks for further runs any more.
-            if add_run.send(RemoteRun { target: target.clone(), events }).is_err() {
+            if further_runs.send(RemoteRun { target: target.clone(), events }).is_err() {
                 return;
             }
             tasks.spawn(follow_run(target, sender));
         }
         // After the first list, so that the first run knows its engine if there are several.
         if let Some(events) = unstarted_events.take() {
-            tasks.spawn(follow_run(first.clone(), events));
+            tasks.spawn(follow_run(first_run.clone(), events));
         }
         sleep(ENGINES_INTERVAL).await;
     }
@@ -242,24 +245,24 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
 
 /// The engines that a source lists. Empty for a source that lists none, which has one run, and for one that does not answer in time.
 async fn list_engines(target: &RunTarget) -> Vec<RemoteEngine> {
-    timeout(RESPONSE_TIMEOUT, read_engines(target)).await.ok().and_then(Result::ok).unwrap_or_default()
+    timeout(RESPONSE_TIMEOUT, fetch_engine_list(target)).await.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// Adds an engine's name to the known ones of the source at `address`. Returns false for a name that is known already, and beyond the
-/// maximum. Warns when the maximum is reached.
-fn add_known_engine(known_names: &mut BTreeSet<String>, name: &str, address: &str) -> bool {
-    if known_names.len() == MAX_ENGINES || known_names.contains(name) {
+/// Adds an engine's name to the known ones of the source at `source_address`. Returns false for a name that is known already, and beyond
+/// the maximum. Warns when the maximum is reached.
+fn add_engine_if_new(known_names: &mut BTreeSet<String>, engine_name: &str, source_address: &str) -> bool {
+    if known_names.len() == MAX_ENGINES || known_names.contains(engine_name) {
         return false;
     }
-    known_names.insert(name.to_owned());
+    known_names.insert(engine_name.to_owned());
     if known_names.len() == MAX_ENGINES {
-        tracing::warn!("{address} has more than {MAX_ENGINES} engines: the others are not watched");
+        tracing::warn!("{source_address} has more than {MAX_ENGINES} engines: the others are not watched");
     }
     true
 }
 
 /// Asks the source which engines it watches. Fails for a list that is too long, because the part of it that is read is no valid JSON.
-async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
+async fn fetch_engine_list(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
     // Kept until the body is read: dropping it closes the connection.
     let mut connection = JoinSet::new();
     let mut body = send_request(target, "/healthz", &mut connection).await?.into_body();
@@ -279,13 +282,12 @@ async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
 async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
     let mut pause = FIRST_PAUSE;
     while !events.is_closed() {
-        let mut is_reached = false;
-        let ended = read_run(&target, &events, &mut is_reached).await;
+        let ConnectionEnd { was_answered, result } = read_run(&target, &events).await;
         // Only failures in a row make the pause longer.
-        if is_reached {
+        if was_answered {
             pause = FIRST_PAUSE;
         }
-        let reason = ended.map_or_else(|error| error.to_string(), |()| "the source closed the connection".to_owned());
+        let reason = result.map_or_else(|error| error.to_string(), |()| "the source closed the connection".to_owned());
         if events.send(RemoteEvent::Down(reason)).await.is_err() {
             return;
         }
@@ -294,17 +296,41 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
     }
 }
 
-/// Reads the recording until the connection ends, and passes its sections to `events`. Sets `is_reached` once the source has answered with
-/// the recording. `Ok` if the source closed the connection, or nobody receives events any more.
-async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: &mut bool) -> anyhow::Result<()> {
+/// How a connection to a run ended.
+struct ConnectionEnd {
+    /// The source has answered with the recording.
+    was_answered: bool,
+    /// `Ok` if the source closed the connection, or nobody receives events any more.
+    result: anyhow::Result<()>,
+}
+
+/// Connects to the run, and passes the sections of its recording to `events` until the connection ends.
+async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>) -> ConnectionEnd {
     // Dropped at the end of this function, which closes the connection.
     let mut connection = JoinSet::new();
+    match request_recording(target, &mut connection).await {
+        Ok(response) => ConnectionEnd { was_answered: true, result: forward_recording(response, events).await },
+        Err(error) => ConnectionEnd { was_answered: false, result: Err(error) },
+    }
+}
+
+/// Requests the recording of the run. Fails if the source does not answer in time, or with anything else. The response's body arrives only
+/// while `connection` exists.
+async fn request_recording(
+    target: &RunTarget,
+    connection: &mut JoinSet<hyper::Result<()>>,
+) -> anyhow::Result<Response<Incoming>> {
     let path = target.recording_path();
-    let answered = timeout(RESPONSE_TIMEOUT, send_request(target, &path, &mut connection)).await;
+    let answered = timeout(RESPONSE_TIMEOUT, send_request(target, &path, connection)).await;
     let Ok(response) = answered else { anyhow::bail!("it does not answer") };
     let response = response?;
-    check_status(&response, target)?;
-    *is_reached = true;
+    check_recording_status(&response, target)?;
+    Ok(response)
+}
+
+/// Passes the start of the connection, then the sections of the recording, to `events`. `Ok` if the source closed the connection, or nobody
+/// receives events any more.
+async fn forward_recording(response: Response<Incoming>, events: &Sender<RemoteEvent>) -> anyhow::Result<()> {
     let host = response.headers().get(HOST_HEADER).and_then(|host| host.to_str().ok()).map(str::to_owned);
     // A failed send means that the watcher has ended; then there is nothing to report.
     if events.send(RemoteEvent::Up(host)).await.is_err() {
@@ -334,18 +360,18 @@ async fn next_part_before_timeout(body: &mut Incoming) -> anyhow::Result<Option<
     part.transpose().map_err(|error| describe_http_error(&error))
 }
 
-/// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes. The response's body arrives only while
-/// `connection` exists.
+/// Connects to the target and requests `request_path`. `connection` gets the task that transfers the bytes. The response's body arrives
+/// only while `connection` exists.
 async fn send_request(
     target: &RunTarget,
-    path: &str,
+    request_path: &str,
     connection: &mut JoinSet<hyper::Result<()>>,
 ) -> anyhow::Result<Response<Incoming>> {
     let stream = TcpStream::connect(&target.address).await?;
     let (mut sender, io) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // This task transfers the request as well, so it must run before the response is awaited.
     connection.spawn(io);
-    let mut request = Request::get(path).header(HOST, &target.address);
+    let mut request = Request::get(request_path).header(HOST, &target.address);
     if let Some(token) = &target.token {
         request = request.header(AUTHORIZATION, token.bearer_header_value());
     }
@@ -354,7 +380,7 @@ async fn send_request(
 }
 
 /// Fails if the response is not the recording. The error has the reason and the remedy.
-fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Result<()> {
+fn check_recording_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Result<()> {
     match response.status() {
         StatusCode::OK => Ok(()),
         StatusCode::UNAUTHORIZED if target.token.is_some() => {

@@ -221,7 +221,7 @@ impl<S: Source> Running<S> {
         };
         let command = self.session.show_run(&self.source, stage);
         if let ScreenCommand::Play(play) = command {
-            self.source.play(play, self.session.analysis());
+            self.source.execute_playback_command(play, self.session.analysis());
         }
         command
     }

@@ -37,7 +37,7 @@ pub trait Source: About {
     }
 
     /// Executes a playback command. Sources that play no recording ignore it.
-    fn play(&mut self, _: Play, _: &Analysis) {}
+    fn execute_playback_command(&mut self, _: Play, _: &Analysis) {}
 }
 
 /// Source that observes an engine.

@@ -36,7 +36,7 @@ use anyhow::Context;
 #[cfg(target_os = "linux")]
 use clap::Parser;
 use clap::{CommandFactory, FromArgMatches};
-use outputs::report::hostile::{self, EscapeForm, indented};
+use outputs::report::hostile::{self, EscapeForm, indent_following_lines};
 use signal_hook::consts::SIGXFSZ;
 
 /// Only Linux has a confinement.
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         // The reader of the output needs no more of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("tokengap: {}", indented(&advice::error_line(&error)));
+            errln!("tokengap: {}", indent_following_lines(&advice::error_line(&error)));
             ExitCode::from(2)
         }
     }
@@ -129,7 +129,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
 fn exit_with(error: &clap::Error) -> ! {
     let text = error.render().to_string();
     // If nothing needs escaping, clap prints the text itself, in colours.
-    if *hostile::output(&text, EscapeForm::Text) == *text {
+    if *hostile::escape_output(&text, EscapeForm::Text) == *text {
         error.exit();
     }
     // Without colours, which are control characters themselves.

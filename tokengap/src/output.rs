@@ -43,7 +43,7 @@ pub(crate) fn is_terminal() -> bool {
 
 /// Writes `text` to standard output, with control characters escaped.
 pub(crate) fn print_result(text: &str, form: EscapeForm) -> anyhow::Result<()> {
-    let escaped = hostile::output(text, form);
+    let escaped = hostile::escape_output(text, form);
     let mut out = raw_stdout();
     out.write_all(escaped.as_bytes())?;
     out.flush()?;
@@ -53,7 +53,7 @@ pub(crate) fn print_result(text: &str, form: EscapeForm) -> anyhow::Result<()> {
 /// Writes `text` to `path`, or to standard output without a path. Control characters are escaped. With `force`, replaces an existing file.
 pub(crate) fn write_result(path: Option<&Path>, text: &str, form: EscapeForm, force: bool) -> anyhow::Result<()> {
     let Some(path) = destination_file(path) else { return print_result(text, form) };
-    let escaped = hostile::output(text, form);
+    let escaped = hostile::escape_output(text, form);
     let mut target = ResultFile::open(path, force)?;
     let written = target.writer().write_all(escaped.as_bytes());
     written.with_context(|| format!("cannot write {}", path.display()))?;

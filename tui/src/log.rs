@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use outputs::report::hostile::{indented, lines as replace_controls};
+use outputs::report::hostile::{indent_following_lines, lines as replace_controls};
 
 /// Maximum number of buffered lines; older ones are only counted.
 const MAX_LINES: usize = 500;
@@ -69,7 +69,7 @@ impl Write for LogLineWriter {
     /// Holds the line back while a screen is open, else writes it to stderr.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         // A message may quote text from the wire, with line breaks and characters that control the terminal.
-        let line = replace_controls(&indented(&String::from_utf8_lossy(bytes)));
+        let line = replace_controls(&indent_following_lines(&String::from_utf8_lossy(bytes)));
         let mut buffer = lock_buffer();
         if !buffer.is_holding {
             // Unlocked first, so that a slow stderr does not block the other threads that log.

@@ -29,21 +29,21 @@ pub struct ChangePattern {
 }
 
 /// Finds the causes of the problems that changed from run `a` to run `b`, and differences that limit what can be compared. `outcomes` says
-/// which problems changed, and `wait` how long a chunk spends on each part of the path in both runs.
-pub(super) fn find_patterns(
+/// which problems changed, and `wait_shift` how long a chunk spends on each part of the path in both runs.
+pub(super) fn find_change_patterns(
     a: &Report,
     b: &Report,
     outcomes: &[ProblemOutcome],
-    wait: Option<&WaitShift>,
+    wait_shift: Option<&WaitShift>,
 ) -> Vec<ChangePattern> {
     // Without the waits of both runs, no part of the path can be compared.
-    let legs = wait.map_or(&[][..], |wait| &wait.legs);
+    let legs = wait_shift.map_or(&[][..], |wait_shift| &wait_shift.legs);
     let mut patterns = find_causes(a, b, outcomes, legs);
     // A difference between the runs that explains no change is not worth a reader's time.
     patterns.retain(|cause| !cause.explains.is_empty());
     // These two limit what can be compared, whether they explain a change or not.
-    patterns.extend(compare_paths(a, b));
-    patterns.extend(compare_inflation(a, b));
+    patterns.extend(find_path_change(a, b));
+    patterns.extend(find_token_inflation_change(a, b));
     patterns
 }
 
@@ -51,12 +51,12 @@ pub(super) fn find_patterns(
 /// the processes between them.
 fn find_causes(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let mut causes = Vec::new();
-    causes.extend(compare_modes(a, b, outcomes));
-    causes.extend(compare_releases(a, b, outcomes));
+    causes.extend(find_output_mode_change(a, b, outcomes));
+    causes.extend(find_queue_handling_change(a, b, outcomes));
     causes.extend(find_cpu_bound_receiver(a, b, outcomes));
-    causes.extend(compare_workers(a, b, outcomes, legs));
+    causes.extend(find_worker_change(a, b, outcomes, legs));
     // A receiver that only the second run has cannot be compared with an earlier one.
-    causes.extend(compare_processing(outcomes, legs).or_else(|| find_slow_new_receiver(b, outcomes, legs)));
+    causes.extend(find_processing_time_change(outcomes, legs).or_else(|| find_slow_new_receiver(b, outcomes, legs)));
     causes
 }
 
@@ -80,29 +80,29 @@ const QUEUED_CHUNK_PROBLEMS: [&str; 2] = ["lost tokens", "merged chunks"];
 
 /// Names of the problems among `names` that changed.
 fn changed_problems(outcomes: &[ProblemOutcome], names: &[&str]) -> Vec<String> {
-    problems_in_state(outcomes, names, ProblemState::is_change)
+    names_of_problems_in_state(outcomes, names, ProblemState::is_change)
 }
 
 /// Names of the problems about waits that changed in the same direction as a part of the path: worse if it takes longer, better if shorter.
-fn wait_problems_with_change(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
-    problems_in_state(outcomes, &WAIT_PROBLEMS, |state| match change {
+fn names_of_changed_wait_problems(outcomes: &[ProblemOutcome], leg_change: LegChange) -> Vec<String> {
+    names_of_problems_in_state(outcomes, &WAIT_PROBLEMS, |state| match leg_change {
         LegChange::Longer => state == ProblemState::Regressed,
         LegChange::Shorter => matches!(state, ProblemState::Fixed | ProblemState::Improved),
     })
 }
 
-/// Names of the problems among `names` whose state fulfils the condition.
-fn problems_in_state(
+/// Names of the problems among `problem_names` whose state fulfils the condition.
+fn names_of_problems_in_state(
     outcomes: &[ProblemOutcome],
-    names: &[&str],
+    problem_names: &[&str],
     has_state: impl Fn(ProblemState) -> bool,
 ) -> Vec<String> {
-    let named = outcomes.iter().filter(|outcome| names.contains(&outcome.name.as_str()));
+    let named = outcomes.iter().filter(|outcome| problem_names.contains(&outcome.name.as_str()));
     named.filter(|outcome| has_state(outcome.state)).map(|outcome| outcome.name.clone()).collect()
 }
 
 /// A change of the tokenizer's output mode; `None` if the mode stayed or is unknown.
-fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
+fn find_output_mode_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = a.source.mode?;
     let after = b.source.mode?;
     if before == after {
@@ -127,7 +127,7 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
 
 /// A change of what the engine does with several chunks queued for one request; `None` if it stayed the same or is unknown. It depends on
 /// the engine's release.
-fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
+fn find_queue_handling_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     // The waiter is the coroutine that takes a request's chunks from its queue, as this release implements it.
     let before = a.source.waiter?;
     let after = b.source.waiter?;
@@ -155,9 +155,9 @@ fn describe_queue_handling(waiter: Waiter) -> &'static str {
 }
 
 /// Hops, the steps of the path from one process to the next, that only one of the runs has; `None` without any.
-fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
-    let removed = hops_only_in(a, b);
-    let new = hops_only_in(b, a);
+fn find_path_change(a: &Report, b: &Report) -> Option<ChangePattern> {
+    let removed = names_of_hops_only_in(a, b);
+    let new = names_of_hops_only_in(b, a);
     let mut sentences = Vec::new();
     if !removed.is_empty() {
         sentences.push(format!("Removed hops: {removed}."));
@@ -169,45 +169,45 @@ fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
 }
 
 /// Names of the hops that the other run does not have; empty without any.
-fn hops_only_in(report: &Report, other: &Report) -> String {
+fn names_of_hops_only_in(report: &Report, other_report: &Report) -> String {
     let names = report.hops.iter().map(|hop| hop.name.as_str());
-    let only_here: Vec<&str> = names.filter(|name| other.hops.iter().all(|hop| hop.name != *name)).collect();
+    let only_here: Vec<&str> = names.filter(|name| other_report.hops.iter().all(|hop| hop.name != *name)).collect();
     only_here.join(", ")
 }
 
 /// Hops whose wait changed because another number of workers shares the load. Workers are the processes that receive or send on a hop in
 /// parallel.
-fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
+fn find_worker_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let hops = a.hops.iter().map(|hop| hop.name.as_str());
-    hops.filter_map(|hop| compare_workers_of_hop(hop, a, b, outcomes, legs)).collect()
+    hops.filter_map(|hop| find_worker_change_of_hop(hop, a, b, outcomes, legs)).collect()
 }
 
 /// Another number of workers on the hop with this name, if it explains how the wait there changed. `None` if it does not, or if only one
 /// run has the hop.
-fn compare_workers_of_hop(
-    hop: &str,
+fn find_worker_change_of_hop(
+    hop_name: &str,
     a: &Report,
     b: &Report,
     outcomes: &[ProblemOutcome],
     legs: &[LegShift],
 ) -> Option<ChangePattern> {
-    let before = count_workers(a, hop)?;
-    let after = count_workers(b, hop)?;
-    let expected = wait_change_by_workers(before, after)?;
-    let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop)?;
+    let before = count_workers(a, hop_name)?;
+    let after = count_workers(b, hop_name)?;
+    let expected = expected_wait_change(before, after)?;
+    let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop_name)?;
     // A wait that stayed, or changed in the other direction, has another cause.
     if wait.leg_change() != Some(expected) {
         return None;
     }
-    let title = format!("{before} workers became {after} on {hop}");
+    let title = format!("{before} workers became {after} on {hop_name}");
     let summary =
-        format!("{hop} had {before} receivers or senders and has {after}: the load is distributed differently.");
-    Some(ChangePattern::new("workers", title, summary).explaining(wait_problems_with_change(outcomes, expected)))
+        format!("{hop_name} had {before} receivers or senders and has {after}: the load is distributed differently.");
+    Some(ChangePattern::new("workers", title, summary).explaining(names_of_changed_wait_problems(outcomes, expected)))
 }
 
 /// How a wait changes with the number of workers: more make it shorter, fewer longer. `None` if the number stayed.
-fn wait_change_by_workers(before: usize, after: usize) -> Option<LegChange> {
-    match after.cmp(&before) {
+fn expected_wait_change(workers_before: usize, workers_after: usize) -> Option<LegChange> {
+    match workers_after.cmp(&workers_before) {
         Ordering::Greater => Some(LegChange::Shorter),
         Ordering::Less => Some(LegChange::Longer),
         Ordering::Equal => None,
@@ -216,9 +216,9 @@ fn wait_change_by_workers(before: usize, after: usize) -> Option<LegChange> {
 
 /// Finds the receiver that explains the hop whose wait changed most: its own time per chunk changed in the same direction. `None` if no
 /// wait changed, or this receiver does not explain it.
-fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
+fn find_processing_time_change(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let wait = most_changed_wait(legs)?;
-    let processing = processing_of_receiver(&wait.name, legs)?;
+    let processing = find_processing_leg_of_receiver(&wait.name, legs)?;
     let change = processing.leg_change()?;
     // A wait that changed in the other direction has another cause.
     if wait.leg_change() != Some(change) {
@@ -228,7 +228,7 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     let after = duration(processing.b_ns?);
     let title = format!("the {} needs {after} a chunk instead of {before}", processing.name);
     let summary = format!("Chunks wait on {} for it.", wait.name);
-    let explained = wait_problems_with_change(outcomes, change);
+    let explained = names_of_changed_wait_problems(outcomes, change);
     Some(ChangePattern::new("processing", title, summary).explaining(explained))
 }
 
@@ -240,9 +240,9 @@ fn most_changed_wait(legs: &[LegShift]) -> Option<&LegShift> {
 }
 
 /// The time that a chunk spends inside the receiver of the hop with this name; `None` if it was not observed.
-fn processing_of_receiver<'l>(hop: &str, legs: &'l [LegShift]) -> Option<&'l LegShift> {
+fn find_processing_leg_of_receiver<'l>(hop_name: &str, legs: &'l [LegShift]) -> Option<&'l LegShift> {
     // A hop is named `sender->receiver`, and the leg inside a process has the name of that process.
-    let receiver = Ends::from(hop).to;
+    let receiver = Ends::from(hop_name).to;
     legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)
 }
 
@@ -256,12 +256,12 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     if wait_ns < CHANGED_NS || busy_share < CPU_BOUND_SHARE {
         return None;
     }
-    let processing = processing_of_receiver(&wait.name, legs).filter(|leg| is_new(leg))?;
+    let processing = find_processing_leg_of_receiver(&wait.name, legs).filter(|leg| is_new(leg))?;
     let time = duration(processing.b_ns?);
     let busy = percent(busy_share);
     let title = format!("the {}, new on the path, needs {time} a chunk and is busy {busy}", processing.name);
     let summary = format!("Chunks wait on {} for it.", wait.name);
-    let explained = wait_problems_with_change(outcomes, LegChange::Longer);
+    let explained = names_of_changed_wait_problems(outcomes, LegChange::Longer);
     Some(ChangePattern::new("processing", title, summary).explaining(explained))
 }
 
@@ -289,7 +289,7 @@ fn first_finding_of_kind<'a>(report: &'a Report, kind: &str) -> Option<&'a Findi
 
 /// Token counts that are inflated in one run only, because a client took all ids so far for new ones. `None` if the runs do not differ in
 /// that.
-fn compare_inflation(a: &Report, b: &Report) -> Option<ChangePattern> {
+fn find_token_inflation_change(a: &Report, b: &Report) -> Option<ChangePattern> {
     match (first_finding_of_kind(a, "inflation"), first_finding_of_kind(b, "inflation")) {
         (None, Some(found)) => {
             Some(ChangePattern::new("inflation", "token counts became inflated", found.summary.clone()))
@@ -333,7 +333,7 @@ fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) 
         percent(before.share),
         percent(after.share)
     );
-    let explained = wait_problems_with_change(outcomes, LegChange::Longer);
+    let explained = names_of_changed_wait_problems(outcomes, LegChange::Longer);
     let title = format!("the {} became CPU-bound", after.role);
     Some(ChangePattern::new("cpu-bound", title, summary).explaining(explained))
 }

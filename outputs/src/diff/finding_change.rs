@@ -156,9 +156,9 @@ const KINDS_FOUND_ONCE: [&str; 12] = [
 
 /// The other run's finding of the same kind and hop; `None` if it has none. For a kind that a run has at most once, a finding on another
 /// hop counts, too.
-fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
+fn find_counterpart<'r>(finding: &FindingLine, other_report: &'r Report) -> Option<&'r FindingLine> {
     let of_same_kind: Vec<&FindingLine> =
-        other.findings.iter().filter(|candidate| candidate.kind == finding.kind).collect();
+        other_report.findings.iter().filter(|candidate| candidate.kind == finding.kind).collect();
     let on_same_hop = of_same_kind.iter().copied().find(|candidate| candidate.hop == finding.hop);
     if on_same_hop.is_some() {
         return on_same_hop;
@@ -193,18 +193,18 @@ impl FindingChange {
     }
 
     /// A finding that only the second run has. It counts as new. If the first run could not have had it, the note says why.
-    fn only_in_second(after: &FindingLine, a: &Report) -> Self {
+    fn only_in_second(after: &FindingLine, first_report: &Report) -> Self {
         Self {
             b: Some(FindingSide::of_finding(after)),
-            note: unobserved_reason(&after.kind, a).map(|why| format!("first run: {why}")),
+            note: reason_finding_is_unobservable(&after.kind, first_report).map(|why| format!("first run: {why}")),
             ..Self::without_sides(after, FindingState::New)
         }
     }
 
     /// A finding that only the first run has. It counts as gone, unless the second run could not have had it: then the two are not
     /// comparable, and the note says why.
-    fn only_in_first(before: &FindingLine, b: &Report) -> Self {
-        let note = unobserved_reason(&before.kind, b).map(|why| format!("second run: {why}"));
+    fn only_in_first(before: &FindingLine, second_report: &Report) -> Self {
+        let note = reason_finding_is_unobservable(&before.kind, second_report).map(|why| format!("second run: {why}"));
         let state = if note.is_some() { FindingState::NotComparable } else { FindingState::Gone };
         Self { a: Some(FindingSide::of_finding(before)), note, ..Self::without_sides(before, state) }
     }
@@ -262,7 +262,7 @@ struct SizeChange {
 impl SizeChange {
     /// Sizes of a finding of run `a` and of its counterpart in run `b`; `None` if findings of this kind have no size.
     fn of_pair(before: &FindingLine, a: &Report, after: &FindingLine, b: &Report) -> Option<Self> {
-        Some(Self { before: size_in(before, a)?, after: size_in(after, b)? })
+        Some(Self { before: size_and_rate_of_finding(before, a)?, after: size_and_rate_of_finding(after, b)? })
     }
 
     /// State of a finding by its rates, the sizes divided by the traffic of their run: a run with twice the traffic has twice the size.
@@ -352,7 +352,7 @@ const SIZES_OF_KINDS: [SizeEvidence; 41] = [
 ];
 
 /// Size of a finding, with its rate: the size divided by the traffic of its run. `None` if its kind has no size.
-fn size_in(finding: &FindingLine, report: &Report) -> Option<FindingSize> {
+fn size_and_rate_of_finding(finding: &FindingLine, report: &Report) -> Option<FindingSize> {
     let SizeEvidence { key, grows_with, .. } = *SIZES_OF_KINDS.iter().find(|size| size.kind == finding.kind)?;
     let number = finding.evidence.get(key)?.as_u64()?;
     let traffic = match grows_with {
@@ -365,28 +365,28 @@ fn size_in(finding: &FindingLine, report: &Report) -> Option<FindingSize> {
 }
 
 /// Why a run could not have had a finding of this kind; `None` if it could.
-fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
+fn reason_finding_is_unobservable(finding_kind: &str, report: &Report) -> Option<String> {
     // Without deliveries, losses are only predicted.
-    if kind == "dropped-chunks" && report.chunks.dropped_confirmed.is_none() {
+    if finding_kind == "dropped-chunks" && report.chunks.dropped_confirmed.is_none() {
         return Some(String::from("deliveries are not observed"));
     }
     // A run with a prediction, of losses or of none, could have had the finding.
-    if kind == "dropped-chunks-predicted" && report.chunks.dropped_predicted.is_some() {
+    if finding_kind == "dropped-chunks-predicted" && report.chunks.dropped_predicted.is_some() {
         return None;
     }
-    let is_about_thread = kind.starts_with("consumer-") || kind == "io-thread-starved";
+    let is_about_thread = finding_kind.starts_with("consumer-") || finding_kind == "io-thread-starved";
     if is_about_thread && report.cpu.is_none() {
         return Some(String::from("threads are not observed"));
     }
     // Every run could have had a finding that belongs to no kind of fault.
-    let fault = fault_of_finding(kind)?;
+    let fault = fault_required_for_finding(finding_kind)?;
     // A reason says why a fault was not judged. A judged one has none.
     report.judged.iter().find(|judgement| judgement.fault == fault)?.reason.clone()
 }
 
 /// The kind of fault that must be judged so that a run can have a finding of this kind; `None` if none must.
-fn fault_of_finding(kind: &str) -> Option<FaultKind> {
-    match kind {
+fn fault_required_for_finding(finding_kind: &str) -> Option<FaultKind> {
+    match finding_kind {
         "dropped-chunks" | "short-answers" | "repeated-ids" | "dropped-chunks-predicted" => Some(FaultKind::LostTokens),
         "first-token-gap" => Some(FaultKind::FirstTokenGap),
         "engine-silent" => Some(FaultKind::EngineSilence),

@@ -26,7 +26,7 @@ struct ShownChanges<'c> {
 
 impl<'c> ShownChanges<'c> {
     /// Shows the first [`MAX_CHANGES`]. If none of them may be for the worse, the next change that may be takes the last place.
-    fn of_ranked(ranked: &'c [RankedChange]) -> Self {
+    fn select_from_ranked(ranked: &'c [RankedChange]) -> Self {
         let mut changes: Vec<&RankedChange> = ranked.iter().collect();
         let first_worse = changes.iter().position(|change| change.may_be_worse);
         // No sentence may hide that something became worse.
@@ -75,7 +75,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
         ranked.push(describe_finding_change(change));
     }
     // Without lasting findings, the sentence about two runs that both lose tokens would report only an improvement elsewhere.
-    for change in findings.iter().filter(|change| is_lasting_critical(change, outcomes)) {
+    for change in findings.iter().filter(|change| is_lasting_critical_finding(change, outcomes)) {
         ranked.push(describe_lasting_finding(change, outcomes));
     }
     for outcome in outcomes.iter().filter(|outcome| outcome.state.is_change()) {
@@ -84,7 +84,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             ranked.push(describe_problem_change(outcome));
         }
     }
-    for change in findings.iter().filter(|change| is_other_change(change, outcomes)) {
+    for change in findings.iter().filter(|change| is_unstated_change_needing_attention(change, outcomes)) {
         ranked.push(describe_finding_change(change));
     }
     ranked
@@ -96,10 +96,11 @@ fn is_stated_as_critical(outcome: &ProblemOutcome, findings: &[FindingChange]) -
 }
 
 /// Whether the finding changed, needs attention, and is not stated as a critical finding or as a problem.
-fn is_other_change(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
+fn is_unstated_change_needing_attention(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
     let needs_attention = change.severity() > Severity::Info;
-    let is_stated =
-        became_critical(change) || is_lasting_critical(change, outcomes) || is_about_changed_problem(change, outcomes);
+    let is_stated = became_critical(change)
+        || is_lasting_critical_finding(change, outcomes)
+        || is_about_changed_problem(change, outcomes);
     needs_attention && change.state != FindingState::Unchanged && !is_stated
 }
 
@@ -116,7 +117,7 @@ fn describe_problem_change(outcome: &ProblemOutcome) -> RankedChange {
 
 /// Whether it is a critical finding that did not change or cannot be compared. An unchanged one is left out if a changed problem already
 /// states it.
-fn is_lasting_critical(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
+fn is_lasting_critical_finding(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
     if change.severity() != Severity::Critical {
         return false;
     }
@@ -140,21 +141,21 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 
 /// The change of a finding in the words of the headline.
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
-    let mut text = describe_finding(change);
+    let mut text = name_finding_with_numbers(change);
     if let Some(note) = &change.note {
         append!(text, " ({note})");
     }
     // A new finding with a note may not be new: the first run could not have shown it.
     let is_uncertain = change.note.is_some() && !became_critical(change);
     let direction = if is_uncertain { Direction::Same } else { change.state.direction() };
-    RankedChange { direction, may_be_worse: change.state.is_worse(), state: describe_state(change), text }
+    RankedChange { direction, may_be_worse: change.state.is_worse(), state: describe_state_and_severity(change), text }
 }
 
 /// Names a finding with its numbers: those of its summary if only one run has it, or else those of both runs.
-fn describe_finding(change: &FindingChange) -> String {
+fn name_finding_with_numbers(change: &FindingChange) -> String {
     let (in_first_run, in_second_run) = (&change.a, &change.b);
     match (in_first_run, in_second_run) {
-        (None, Some(new)) => format!("{}: {}", change.kind, shorten_to_numbers(&new.summary)),
+        (None, Some(new)) => format!("{}: {}", change.kind, keep_first_parts_with_numbers(&new.summary)),
         // Only the first clause: the others explain a finding that is gone.
         (Some(gone), None) => format!("{}: {}", change.kind, split_outside_parentheses(&gone.summary, ": ")[0]),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
@@ -162,7 +163,7 @@ fn describe_finding(change: &FindingChange) -> String {
 }
 
 /// State and severity of a finding: `WARNING -> CRITICAL`, `STILL CRITICAL`, `NEW WARNING`.
-fn describe_state(change: &FindingChange) -> String {
+fn describe_state_and_severity(change: &FindingChange) -> String {
     // A run that does not have the finding has no severity of it.
     let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
@@ -209,7 +210,7 @@ fn cut_explanation(summary: &str) -> String {
 
 /// The clauses with numbers at the beginning of a finding's summary. Semicolons separate their parts. Leaves out the parts that would make
 /// the text too long.
-fn shorten_to_numbers(summary: &str) -> String {
+fn keep_first_parts_with_numbers(summary: &str) -> String {
     /// Maximum length in bytes, which only the first part may exceed.
     const MAX_LENGTH: usize = 110;
     let mut text = String::new();
@@ -231,14 +232,14 @@ pub(super) fn summarise_changes(
     measures: &[ComparedMeasure],
     patterns: &[ChangePattern],
 ) -> String {
-    let changes = ShownChanges::of_ranked(ranked);
-    let stated = join_by_state(&changes.shown) + &changes.count_of_others();
+    let changes = ShownChanges::select_from_ranked(ranked);
+    let stated = join_changes_by_state(&changes.shown) + &changes.count_of_others();
     let has_changes = ranked.iter().any(|change| change.direction != Direction::Same);
     if has_changes {
-        let causes = describe_causes(&stated, outcomes, patterns);
+        let causes = describe_causes_of_stated_problems(&stated, outcomes, patterns);
         return stated + &causes;
     }
-    let measures_text = describe_measures(&stated, outcomes, measures);
+    let measures_text = describe_measures_and_unstated_problems(&stated, outcomes, measures);
     let separator = if stated.is_empty() || measures_text.is_empty() { "" } else { "; " };
     format!("{stated}{separator}{measures_text}")
 }
@@ -246,11 +247,11 @@ pub(super) fn summarise_changes(
 /// Changes that the sentence only counts: `REGRESSED: merged chunks 0.0 % -> 30.0 %`; empty without any.
 pub(super) fn describe_others(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> String {
     let ranked = rank_changes(outcomes, findings);
-    join_by_state(&ShownChanges::of_ranked(&ranked).others)
+    join_changes_by_state(&ShownChanges::select_from_ranked(&ranked).others)
 }
 
 /// Joins changes, with one heading for those of the same state in a row: `FIXED: lost tokens 12 -> 0; NEW WARNING: backlog, queued`.
-fn join_by_state(changes: &[&RankedChange]) -> String {
+fn join_changes_by_state(changes: &[&RankedChange]) -> String {
     let mut text = String::new();
     let mut last_state = "";
     for change in changes {
@@ -267,12 +268,16 @@ fn join_by_state(changes: &[&RankedChange]) -> String {
 }
 
 /// Causes of the changed problems that the sentence states, to be appended to it: `; cause: incremental output was enabled`.
-fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
+fn describe_causes_of_stated_problems(
+    sentence_so_far: &str,
+    outcomes: &[ProblemOutcome],
+    patterns: &[ChangePattern],
+) -> String {
     let mut text = String::new();
     let mut last_explained = None;
     // A problem is stated if the sentence contains its name.
     let explains_stated =
-        patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| stated.contains(name.as_str())));
+        patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| sentence_so_far.contains(name.as_str())));
     for pattern in explains_stated {
         let explained = name_explained_problems(pattern, outcomes);
         // Causes of the same problems share one heading.
@@ -301,7 +306,7 @@ fn name_with_numbers(outcome: &ProblemOutcome) -> String {
 
 /// Problems that did not change, by state: `unchanged: lost tokens 0 in both runs; not observed: merged chunks`.
 /// Leaves out those that the verdict states.
-pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> String {
+pub(super) fn describe_unchanged_problems(outcomes: &[ProblemOutcome], verdict: &str) -> String {
     let mut parts = Vec::new();
     for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {
         let of_state = outcomes.iter().filter(|outcome| outcome.state == state).map(name_with_numbers);
@@ -344,24 +349,28 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
         .collect()
 }
 
-/// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that `stated`
-/// does not name yet. Empty if no measure changed and `stated` names all these problems.
-fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
+/// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that
+/// `sentence_so_far` does not name yet. Empty if no measure changed and `sentence_so_far` names all these problems.
+fn describe_measures_and_unstated_problems(
+    sentence_so_far: &str,
+    outcomes: &[ProblemOutcome],
+    measures: &[ComparedMeasure],
+) -> String {
     if !is_any_compared(measures) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);
     let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
     let problems: Vec<String> = of_state.map(name_with_numbers).collect();
-    let unstated = problems.iter().filter(|problem| !stated.contains(problem.as_str())).cloned();
+    let unstated = problems.iter().filter(|problem| !sentence_so_far.contains(problem.as_str())).cloned();
     let mut parts = describe_changed_measures(measures);
     parts.extend(unstated);
+    let is_all_stated = parts.is_empty() && !problems.is_empty();
+    if is_all_stated {
+        return String::new();
+    }
+    // No problem is of this state, because each is observed by at most one run.
     if parts.is_empty() {
-        // The sentence names all problems of this state already.
-        if !problems.is_empty() {
-            return String::new();
-        }
-        // No problem is of this state, because each is observed by at most one run.
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));
     }
@@ -391,7 +400,7 @@ mod tests {
         let thread = "the tokenizer thread was waiting for a CPU 25 % of the time while 35 frames waited on a->b, the oldest for 281.4 ms";
         let summary = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep); 9 others; and a long rest");
         let whole = format!("{thread} (75 % running; 25 % waiting for a CPU: 0 % asleep)");
-        assert_eq!(shorten_to_numbers(&summary), whole);
+        assert_eq!(keep_first_parts_with_numbers(&summary), whole);
         assert_eq!(split_outside_parentheses("a; b (c; d) e; f", "; "), ["a", "b (c; d) e", "f"]);
     }
 }

@@ -37,7 +37,7 @@ impl RunLosses {
 pub(super) fn compare_lost_shares(a: &Report, b: &Report) -> Option<ComparedMeasure> {
     let a = RunLosses::of_run(a)?;
     let b = RunLosses::of_run(b)?;
-    let Judged { verdict, note } = judge_shares(&a, &b);
+    let Judged { verdict, note } = judge_lost_shares(&a, &b);
     let [share_a, share_b] = [Some(a.share()), Some(b.share())];
     Some(ComparedMeasure {
         name: LOST_OF_ALL.to_owned(),
@@ -53,7 +53,7 @@ pub(super) fn compare_lost_shares(a: &Report, b: &Report) -> Option<ComparedMeas
 }
 
 /// Judges the change of the share by the rule for quantiles of all requests: with enough tokens and requests, a twofold change counts.
-fn judge_shares(a: &RunLosses, b: &RunLosses) -> Judged {
+fn judge_lost_shares(a: &RunLosses, b: &RunLosses) -> Judged {
     let before = count(a.sent);
     let after = count(b.sent);
     if a.sent.min(b.sent) < LEAST_DEPENDENT_COUNT {
@@ -81,7 +81,7 @@ mod tests {
 
     fn verdict(a: [u64; 3], b: [u64; 3]) -> ChangeVerdict {
         let [a, b] = [a, b].map(|[lost, sent, requests]| RunLosses { lost, sent, requests });
-        judge_shares(&a, &b).verdict
+        judge_lost_shares(&a, &b).verdict
     }
 
     #[test]

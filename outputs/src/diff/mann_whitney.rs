@@ -18,7 +18,7 @@ impl MannWhitney {
             a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let variance = variance_of_independent(a, b) / independent_share_of_both(a, b);
+        let variance = variance_of_u_without_dependence(a, b) / share_of_independent_values_in_both(a, b);
         Self { differences, deviation: variance.sqrt() }
     }
 
@@ -37,7 +37,7 @@ impl MannWhitney {
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
         let median_index = (self.differences.len() as f64 - 1.0) / 2.0;
         // Distance of U from its mean at which the test rejects. By it, the interval reaches from the median to each end.
-        let rejection_distance = quantile_beyond(level) * self.deviation;
+        let rejection_distance = z_with_two_sided_tail(level) * self.deviation;
         let rejects_any = rejection_distance <= median_index;
         if !rejects_any {
             return None;
@@ -49,7 +49,7 @@ impl MannWhitney {
 }
 
 /// Variance of U with ties between two equal runs whose slots do not depend on each other, by the normal approximation.
-fn variance_of_independent(a: &[f64], b: &[f64]) -> f64 {
+fn variance_of_u_without_dependence(a: &[f64], b: &[f64]) -> f64 {
     let count_a = a.len() as f64;
     let count_b = b.len() as f64;
     let count = count_a + count_b;
@@ -59,10 +59,10 @@ fn variance_of_independent(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Share of the slots of both samples that count as independent evidence: the mean of their own shares, weighted by their sizes.
-fn independent_share_of_both(a: &[f64], b: &[f64]) -> f64 {
+fn share_of_independent_values_in_both(a: &[f64], b: &[f64]) -> f64 {
     let count_a = a.len() as f64;
     let count_b = b.len() as f64;
-    (independent_share(a) * count_a + independent_share(b) * count_b) / (count_a + count_b)
+    (share_of_independent_values(a) * count_a + share_of_independent_values(b) * count_b) / (count_a + count_b)
 }
 
 /// Sum of `t^3 - t` over the groups of equal values, each with `t` values. Equal values have no order, which lowers the variance of U.
@@ -74,7 +74,7 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Share of the slots that count as independent evidence, since correlated neighbours repeat each other.
-fn independent_share(values: &[f64]) -> f64 {
+fn share_of_independent_values(values: &[f64]) -> f64 {
     // The standard formula for a series whose neighbours correlate by rho (AR(1)). A drift in one direction looks like correlation. So rho
     // is limited to 0.5, and the share is at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);
@@ -106,7 +106,7 @@ fn two_sided_tail(z: f64) -> f64 {
 }
 
 /// The `z` beyond which the two-sided tail probability of the normal distribution is `p`. Inverts [`two_sided_tail`] by bisection.
-fn quantile_beyond(p: f64) -> f64 {
+fn z_with_two_sided_tail(p: f64) -> f64 {
     let mut low = 0.0;
     // The tail beyond 10 standard deviations is smaller than any level in use.
     let mut high = 10.0;
@@ -148,7 +148,7 @@ mod tests {
     fn p_values_match_known_results() {
         assert!((two_sided_tail(1.959_964) - 0.05).abs() < 1e-6);
         assert!((two_sided_tail(0.0) - 1.0).abs() < 1e-6);
-        assert!((quantile_beyond(0.05) - 1.959_964).abs() < 1e-5);
+        assert!((z_with_two_sided_tail(0.05) - 1.959_964).abs() < 1e-5);
         // The tortoise and hare example of Wikipedia (U = 11 of 36), by the normal approximation with continuity correction.
         let known = p(&[1.0, 7.0, 8.0, 9.0, 10.0, 11.0], &[2.0, 3.0, 4.0, 5.0, 6.0, 12.0]);
         assert!((0.2..0.8).contains(&known), "{known}");

@@ -3,7 +3,7 @@
 use trace::words::count;
 
 use super::mann_whitney::{self, MannWhitney};
-use super::measure_list::{ExactTotals, GoodDirection, Measure, list_measures, live_requests, loaded_slots};
+use super::measure_list::{ExactTotals, GoodDirection, Measure, list_measures, live_requests, loaded_slot_indices};
 use super::problem_outcome::{self, DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED};
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
 use crate::report::{Report, Series};
@@ -26,7 +26,7 @@ impl<'o> Criteria<'o> {
         let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
         Self {
             max_p_value: mann_whitney::significance_level(p_values, options.alpha),
-            fewest_slots: loaded_slots(a).len().min(loaded_slots(b).len()),
+            fewest_slots: loaded_slot_indices(a).len().min(loaded_slot_indices(b).len()),
             load: LoadChange::of_runs(a, b, options),
             options,
         }
@@ -46,7 +46,7 @@ impl LoadChange {
     fn of_runs(a: &Series, b: &Series, options: &DiffOptions) -> Self {
         let live_a = mean_live_requests(a);
         let live_b = mean_live_requests(b);
-        if !is_large_enough(MeasureUnit::Number, live_a, live_b, options) {
+        if !is_change_large_enough(MeasureUnit::Number, live_a, live_b, options) {
             Self::Equal
         } else if live_b > live_a {
             Self::Higher
@@ -71,16 +71,16 @@ pub(super) struct Judged {
 pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
     let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else { return Vec::new() };
     let mut measures = list_measures(series_a, series_b);
-    set_values_of_whole_runs(&mut measures, a, b);
+    set_whole_run_values_and_exact_totals(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
     let mut compared = judge_measures(measures, &tests, &criteria);
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
     // Few slots decide little. The waits of all frames may still decide.
     if are_short {
-        replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
+        replace_slot_waits_by_frame_waits(&mut compared, a, b, options.least_time_ns);
     }
-    let of_whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
+    let of_whole_runs = problem_outcome::compare_times_of_whole_runs(a, b, options.least_time_ns, are_short);
     insert_behind_gaps(&mut compared, of_whole_runs);
     remove_superseded_gaps(&mut compared);
     compared
@@ -97,18 +97,18 @@ fn judge_measures(
 }
 
 /// Removes the first-token gaps of slots that did not change, if the gap of all requests has a verdict.
-fn remove_superseded_gaps(compared: &mut Vec<ComparedMeasure>) {
+fn remove_superseded_gaps(compared_measures: &mut Vec<ComparedMeasure>) {
     // Beside the verdict on all requests, a gap of slots without a change only confuses.
-    if compared.iter().any(is_decided_gap_of_requests) {
-        compared.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
+    if compared_measures.iter().any(is_decided_gap_of_requests) {
+        compared_measures.retain(|measure| measure.verdict.is_change() || !is_gap_of_slots(measure));
     }
 }
 
 /// Inserts times of the whole runs behind the gaps, the other times that clients notice. Without gaps they come first.
-fn insert_behind_gaps(compared: &mut Vec<ComparedMeasure>, of_whole_runs: Vec<ComparedMeasure>) {
-    let last_gap = compared.iter().rposition(is_gap_of_slots);
+fn insert_behind_gaps(compared_measures: &mut Vec<ComparedMeasure>, whole_run_measures: Vec<ComparedMeasure>) {
+    let last_gap = compared_measures.iter().rposition(is_gap_of_slots);
     let behind_gaps = last_gap.map_or(0, |last| last + 1);
-    compared.splice(behind_gaps..behind_gaps, of_whole_runs);
+    compared_measures.splice(behind_gaps..behind_gaps, whole_run_measures);
 }
 
 /// Whether the measure is a quantile of the first-token gap in each slot.
@@ -123,15 +123,20 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
 
 /// Adds the queue waits over all frames of each hop where the runs have enough frames. They replace the queue waits per slot of the same
 /// hop, except those per slot that changed.
-fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
-    for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
+fn replace_slot_waits_by_frame_waits(
+    compared_measures: &mut Vec<ComparedMeasure>,
+    a: &Report,
+    b: &Report,
+    least_time_ns: u64,
+) {
+    for waits in problem_outcome::compare_queue_waits(a, b, least_time_ns) {
         let per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
         // The new measure takes the place of the first that it replaces. Without one, it comes first.
-        let former_index = compared.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
-        compared.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
+        let former_index = compared_measures.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
+        compared_measures.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
         // The shorter list may end before the former index.
-        let new_index = former_index.min(compared.len());
-        compared.insert(new_index, waits.measure);
+        let new_index = former_index.min(compared_measures.len());
+        compared_measures.insert(new_index, waits.measure);
     }
 }
 
@@ -182,7 +187,8 @@ fn judge_by_test(
 ) -> Judged {
     let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
     let (Some(a), Some(b)) = (a, b) else { return within_noise };
-    let is_large = is_large_enough(measure.unit, a, b, criteria.options) && (b - a).abs() >= measure.least_distance;
+    let is_large =
+        is_change_large_enough(measure.unit, a, b, criteria.options) && (b - a).abs() >= measure.least_distance;
     // A small difference does not matter, even if the test confirms it.
     if !is_large {
         return within_noise;
@@ -206,7 +212,7 @@ fn judge_by_test(
 /// same way.
 fn confirms_change(test: &MannWhitney, unit: MeasureUnit, a: f64, b: f64, criteria: &Criteria<'_>) -> bool {
     let Some(interval) = test.shift_interval(criteria.max_p_value) else { return false };
-    is_shifted_as_far(unit, a, b, interval, criteria.options) && test.p_value() <= criteria.max_p_value
+    is_shift_confirmed(unit, a, b, interval, criteria.options) && test.p_value() <= criteria.max_p_value
 }
 
 /// Verdict on a measure that changed beyond noise. `good` is the direction of improvement. Of a measure such as the token rate, more is
@@ -249,21 +255,27 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     None
 }
 
-/// Whether the slots confirm that the mean went from `a` to `b`. `shift_interval` has the lowest and the highest plausible shift of the
-/// slots. Both must have the direction of the mean, and the farther one must be large enough to matter.
-fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
+/// Whether the slots confirm that the mean went from `mean_a` to `mean_b`. `shift_interval` has the lowest and the highest plausible shift
+/// of the slots. Both must have the direction of the mean, and the farther one must be large enough to matter.
+fn is_shift_confirmed(
+    unit: MeasureUnit,
+    mean_a: f64,
+    mean_b: f64,
+    shift_interval: [f64; 2],
+    options: &DiffOptions,
+) -> bool {
     let [low, high] = shift_interval;
-    if b > a {
-        low >= 0.0 && is_large_enough(unit, a, a + high, options)
+    if mean_b > mean_a {
+        low >= 0.0 && is_change_large_enough(unit, mean_a, mean_a + high, options)
     } else {
-        high <= 0.0 && is_large_enough(unit, a, a + low, options)
+        high <= 0.0 && is_change_large_enough(unit, mean_a, mean_a + low, options)
     }
 }
 
 /// Verdict on a measure without a test, with the reason: a run does not observe the measure, or has a value of it in too few slots (short
 /// spans of the run).
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
-    if let Some(unobserved) = which_run_lacks(measure) {
+    if let Some(unobserved) = describe_run_without_measure(measure) {
         return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
     }
     let least_slots = criteria.options.least_slots;
@@ -282,7 +294,7 @@ pub(super) fn describe_seldom_values(options: &DiffOptions) -> String {
 }
 
 /// Which run does not observe the measure; `None` if both do.
-fn which_run_lacks(measure: &Measure) -> Option<&'static str> {
+fn describe_run_without_measure(measure: &Measure) -> Option<&'static str> {
     match (&measure.a, &measure.b) {
         (None, None) => Some("neither run observes it"),
         (None, Some(_)) => Some("the first run does not observe it"),
@@ -294,8 +306,8 @@ fn which_run_lacks(measure: &Measure) -> Option<&'static str> {
 /// Warning that a run is too short to tell changes from noise: `short runs: ...`. `None` if both runs have enough slots, or one has no time
 /// series.
 pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
-    let slots_a = loaded_slots(a.series.as_ref()?).len();
-    let slots_b = loaded_slots(b.series.as_ref()?).len();
+    let slots_a = loaded_slot_indices(a.series.as_ref()?).len();
+    let slots_b = loaded_slot_indices(b.series.as_ref()?).len();
     let fewest_slots = slots_a.min(slots_b);
     let needed = options.least_slots_for_noise;
     if fewest_slots < needed { Some(describe_needed_slots(fewest_slots, needed)) } else { None }
@@ -309,7 +321,7 @@ fn describe_needed_slots(fewest: usize, needed: usize) -> String {
 }
 
 /// Whether a change would be large enough to matter if it were certain.
-fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
+fn is_change_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
     /// A time must grow by half or fall by a third. Either is a third of the larger value.
     const LEAST_CHANGE_OF_TIME: f64 = 1.0 / 3.0;
     /// A change of a share by less is not meaningful.
@@ -334,32 +346,33 @@ fn relative_distance(a: f64, b: f64) -> f64 {
 
 /// Sets the values of the whole runs in the measures of dropped and merged chunks: the shares of all chunks. Adds the exact totals where
 /// these prove a change without a test of slots.
-fn set_values_of_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
+fn set_whole_run_values_and_exact_totals(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
-        let total_a = chunks_of_measure(name, a);
-        let total_b = chunks_of_measure(name, b);
+        let total_a = count_chunks_of_measure(name, a);
+        let total_b = count_chunks_of_measure(name, b);
         measure.whole_runs = Some([share_of_chunks(total_a, a), share_of_chunks(total_b, b)]);
         let (Some(total_a), Some(total_b)) = (total_a, total_b) else { continue };
         let totals = ExactTotals { a: total_a, b: total_b };
-        measure.exact = Some(totals).filter(|totals| are_conclusive(name, *totals, a, b));
+        let is_conclusive = are_totals_conclusive(name, totals, a, b);
+        measure.exact = if is_conclusive { Some(totals) } else { None };
     }
 }
 
 /// Whether a change of these totals is a fact about the engine, and not about the load or a prediction.
-fn are_conclusive(measure_name: &str, totals: ExactTotals, a: &Report, b: &Report) -> bool {
+fn are_totals_conclusive(measure_name: &str, totals: ExactTotals, a: &Report, b: &Report) -> bool {
     match measure_name {
         DROPPED_CONFIRMED => true,
         // A few merged chunks may come from the load alone. Only none or many show how the engine works.
-        MERGED => are_none_or_many(totals.a, a) && are_none_or_many(totals.b, b),
+        MERGED => are_merged_chunks_none_or_many(totals.a, a) && are_merged_chunks_none_or_many(totals.b, b),
         // Predicted drops may not happen.
         _ => false,
     }
 }
 
 /// Number of a run's chunks with the outcome that this measure counts; `None` if not observed.
-fn chunks_of_measure(name: &str, run: &Report) -> Option<u64> {
-    match name {
+fn count_chunks_of_measure(measure_name: &str, run: &Report) -> Option<u64> {
+    match measure_name {
         DROPPED_CONFIRMED => run.chunks.dropped_confirmed,
         DROPPED_PREDICTED => run.chunks.dropped_predicted,
         // `MERGED`, the only other measure of chunks.
@@ -373,8 +386,8 @@ fn share_of_chunks(chunks: Option<u64>, run: &Report) -> Option<f64> {
 }
 
 /// Whether a number of merged chunks shows that the engine merges none, or that it merges as a rule.
-fn are_none_or_many(merged: u64, run: &Report) -> bool {
+fn are_merged_chunks_none_or_many(merged_chunks: u64, run: &Report) -> bool {
     /// Smallest share of the chunks of a run that counts as many.
     const MANY_MERGED: f64 = 0.02;
-    merged == 0 || share_of_chunks(Some(merged), run).is_some_and(|share| share >= MANY_MERGED)
+    merged_chunks == 0 || share_of_chunks(Some(merged_chunks), run).is_some_and(|share| share >= MANY_MERGED)
 }

@@ -92,7 +92,7 @@ impl MeasureList<'_> {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
         self.add_measure(&format!("chunks a frame on {name}"), Number, Neither, |run| {
-            chunks_per_frame(run, hop_named(run, name)?)
+            chunks_per_frame_by_slot(run, hop_named(run, name)?)
         });
         self.add_measure(&format!("queue wait, median on {name}"), Ns, Less, |run| {
             quantile_per_slot(run, hop_named(run, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
@@ -109,7 +109,7 @@ impl MeasureList<'_> {
             backlog.least_distance = LEAST_BACKLOG_CHANGE;
         }
         self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |run| {
-            frames_per_wakeup(run, hop_named(run, name)?)
+            frames_per_wakeup_by_slot(run, hop_named(run, name)?)
         });
     }
 
@@ -119,22 +119,22 @@ impl MeasureList<'_> {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};
         self.add_measure(&format!("CPU of the {role} a token"), Ns, Less, |run| {
-            has_receiver(run, role).then(|| cpu_per_token(run, role))
+            has_receiver(run, role).then(|| receiver_cpu_ns_per_token_by_slot(run, role))
         });
         self.add_measure(&format!("{role} on a CPU"), Share, Neither, |run| {
-            has_receiver(run, role).then(|| highest_share(run, role, |thread| Some(&thread.on_cpu)))
+            has_receiver(run, role).then(|| highest_thread_share_per_slot(run, role, |thread| Some(&thread.on_cpu)))
         });
         // Not every source observes these.
         self.add_measure(&format!("{role} waiting for a CPU"), Share, Less, |run| {
-            none_if_empty(highest_share(run, role, |thread| thread.run_wait.as_ref()))
+            none_if_empty(highest_thread_share_per_slot(run, role, |thread| thread.run_wait.as_ref()))
         });
         self.add_measure(&format!("{role} throttled"), Share, Less, |run| {
-            none_if_empty(highest_share(run, role, |thread| thread.throttled.as_ref()))
+            none_if_empty(highest_thread_share_per_slot(run, role, |thread| thread.throttled.as_ref()))
         });
     }
 
     /// Adds the shares of merged and dropped chunks.
-    fn add_chunk_outcomes(&mut self) {
+    fn add_chunk_outcome_measures(&mut self) {
         use GoodDirection::Less;
         use MeasureUnit::Share;
         self.add_measure(MERGED, Share, Less, |run| {
@@ -167,7 +167,7 @@ pub(super) fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     for role in distinct_names(receivers.map(|thread| &thread.role)) {
         list.add_receiver_measures(role);
     }
-    list.add_chunk_outcomes();
+    list.add_chunk_outcome_measures();
     list.measures
 }
 
@@ -194,7 +194,7 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 
 /// Indices of the slots to compare: short spans of a run under load. They lie between the first slot with traffic and the last one with a
 /// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
-pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
+pub(super) fn loaded_slot_indices(series: &Series) -> Vec<usize> {
     // `None`, for an unobserved slot, is less than `Some(0)`.
     let has_new_request = |slot: &usize| series.requests.begun[*slot] > Some(0);
     let has_tokens = |slot: &usize| series.tokens.sent.count_in(*slot) > Some(0);
@@ -239,7 +239,7 @@ impl CountColumn for Vec<Option<u64>> {
 
 /// Values of the loaded slots for which `value_of` has a finite one.
 fn per_slot(series: &Series, value_of: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
-    loaded_slots(series).into_iter().filter_map(value_of).filter(|value| value.is_finite()).collect()
+    loaded_slot_indices(series).into_iter().filter_map(value_of).filter(|value| value.is_finite()).collect()
 }
 
 /// Rate of `column` per second.
@@ -257,7 +257,7 @@ fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountCo
 }
 
 /// Chunks in each frame of the hop; `None` if its frames are not observed.
-fn chunks_per_frame(series: &Series, hop: &HopSeries) -> Option<Vec<f64>> {
+fn chunks_per_frame_by_slot(series: &Series, hop: &HopSeries) -> Option<Vec<f64>> {
     // Where sends are not observed, frames are counted as they are received.
     Some(match &hop.frames_sent {
         Some(sent) => ratio_per_slot(series, &hop.chunks, sent),
@@ -266,7 +266,7 @@ fn chunks_per_frame(series: &Series, hop: &HopSeries) -> Option<Vec<f64>> {
 }
 
 /// Frames that the hop's receiver takes each time it wakes up; `None` if receives are not observed.
-fn frames_per_wakeup(series: &Series, hop: &HopSeries) -> Option<Vec<f64>> {
+fn frames_per_wakeup_by_slot(series: &Series, hop: &HopSeries) -> Option<Vec<f64>> {
     let received = hop.frames_received.as_ref()?;
     // A receiver that never catches up completes no wakeup. The run observes the measure, but has no sample.
     Some(hop.wakeups.as_ref().map_or_else(Vec::new, |wakeups| ratio_per_slot(series, received, wakeups)))
@@ -284,7 +284,7 @@ fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Ite
 
 /// CPU nanoseconds of all receiving threads of `role` per token sent, in each loaded slot (a short span of the run under load). Leaves out
 /// slots without tokens or samples.
-fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
+fn receiver_cpu_ns_per_token_by_slot(series: &Series, role: &str) -> Vec<f64> {
     const NS_PER_SECOND: f64 = 1e9;
     per_slot(series, |slot| {
         let tokens = series.tokens.sent.count_in(slot)?;
@@ -301,7 +301,11 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
 
 /// The highest share that a receiving thread of `role` has in each loaded slot, by the column of shares that `column_of` selects. Empty if
 /// none is known.
-fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
+fn highest_thread_share_per_slot(
+    series: &Series,
+    role: &str,
+    column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>,
+) -> Vec<f64> {
     per_slot(series, |slot| {
         let threads = receiving_threads(series, role);
         let shares = threads.filter_map(|thread| column_of(thread)?.get(slot).copied().flatten());

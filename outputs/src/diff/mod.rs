@@ -132,12 +132,12 @@ impl RunSummary {
     fn of_run(run: &NamedRun<'_>) -> Self {
         let series = run.report.series.as_ref();
         Self {
-            name: hostile::plain(run.name),
+            name: hostile::escape_and_cut_line(run.name),
             what: format!("{} of {}", run.report.source.kind, crate::report::brief::describe_engine(run.report)),
             verdict: run.report.verdict.clone(),
             window_ns: run.report.capture_length_ns(),
             slot_ns: series.map(|series| series.slot_ns),
-            slots: series.map_or(0, |series| measure_list::loaded_slots(series).len()),
+            slots: series.map_or(0, |series| measure_list::loaded_slot_indices(series).len()),
         }
     }
 }
@@ -264,7 +264,7 @@ impl Diff {
         let outcomes = problem_outcome::judge_problems(a.report, b.report, &measures);
         let findings = finding_change::compare_findings(a.report, b.report);
         let wait = WaitShift::of_runs(a.report, b.report);
-        let patterns = change_pattern::find_patterns(a.report, b.report, &outcomes, wait.as_ref());
+        let patterns = change_pattern::find_change_patterns(a.report, b.report, &outcomes, wait.as_ref());
         let ranked = headline::rank_changes(&outcomes, &findings);
         let [summary_a, summary_b] = RunSummary::of_both(&a, &b);
         Self {
@@ -296,7 +296,7 @@ impl Diff {
     /// Renders one JSON document.
     pub fn to_json(&self) -> String {
         let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
-        hostile::output(&json, hostile::EscapeForm::Json).into_owned()
+        hostile::escape_output(&json, hostile::EscapeForm::Json).into_owned()
     }
 
     /// Renders plain text.

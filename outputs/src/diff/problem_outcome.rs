@@ -89,13 +89,13 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     let mut problems = vec![
         judge_lost_tokens(a, b, measures),
         judge_first_token_gap(a, b, measures),
-        ProblemOutcome::by_measures("inter-token latency", measures, &LATENCY_MEASURES),
+        ProblemOutcome::by_deciding_measure("inter-token latency", measures, &LATENCY_MEASURES),
         judge_merged_chunks(a, b, measures),
     ];
     let is_ttft_compared = deciding_measure(measures, &TTFT_MEASURES).is_some();
     if is_ttft_compared {
         let behind_lost_tokens = 1;
-        let ttft = ProblemOutcome::by_measures("time to first token", measures, &TTFT_MEASURES);
+        let ttft = ProblemOutcome::by_deciding_measure("time to first token", measures, &TTFT_MEASURES);
         problems.insert(behind_lost_tokens, ttft);
     }
     problems
@@ -103,11 +103,11 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
 
 impl ProblemOutcome {
     /// Outcome of a problem whose state and numbers are those of the measure that decides among the named ones.
-    fn by_measures(problem: &str, measures: &[ComparedMeasure], names: &[&str]) -> Self {
+    fn by_deciding_measure(problem_name: &str, measures: &[ComparedMeasure], measure_names: &[&str]) -> Self {
         Self {
-            name: problem.to_owned(),
-            state: state_by_measures(measures, names),
-            numbers: numbers_of_measures(measures, names),
+            name: problem_name.to_owned(),
+            state: state_by_deciding_measure(measures, measure_names),
+            numbers: describe_deciding_measure(measures, measure_names),
         }
     }
 }
@@ -120,9 +120,9 @@ fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> 
     let state = if is_none_merged_in_a && is_none_merged_in_b {
         ProblemState::Unchanged
     } else {
-        state_by_measures(measures, &[MERGED]).improved_is_fixed_if(is_none_merged_in_b)
+        state_by_deciding_measure(measures, &[MERGED]).improved_is_fixed_if(is_none_merged_in_b)
     };
-    ProblemOutcome { name: String::from("merged chunks"), state, numbers: merged_before_and_after(a, b) }
+    ProblemOutcome { name: String::from("merged chunks"), state, numbers: describe_merged_shares(a, b) }
 }
 
 /// Outcome of the first-token gap, the time from a request's first send to its first receive. Its numbers say so if the gap stayed below
@@ -130,14 +130,14 @@ fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> 
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let has_finding_before = has_gap_finding(a);
     let has_finding_after = has_gap_finding(b);
-    let state = state_by_measures(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
-    let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
+    let state = state_by_deciding_measure(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
+    let mut numbers = describe_deciding_measure(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
     let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
     if let Some((gap_before, gap_after)) = gaps
         && is_no_problem
     {
-        numbers = compare_with_gap_limit(gap_before.max(gap_after), numbers);
+        numbers = describe_gap_against_limit(gap_before.max(gap_after), numbers);
     }
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
@@ -148,7 +148,7 @@ fn has_gap_finding(run: &Report) -> bool {
 }
 
 /// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. Above it, the numbers stay.
-fn compare_with_gap_limit(longer_gap_ns: f64, numbers: String) -> String {
+fn describe_gap_against_limit(longer_gap_ns: f64, numbers: String) -> String {
     let limit = duration(GAP_WARNING_NS);
     if longer_gap_ns < GAP_WARNING_NS as f64 / FAR_BELOW_FACTOR {
         format!("far below the limit of {limit} in both runs ({numbers})")
@@ -167,7 +167,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     // Proven losses are counted in tokens.
     if a_observes_losses && b_observes_losses {
         let state = state_of_proven_losses(a, b, measures);
-        return ProblemOutcome { name, state, numbers: lost_before_and_after(a, b) };
+        return ProblemOutcome { name, state, numbers: describe_lost_tokens(a, b) };
     }
     let is_none_proven = !a_observes_losses && !b_observes_losses;
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
@@ -176,7 +176,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
         && let Some(lost_b) = b.chunks.dropped_predicted
     {
         let state = state_of_predicted_losses(lost_a, lost_b, measures);
-        return ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) };
+        return ProblemOutcome { name, state, numbers: format_before_and_after(Some(lost_a), Some(lost_b), count) };
     }
     ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() }
 }
@@ -186,7 +186,7 @@ fn state_of_predicted_losses(lost_a: u64, lost_b: u64, measures: &[ComparedMeasu
     if lost_a == 0 && lost_b == 0 {
         return ProblemState::Unchanged;
     }
-    state_by_measures(measures, &[DROPPED_PREDICTED]).improved_is_fixed_if(lost_b == 0)
+    state_by_deciding_measure(measures, &[DROPPED_PREDICTED]).improved_is_fixed_if(lost_b == 0)
 }
 
 /// Text for two counts of 0, to which shares would add nothing.
@@ -200,18 +200,18 @@ fn state_of_proven_losses(a: &Report, b: &Report, measures: &[ComparedMeasure]) 
     if is_none_lost_in_a && is_none_lost_in_b && judges_lost_tokens(a) && judges_lost_tokens(b) {
         return ProblemState::Unchanged;
     }
-    state_by_measures(measures, &LOSS_MEASURES).improved_is_fixed_if(is_none_lost_in_b)
+    state_by_deciding_measure(measures, &LOSS_MEASURES).improved_is_fixed_if(is_none_lost_in_b)
 }
 
 /// Numbers of lost tokens in both runs: `12 -> 0`. If the runs sent different numbers of tokens, shares come first:
 /// `4.7 % -> 3.7 % (4,069 -> 1,876)`.
-fn lost_before_and_after(a: &Report, b: &Report) -> String {
+fn describe_lost_tokens(a: &Report, b: &Report) -> String {
     /// Smallest factor between the numbers of sent tokens from which losses are comparable only as shares.
     const LEAST_FACTOR: f64 = 1.1;
     if a.chunks.tokens_lost == Some(0) && b.chunks.tokens_lost == Some(0) {
         return String::from(NONE_IN_BOTH);
     }
-    let counts = before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
+    let counts = format_before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
     let more_tokens = a.tokens.sent.max(b.tokens.sent);
     let fewer_tokens = a.tokens.sent.min(b.tokens.sent);
     let sent_different_numbers = more_tokens as f64 >= LEAST_FACTOR * fewer_tokens as f64;
@@ -220,7 +220,7 @@ fn lost_before_and_after(a: &Report, b: &Report) -> String {
         return counts;
     }
     // The shares are text already.
-    let shares = before_and_after(lost_share(a), lost_share(b), |share| share);
+    let shares = format_before_and_after(lost_share(a), lost_share(b), |share| share);
     format!("{shares} ({counts})")
 }
 
@@ -235,12 +235,12 @@ fn judges_lost_tokens(run: &Report) -> bool {
 }
 
 /// Share of merged chunks before and after: `0.0 % -> 30.0 %`.
-fn merged_before_and_after(a: &Report, b: &Report) -> String {
+fn describe_merged_shares(a: &Report, b: &Report) -> String {
     if a.chunks.merged == Some(0) && b.chunks.merged == Some(0) {
         return String::from(NONE_IN_BOTH);
     }
     // The shares are text already.
-    before_and_after(merged_share(a), merged_share(b), |share| share)
+    format_before_and_after(merged_share(a), merged_share(b), |share| share)
 }
 
 /// Share of merged chunks in those that were sent.
@@ -249,25 +249,25 @@ fn merged_share(report: &Report) -> Option<String> {
 }
 
 /// `9.1 ms -> 93.3 ms`; empty if one is unknown.
-fn before_and_after<T>(a: Option<T>, b: Option<T>, format_number: impl Fn(T) -> String) -> String {
+fn format_before_and_after<T>(a: Option<T>, b: Option<T>, format_number: impl Fn(T) -> String) -> String {
     a.zip(b).map_or_else(String::new, |(a, b)| format!("{} -> {}", format_number(a), format_number(b)))
 }
 
 /// Text for the measure that decides: `p99 9.1 ms -> 93.3 ms`.
-fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
-    let Some(measure) = deciding_measure(measures, names) else { return String::new() };
+fn describe_deciding_measure(measures: &[ComparedMeasure], measure_names: &[&str]) -> String {
+    let Some(measure) = deciding_measure(measures, measure_names) else { return String::new() };
     // The names of these measures end with the quantile: `gap, p99`.
     let quantile = measure.name.rsplit(", ").next().unwrap_or_default();
     // Only measures of slots have a test.
     let slots = if measure.p.is_some() { " of slots" } else { "" };
-    let numbers = before_and_after(measure.a, measure.b, |value| measure.unit.format_value(Some(value)));
+    let numbers = format_before_and_after(measure.a, measure.b, |value| measure.unit.format_value(Some(value)));
     if numbers.is_empty() { numbers } else { format!("{quantile}{slots} {numbers}") }
 }
 
 /// The first of the named measures that became better or worse. Without one, the first that was judged, and without that, the first of all.
 /// `None` if no measure has one of the names.
-fn deciding_measure<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Option<&'m ComparedMeasure> {
-    let named = names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
+fn deciding_measure<'m>(measures: &'m [ComparedMeasure], measure_names: &[&str]) -> Option<&'m ComparedMeasure> {
+    let named = measure_names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
     let named: Vec<&ComparedMeasure> = named.collect();
     let changed = named.iter().find(|measure| matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse));
     let judged = named.iter().find(|measure| was_judged(measure));
@@ -285,8 +285,8 @@ fn was_judged(measure: &ComparedMeasure) -> bool {
 }
 
 /// State of a problem by the measure that decides. `Unchanged` includes a change that is neither better nor worse.
-fn state_by_measures(measures: &[ComparedMeasure], names: &[&str]) -> ProblemState {
-    match deciding_measure(measures, names).map(|measure| measure.verdict) {
+fn state_by_deciding_measure(measures: &[ComparedMeasure], measure_names: &[&str]) -> ProblemState {
+    match deciding_measure(measures, measure_names).map(|measure| measure.verdict) {
         Some(ChangeVerdict::Better) => ProblemState::Improved,
         Some(ChangeVerdict::Worse) => ProblemState::Regressed,
         Some(ChangeVerdict::WithinNoise | ChangeVerdict::Changed) => ProblemState::Unchanged,
@@ -374,7 +374,7 @@ fn quantiles_of_requests(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> 
 
 /// Keeps the highest of the quantiles and the median. The highest one alone may mislead, because a few slow requests raise it, whatever
 /// happened to the others.
-fn highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
+fn keep_highest_and_median(mut quantiles: Vec<ComparedQuantile>) -> Vec<ComparedQuantile> {
     // The first is the highest and the last is the median. Those between them are removed.
     let last = quantiles.len().saturating_sub(1);
     if last > 1 {
@@ -394,13 +394,13 @@ fn quantiles_of_ttft(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
     }
     let times_a = RequestTimes::of_spread(&group_a.ns);
     let times_b = RequestTimes::of_spread(&group_b.ns);
-    highest_and_median(quantiles_of_requests("TTFT", &times_a, &times_b))
+    keep_highest_and_median(quantiles_of_requests("TTFT", &times_a, &times_b))
 }
 
 /// Quantiles of the first-token gap of all requests; empty if a run did not observe it, or too few requests have one.
 fn quantiles_of_gap(a: &Report, b: &Report) -> Vec<ComparedQuantile> {
     let Some((gap_a, gap_b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()) else { return Vec::new() };
-    highest_and_median(quantiles_of_requests("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b)))
+    keep_highest_and_median(quantiles_of_requests("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b)))
 }
 
 /// Waits of all frames on a hop that both runs have.
@@ -410,7 +410,7 @@ pub(super) struct ComparedWaits {
 }
 
 /// Compares the queue waits of all frames on each hop where both runs have enough frames, by the highest quantile that they allow.
-pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedWaits> {
+pub(super) fn compare_queue_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedWaits> {
     let mut compared = Vec::new();
     for hop in &a.hops {
         let same_hop = b.hops.iter().find(|other| other.name == hop.name);
@@ -424,7 +424,7 @@ pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<C
 }
 
 /// The highest quantile of the queue waits of a hop's frames that their number allows; `None` if a run has too few of them.
-fn highest_quantile_of_waits(hop: &str, a: &Spread, b: &Spread) -> Option<ComparedQuantile> {
+fn highest_quantile_of_waits(hop_name: &str, a: &Spread, b: &Spread) -> Option<ComparedQuantile> {
     // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
     if a.count.min(b.count) < LEAST_DEPENDENT_COUNT {
         return None;
@@ -432,7 +432,7 @@ fn highest_quantile_of_waits(hop: &str, a: &Spread, b: &Spread) -> Option<Compar
     // Waits of frames have the same quantiles as times of requests.
     let quantiles = quantiles_of_requests("queue wait", &RequestTimes::of_spread(a), &RequestTimes::of_spread(b));
     let highest = quantiles.into_iter().next()?;
-    let name = format!("queue wait of all frames, {} on {hop}", highest.label);
+    let name = format!("queue wait of all frames, {} on {hop_name}", highest.label);
     Some(ComparedQuantile { name, counted: "frames", ..highest })
 }
 
@@ -441,10 +441,11 @@ pub(super) const LEAST_DEPENDENT_COUNT: u64 = 1_000;
 /// Smallest factor between the values of whole runs that counts as a change: without slots, noise cannot be estimated.
 pub(super) const LEAST_FACTOR_WITHOUT_SLOTS: f64 = 2.0;
 
-/// Inter-token latency of all tokens in both runs, as median and p99. `end` says where it was measured: `of the engine` or `at clients`.
-fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
+/// Inter-token latency of all tokens in both runs, as median and p99. `measured_at` says where it was measured: `of the engine` or `at
+/// clients`.
+fn quantiles_of_itl(measured_at: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
     let quantile_of_tokens = |label: &'static str, a_ns: u64, b_ns: u64| ComparedQuantile {
-        name: format!("ITL {end}, {label}"),
+        name: format!("ITL {measured_at}, {label}"),
         a_ns,
         b_ns,
         a_count: a.count,
@@ -458,11 +459,16 @@ fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] 
 
 /// Compares times that need no slots (short spans of a run): the time to first token of all requests, and the inter-token latency of all
 /// tokens at the engine and at clients. Adds the first-token gap of all requests if the runs are too short for slots to decide
-/// (`are_short`).
-pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are_short: bool) -> Vec<ComparedMeasure> {
+/// (`are_runs_short`).
+pub(super) fn compare_times_of_whole_runs(
+    a: &Report,
+    b: &Report,
+    least_time_ns: u64,
+    are_runs_short: bool,
+) -> Vec<ComparedMeasure> {
     let mut quantiles = Vec::new();
     quantiles.extend(quantiles_of_ttft(a, b));
-    if are_short {
+    if are_runs_short {
         quantiles.extend(quantiles_of_gap(a, b));
     }
     if let (Some(itl_a), Some(itl_b)) = (&a.itl_ns.sent_by_token, &b.itl_ns.sent_by_token) {
@@ -549,7 +555,7 @@ mod tests {
     #[test]
     fn the_median_is_compared_beside_the_highest_quantile() {
         let times = |p50_ns| RequestTimes { count: 300, p50_ns: Some(p50_ns), p90_ns: Some(1_581 << 20), p99_ns: None };
-        let quantiles = highest_and_median(quantiles_of_requests("TTFT", &times(23 << 20), &times(1_832 << 20)));
+        let quantiles = keep_highest_and_median(quantiles_of_requests("TTFT", &times(23 << 20), &times(1_832 << 20)));
         let compared: Vec<ComparedMeasure> =
             quantiles.into_iter().map(|quantile| compare_quantile(quantile, 20_000_000)).collect();
         let verdicts: Vec<(&str, ChangeVerdict)> =
@@ -558,8 +564,8 @@ mod tests {
             verdicts,
             [(TTFT_MEASURES[1], ChangeVerdict::WithinNoise), (TTFT_MEASURES[2], ChangeVerdict::Worse)]
         );
-        assert_eq!(state_by_measures(&compared, &TTFT_MEASURES), ProblemState::Regressed);
-        assert_eq!(numbers_of_measures(&compared, &TTFT_MEASURES), "median 24.1 ms -> 1.921 s");
+        assert_eq!(state_by_deciding_measure(&compared, &TTFT_MEASURES), ProblemState::Regressed);
+        assert_eq!(describe_deciding_measure(&compared, &TTFT_MEASURES), "median 24.1 ms -> 1.921 s");
     }
 
     #[test]
@@ -580,10 +586,13 @@ mod tests {
             measure(names[0], [9.1e6, 93.3e6], ChangeVerdict::NotEnoughData),
             measure(names[1], [3.1e6, 2.6e6], ChangeVerdict::WithinNoise),
         ];
-        assert_eq!(numbers_of_measures(&measures, &names), "p99 of slots 9.1 ms -> 93.3 ms");
-        assert_eq!(state_by_measures(&measures, &names).improved_is_fixed_if(true), ProblemState::NotEnoughData);
+        assert_eq!(describe_deciding_measure(&measures, &names), "p99 of slots 9.1 ms -> 93.3 ms");
+        assert_eq!(
+            state_by_deciding_measure(&measures, &names).improved_is_fixed_if(true),
+            ProblemState::NotEnoughData
+        );
         measures[1].verdict = ChangeVerdict::Worse;
-        assert_eq!(state_by_measures(&measures, &names).improved_is_fixed_if(true), ProblemState::Regressed);
-        assert_eq!(numbers_of_measures(&measures, &names), "median of slots 3.1 ms -> 2.6 ms");
+        assert_eq!(state_by_deciding_measure(&measures, &names).improved_is_fixed_if(true), ProblemState::Regressed);
+        assert_eq!(describe_deciding_measure(&measures, &names), "median of slots 3.1 ms -> 2.6 ms");
     }
 }

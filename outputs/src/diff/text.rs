@@ -9,7 +9,7 @@ use super::{
     ChangeVerdict, ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline,
 };
 use crate::report::brief::NO_INDENT;
-use crate::report::hostile::{lines as escape_lines, markdown as escaped};
+use crate::report::hostile::{escape_markdown as escaped, lines as escape_lines};
 use crate::report::markdown::write_table;
 use crate::report::table::CellKind::{Number, Text};
 use crate::report::table::Table;
@@ -23,20 +23,20 @@ const NO_VERDICT: &str = "-";
 /// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
     let mut out = String::new();
-    write_head(&mut out, diff);
-    write_causes(&mut out, diff);
+    write_verdict_and_runs(&mut out, diff);
+    write_causes_and_wait_shifts(&mut out, diff);
     write_findings(&mut out, diff);
     if let Some(ttft) = &diff.ttft {
-        write_legs(&mut out, "WHERE TTFT GOES, MEAN", ttft.legs.iter().map(TtftLegShift::table_cells));
+        write_leg_table(&mut out, "WHERE TTFT GOES, MEAN", ttft.legs.iter().map(TtftLegShift::table_cells));
     }
     if let Some(wait) = &diff.wait {
-        write_legs(&mut out, "WHERE A CHUNK'S TIME GOES, MEAN", wait.legs.iter().map(LegShift::table_cells));
+        write_leg_table(&mut out, "WHERE A CHUNK'S TIME GOES, MEAN", wait.legs.iter().map(LegShift::table_cells));
     }
     if !diff.measures.is_empty() {
         append_line!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE", "A", "B", "CHANGE");
     }
     for measure in &diff.measures {
-        write_measure(&mut out, measure, diff);
+        write_measure_row(&mut out, measure, diff);
     }
     append_line!(out);
     write_wrapped(&mut out, &diff.method, "how  ", "     ");
@@ -44,7 +44,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
 }
 
 /// Writes the verdict, both runs, and what the verdict leaves out. An empty line follows.
-fn write_head(out: &mut String, diff: &Diff) {
+fn write_verdict_and_runs(out: &mut String, diff: &Diff) {
     // The last two arguments of `write_wrapped` stand before the first line and before all further lines.
     write_wrapped(out, &diff.verdict, NO_INDENT, "  ");
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
@@ -58,7 +58,7 @@ fn write_head(out: &mut String, diff: &Diff) {
     if !others.is_empty() {
         write_wrapped(out, &others, "more: ", "   ");
     }
-    let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
+    let unchanged = headline::describe_unchanged_problems(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {
         write_wrapped(out, &unchanged, NO_INDENT, "   ");
     }
@@ -66,7 +66,7 @@ fn write_head(out: &mut String, diff: &Diff) {
 }
 
 /// Writes the causes of the changes, and where the waits went. An empty line follows, unless nothing is written.
-fn write_causes(out: &mut String, diff: &Diff) {
+fn write_causes_and_wait_shifts(out: &mut String, diff: &Diff) {
     for pattern in &diff.patterns {
         write_wrapped(out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
     }
@@ -98,7 +98,7 @@ fn listed_findings(diff: &Diff) -> impl Iterator<Item = &FindingChange> {
 fn write_findings(out: &mut String, diff: &Diff) {
     for change in listed_findings(diff) {
         let severity = change.severity().as_str();
-        let title = format!("{} {severity} {}", change.state.as_str(), describe_finding(change));
+        let title = format!("{} {severity} {}", change.state.as_str(), name_finding_with_numbers_or_note(change));
         // Further lines of the title, and of the summaries behind `A` and `B`, have this indent.
         let indent = "      ";
         write_wrapped(out, &title, NO_INDENT, indent);
@@ -114,7 +114,7 @@ fn write_findings(out: &mut String, diff: &Diff) {
 }
 
 /// Names a finding, with its numbers in both runs: `backlog on a->b: 20 -> 300`.
-fn describe_finding(change: &FindingChange) -> String {
+fn name_finding_with_numbers_or_note(change: &FindingChange) -> String {
     // A note says why the numbers cannot be compared.
     let details = change.note.as_deref().unwrap_or(&change.numbers);
     let separator = if details.is_empty() { "" } else { ": " };
@@ -122,11 +122,11 @@ fn describe_finding(change: &FindingChange) -> String {
 }
 
 /// Writes a table with the time and share of each leg, a part of the path, in both runs. `heading` is that of the first column.
-fn write_legs(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
+fn write_leg_table(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
     // Columns of times are 11 characters wide, and those of shares 8.
     append_line!(out, "{heading:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}", "A", "SHARE", "B", "SHARE");
     for LegCells { place, a_time, a_share, b_time, b_share } in legs {
-        let name = name_cell(&place);
+        let name = pad_name_to_column(&place);
         append_line!(out, "{name} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
     }
     append_line!(out);
@@ -142,7 +142,7 @@ fn describe_run(run: &RunSummary) -> String {
 }
 
 /// A name padded to the width of the first column. A longer name gets a line of its own, and the column below it is blank.
-fn name_cell(name: &str) -> String {
+fn pad_name_to_column(name: &str) -> String {
     if name.chars().count() <= NAME_WIDTH {
         return format!("{name:NAME_WIDTH$}");
     }
@@ -151,8 +151,8 @@ fn name_cell(name: &str) -> String {
 
 /// Writes the row of a measure: its values in both runs, the change and the verdict. A note or the interval of the change follows on a line
 /// of its own.
-fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
-    let name = name_cell(&measure.name);
+fn write_measure_row(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
+    let name = pad_name_to_column(&measure.name);
     append!(
         out,
         "{name} {:>11} {:>11} {:>8}  {}",
@@ -176,11 +176,11 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
 /// Verdict of a measure. In short runs it is a dash if slots are too few, because the comparison says once that the runs are short.
 fn verdict_text(measure: &ComparedMeasure, diff: &Diff) -> &'static str {
     let is_undecided = measure.verdict == ChangeVerdict::NotEnoughData;
-    if is_undecided && lacks_slots_of_short_runs(measure, diff) { NO_VERDICT } else { measure.verdict.as_str() }
+    if is_undecided && is_note_about_missing_slots(measure, diff) { NO_VERDICT } else { measure.verdict.as_str() }
 }
 
 /// Whether the runs are short, and the measure's note is about its slots. Other notes are about the number of all tokens or requests.
-fn lacks_slots_of_short_runs(measure: &ComparedMeasure, diff: &Diff) -> bool {
+fn is_note_about_missing_slots(measure: &ComparedMeasure, diff: &Diff) -> bool {
     let Some(short_runs) = &diff.short_runs else { return false };
     let seldom_values = describe_seldom_values(&diff.options);
     measure.note.as_ref().is_some_and(|note| note == short_runs || *note == seldom_values)
@@ -220,7 +220,7 @@ fn write_runs_as_markdown(out: &mut String, diff: &Diff) {
     if !others.is_empty() {
         append_line!(out, "- more: {}", escaped(&others));
     }
-    let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
+    let unchanged = headline::describe_unchanged_problems(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {
         append_line!(out, "- {}", escaped(&unchanged));
     }
@@ -237,7 +237,11 @@ fn write_changes_as_markdown(out: &mut String, diff: &Diff) {
         let summaries = summaries.join("; before: ");
         let state = change.state.as_str();
         let severity = change.severity().as_str();
-        append_line!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
+        append_line!(
+            out,
+            "- **{state} {severity}** {}: {summaries}",
+            escaped(&name_finding_with_numbers_or_note(change))
+        );
     }
     for shift in describe_shifts(diff) {
         append_line!(out, "- **{}**", escaped(shift));

@@ -66,20 +66,20 @@ impl TtftShift {
     /// same observed moments.
     pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
         // Why a run has no such group is in its own report.
-        let group_a = a.ttft.as_ref()?.group_of_most().ok()?;
-        let group_b = b.ttft.as_ref()?.group_of_most().ok()?;
+        let group_a = a.ttft.as_ref()?.group_of_most_requests().ok()?;
+        let group_b = b.ttft.as_ref()?.group_of_most_requests().ok()?;
         Self::of_groups(group_a, group_b)
     }
 
     /// Compares the legs of a group of the first run with those of a group of the second. `None` if a group has no longest leg.
     fn of_groups(a: &TtftGroupLine, b: &TtftGroupLine) -> Option<Self> {
-        let summary = summarise_legs(a, a.longest_leg()?, b, b.longest_leg()?);
+        let summary = describe_longest_legs(a, a.longest_leg()?, b, b.longest_leg()?);
         Some(Self { summary, a_mean_ns: a.mean_ns, b_mean_ns: b.mean_ns, legs: legs_of_both(a, b) })
     }
 }
 
 /// Names the longest leg of each run, with its share of the time to first token.
-fn summarise_legs(a: &TtftGroupLine, a_leg: &TtftLegLine, b: &TtftGroupLine, b_leg: &TtftLegLine) -> String {
+fn describe_longest_legs(a: &TtftGroupLine, a_leg: &TtftLegLine, b: &TtftGroupLine, b_leg: &TtftLegLine) -> String {
     // The two times differ in length if they do not begin and end with the same moments.
     let other_parts =
         if (a.from, a.to) == (b.from, b.to) { "" } else { "; other parts of it were observed, so only shares compare" };

@@ -161,44 +161,45 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// States the first of these that holds: the wait disappeared, grew, moved, shrank, stays. `from` and `to` are the longest legs of the
-/// first and the second run, where a leg is a hop or a process on the path of a chunk. `remaining_share` is the share that the first run's
-/// longest leg has in the second run.
-fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, remaining_share: f64) -> String {
-    let is_negligible = (to.path_ns as f64) < NEGLIGIBLE_SHARE * from.path_ns as f64;
-    let is_noticed = from.path_ns.abs_diff(to.path_ns) >= CHANGED_NS;
-    let has_grown = is_noticed && to.path_ns >= 2 * from.path_ns;
-    let has_shrunk = is_noticed && from.path_ns >= 2 * to.path_ns;
-    let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
-    let has_moved = is_other_leg && from.leg.share - remaining_share >= MOVED_SHARE;
-    let from_leg = from.description();
-    let to_leg = to.description();
-    let before = from.part_of_path();
-    let after = to.part_of_path();
+/// States the first of these that holds: the wait disappeared, grew, moved, shrank, stays. `longest_before` and `longest_after` are the
+/// longest legs of the first and the second run, where a leg is a hop or a process on the path of a chunk. `remaining_share` is the share
+/// that the first run's longest leg has in the second run.
+fn summarise_shift(longest_before: &LongestLeg<'_>, longest_after: &LongestLeg<'_>, remaining_share: f64) -> String {
+    let is_negligible = (longest_after.path_ns as f64) < NEGLIGIBLE_SHARE * longest_before.path_ns as f64;
+    let is_noticed = longest_before.path_ns.abs_diff(longest_after.path_ns) >= CHANGED_NS;
+    let has_grown = is_noticed && longest_after.path_ns >= 2 * longest_before.path_ns;
+    let has_shrunk = is_noticed && longest_before.path_ns >= 2 * longest_after.path_ns;
+    let is_other_leg =
+        longest_before.leg.name != longest_after.leg.name || longest_before.leg.kind != longest_after.leg.kind;
+    let has_moved = is_other_leg && longest_before.leg.share - remaining_share >= MOVED_SHARE;
+    let from_leg = longest_before.description();
+    let to_leg = longest_after.description();
+    let before = longest_before.part_of_path();
+    let after = longest_after.part_of_path();
     if is_negligible {
-        let left = duration(to.path_ns);
+        let left = duration(longest_after.path_ns);
         format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}")
     } else if has_grown {
-        describe_changed_length("grew", from, to)
+        describe_changed_length("grew", longest_before, longest_after)
     } else if has_moved {
         format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})")
     } else if has_shrunk {
-        describe_changed_length("shrank", from, to)
+        describe_changed_length("shrank", longest_before, longest_after)
     } else {
         format!("the wait stays: {from_leg} had {before}, {to_leg} has {after}")
     }
 }
 
 /// States how long the wait was and is, and where most of it was and is.
-fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<'_>) -> String {
+fn describe_changed_length(verb: &str, longest_before: &LongestLeg<'_>, longest_after: &LongestLeg<'_>) -> String {
     format!(
-        "the wait {change} from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
-        duration(from.path_ns),
-        duration(to.path_ns),
-        from.description(),
-        percent(from.leg.share),
-        to.description(),
-        percent(to.leg.share)
+        "the wait {verb} from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
+        duration(longest_before.path_ns),
+        duration(longest_after.path_ns),
+        longest_before.description(),
+        percent(longest_before.leg.share),
+        longest_after.description(),
+        percent(longest_after.leg.share)
     )
 }
 

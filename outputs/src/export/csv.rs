@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use super::request_row::{Cell, cells_of_request, columns};
+use super::request_row::{Cell, cells_of_request, request_columns};
 use super::{ExportContext, ExportedRequest, Exporter};
 use crate::report::Report;
 use crate::report::hostile::is_unprintable;
@@ -16,7 +16,7 @@ impl<'w> Csv<'w> {
     /// Starts the output with the header row, which has the names of the columns.
     pub(super) fn new(out: Box<dyn io::Write + 'w>) -> io::Result<Self> {
         let mut out = csv::WriterBuilder::new().buffer_capacity(64 * 1024).from_writer(out);
-        out.write_record(columns().map(|(name, _kind)| name)).map_err(io_error_of)?;
+        out.write_record(request_columns().map(|(name, _kind)| name)).map_err(io_error_of)?;
         Ok(Self { out })
     }
 }
@@ -28,7 +28,7 @@ impl Exporter for Csv<'_> {
         for cell in cells_of_request(request, context) {
             let written = match cell {
                 None => self.out.write_field(""),
-                Some(Cell::Text(text)) => self.out.write_field(&*spreadsheet_cell(&text)),
+                Some(Cell::Text(text)) => self.out.write_field(&*spreadsheet_safe_text(&text)),
                 Some(Cell::Number(value)) => self.out.write_field(digits.format(value)),
                 Some(Cell::Flag(flag)) => self.out.write_field(if flag { "true" } else { "false" }),
                 Some(Cell::Moment(wall_ns)) => self.out.write_field(format_date(wall_ns)),
@@ -58,7 +58,7 @@ const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '�
 
 /// Makes text safe for a cell of a spreadsheet. Replaces line breaks and other unprintable characters by U+FFFD, since some spreadsheets
 /// split a cell at them. Puts an apostrophe before text that would be a formula, possibly behind white space, which is then shown as text.
-fn spreadsheet_cell(text: &str) -> Cow<'_, str> {
+fn spreadsheet_safe_text(text: &str) -> Cow<'_, str> {
     let visible = text.trim_start_matches(|c: char| c.is_whitespace() || is_unprintable(c));
     // Some spreadsheets also take text behind a leading tab or line break for a formula.
     let is_formula = visible.starts_with(FORMULA_STARTS) || text.starts_with(['\t', '\r', '\n']);
@@ -86,13 +86,13 @@ mod tests {
     #[test]
     fn rids_are_not_interpreted_as_formulas() {
         for rid in ["=HYPERLINK(\"http://x\")", "@SUM(A1)", "+1", "-1", " =1", "\u{a0}=1", "\u{3000}＝1", "﹢1"] {
-            assert_eq!(spreadsheet_cell(rid), format!("'{rid}"));
+            assert_eq!(spreadsheet_safe_text(rid), format!("'{rid}"));
         }
         for rid in ["\t=1", "\r1", "\n1", "\u{200b}=1", "\u{0}=1"] {
-            assert_eq!(spreadsheet_cell(rid), format!("'\u{fffd}{}", rid.chars().skip(1).collect::<String>()));
+            assert_eq!(spreadsheet_safe_text(rid), format!("'\u{fffd}{}", rid.chars().skip(1).collect::<String>()));
         }
         for rid in ["chatcmpl-1", "a=1", "'=1", "", "cmpl 1-2"] {
-            assert_eq!(spreadsheet_cell(rid), rid);
+            assert_eq!(spreadsheet_safe_text(rid), rid);
         }
     }
 
@@ -100,14 +100,14 @@ mod tests {
         #[test]
         fn no_cell_of_text_is_a_formula(space in SKIPPED, start in 0..FORMULA_STARTS.len(), rest: String) {
             let text = format!("{space}{}{rest}", FORMULA_STARTS[start]);
-            let cell = spreadsheet_cell(&text);
+            let cell = spreadsheet_safe_text(&text);
             prop_assert!(cell.starts_with('\''));
             prop_assert!(!cell.contains(is_unprintable));
         }
 
         #[test]
         fn ordinary_text_is_unchanged(text in "[a-zA-Z0-9_.:/][ -~]{0,20}") {
-            prop_assert_eq!(spreadsheet_cell(&text), text.as_str());
+            prop_assert_eq!(spreadsheet_safe_text(&text), text.as_str());
         }
     }
 }

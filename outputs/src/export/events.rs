@@ -67,7 +67,13 @@ impl<'w> Events<'w> {
     }
 
     /// Writes a line for each chunk of a frame whose request is selected. `seen_as`: whether the frame was `sent` or `received`.
-    fn write_chunks(&mut self, seen_as: &'static str, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+    fn write_chunks_of_frame(
+        &mut self,
+        seen_as: &'static str,
+        at: MonoNs,
+        frame: &Frame<'_>,
+        context: &ExportContext<'_>,
+    ) {
         let writes_token_ids = self.writes_token_ids;
         for chunk in frame.chunks.iter().filter(|chunk| context.options.wants_rid(chunk.rid)) {
             self.write_line("chunk", at, context, |object| {
@@ -117,7 +123,7 @@ impl Exporter for Events<'_> {
                     put_frame_content(object, sent);
                     object.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.since_start_ns(at)));
                 });
-                self.write_chunks("sent", at, sent, context);
+                self.write_chunks_of_frame("sent", at, sent, context);
             }
             What::Dispatched(dispatch)
                 if dispatch.request.is_none_or(|request| context.options.wants_rid(request.rid)) =>
@@ -166,7 +172,7 @@ impl Exporter for Events<'_> {
                     }
                 });
                 if let Some(frame) = &received.frame {
-                    self.write_chunks("received", at, frame, context);
+                    self.write_chunks_of_frame("received", at, frame, context);
                 }
             }
             What::Processed(id) => {

@@ -141,7 +141,7 @@ impl<'a> Object<'a> {
     }
 
     /// Adds a field, or nothing if the value is `None`.
-    pub(super) fn put_known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
+    pub(super) fn put_if_known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
         if let Some(value) = value {
             self.put(name, value);
         }
@@ -154,7 +154,7 @@ impl<'a> Object<'a> {
     }
 
     /// Adds nanoseconds as microseconds with up to three decimals.
-    pub(super) fn put_micros(&mut self, name: &str, ns: u64) -> &mut Self {
+    pub(super) fn put_ns_as_micros(&mut self, name: &str, ns: u64) -> &mut Self {
         self.put(name, ns / 1_000);
         let rest_ns = ns % 1_000;
         if rest_ns > 0 {
@@ -213,14 +213,14 @@ impl Array<'_> {
         self
     }
 
-    /// Appends the elements that `fill` adds to `buf`, which may have elements already, for [`Self::add_encoded`]. Returns the result of
-    /// `fill`.
+    /// Appends the elements that `fill` adds to `buf`, which may have elements already, for [`Self::append_encoded_elements`]. Returns the
+    /// result of `fill`.
     pub(super) fn encode_elements<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
         fill(&mut Array { json: buf })
     }
 
     /// Adds elements encoded by [`Self::encode_elements`].
-    pub(super) fn add_encoded(&mut self, elements: &[u8]) {
+    pub(super) fn append_encoded_elements(&mut self, elements: &[u8]) {
         if !elements.is_empty() {
             push_separator(self.json);
             self.json.extend_from_slice(elements);
@@ -310,7 +310,7 @@ mod tests {
     fn fields_keep_their_order_and_none_is_null() {
         let line = written(|o| {
             o.put("rid", "a\"b\n").put("n", 7_u32).put("none", None::<u64>);
-            o.put_micros("ts", 12_345_006).put_micros("whole", 5_000).put_int_text("wall", 18);
+            o.put_ns_as_micros("ts", 12_345_006).put_ns_as_micros("whole", 5_000).put_int_text("wall", 18);
             o.put_object("args", |a| {
                 a.put("on", true).put("share", 0.5);
             });
@@ -340,7 +340,7 @@ mod tests {
         #[test]
         fn any_text_and_number_round_trips(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
             let line = written(|o| {
-                o.put("text", &text).put("n", n).put_micros("us", ns).put_hex("hex", n);
+                o.put("text", &text).put("n", n).put_ns_as_micros("us", ns).put_hex("hex", n);
                 o.put_escaped(&name, &Value::Null);
             });
             let read: serde_json::Map<String, Value> = serde_json::from_str(&line).expect("JSON");

@@ -223,17 +223,17 @@ impl<'w> Export<'w> {
     /// Applies and exports an event.
     pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.analysis.apply(event);
-        self.selection.pass_event(event, &self.analysis, &mut *self.exporter)
+        self.selection.export_event_and_closed_requests(event, &self.analysis, &mut *self.exporter)
     }
 
     /// Applies a tick of the recorded run.
     pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
         self.analysis.tick(now);
-        self.selection.pass_tick(now, &self.analysis, &mut *self.exporter)
+        self.selection.export_tick_and_closed_requests(now, &self.analysis, &mut *self.exporter)
     }
 
     /// Applies and exports a record of the recorded run.
-    fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
+    fn apply_and_export_record(&mut self, record: &Record<'_>) -> io::Result<()> {
         match record {
             Record::Event(event) => self.event(event)?,
             Record::Tick(now) => self.tick(*now)?,
@@ -258,7 +258,7 @@ impl<'w> Export<'w> {
     /// Writes the requests in flight, the findings and the end of the output. Returns the report of the run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
         let report = Report::of(&self.analysis, input);
-        self.selection.pass_end(&self.analysis, &report, &mut *self.exporter)?;
+        self.selection.export_open_requests_and_end(&self.analysis, &report, &mut *self.exporter)?;
         Ok(report)
     }
 }
@@ -281,7 +281,7 @@ pub fn export_recording(
     let mut reported_bytes = reader.offset();
     loop {
         match reader.next() {
-            Ok(Some(record)) => export.record(&record)?,
+            Ok(Some(record)) => export.apply_and_export_record(&record)?,
             Ok(None) => break,
             // The reader continues behind the damaged part.
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
@@ -305,7 +305,7 @@ fn read_opening(recording: &Recording) -> io::Result<Opening> {
     loop {
         match reader.next() {
             Ok(Some(Record::Event(event))) => {
-                let needs_more = opening.read_ahead(&event);
+                let needs_more = opening.read_if_in_opening(&event);
                 if !needs_more {
                     return Ok(opening);
                 }

@@ -28,12 +28,12 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`, of which no event was read yet. `anchor`: both
-    /// clocks, read at its start.
-    pub fn new(source: &str, tokengap: &str, anchor: Anchor) -> Self {
+    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap_version`, of which no event was read yet. `anchor`:
+    /// both clocks, read at its start.
+    pub fn new(source: &str, tokengap_version: &str, anchor: Anchor) -> Self {
         Self {
             source: source.to_owned(),
-            tokengap: tokengap.to_owned(),
+            tokengap: tokengap_version.to_owned(),
             anchor,
             start: None,
             main_threads: BTreeMap::new(),
@@ -42,7 +42,7 @@ impl Opening {
 
     /// Reads an event ahead of the export: notes its time if it is the earliest, and the main thread that it samples. Keeps a limited
     /// number of threads of each role. Returns `false`, and ignores the event, when enough was read.
-    pub fn read_ahead(&mut self, event: &Event<'_>) -> bool {
+    pub fn read_if_in_opening(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
         // By then, a source has announced the processes that it observes.
         if event.at.since(start) > AHEAD_NS {
@@ -67,7 +67,7 @@ impl Opening {
     }
 
     /// Main thread of the only process with a role; `None` if there are several or none.
-    pub(super) fn only_thread_of(&self, role: &str) -> Option<ThreadId> {
+    pub(super) fn main_thread_of_only_process(&self, role: &str) -> Option<ThreadId> {
         match self.main_threads.get(role)?.as_slice() {
             [thread] => Some(*thread),
             _ => None,

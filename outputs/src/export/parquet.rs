@@ -12,7 +12,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 
-use super::request_row::{Cell, ColumnKind, cells_of_request, columns};
+use super::request_row::{Cell, ColumnKind, cells_of_request, request_columns};
 use super::{ExportContext, ExportedRequest, Exporter, Opening, Options};
 use crate::report::Report;
 
@@ -38,7 +38,7 @@ impl<'w> Parquet<'w> {
     /// Starts a file. It is encoded in memory and written to `out` one row group at a time.
     pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
         // The columns about the recording come first.
-        let columns: Vec<_> = RECORDING.into_iter().chain(columns()).collect();
+        let columns: Vec<_> = RECORDING.into_iter().chain(request_columns()).collect();
         let clock = opening.clock();
         Ok(Self {
             out,
@@ -54,11 +54,11 @@ impl<'w> Parquet<'w> {
     fn write_row_group(&mut self) -> io::Result<()> {
         self.held_rows = 0;
         write_columns(&mut self.file, &mut self.columns).map_err(io_error_of)?;
-        self.write_out()
+        self.write_encoded_bytes()
     }
 
     /// Passes the finished bytes of the encoder to the output.
-    fn write_out(&mut self) -> io::Result<()> {
+    fn write_encoded_bytes(&mut self) -> io::Result<()> {
         self.file.flush()?;
         let written = self.file.inner_mut();
         self.out.write_all(written)?;
@@ -86,7 +86,7 @@ impl Exporter for Parquet<'_> {
             self.write_row_group()?;
         }
         self.file.finish().map_err(io_error_of)?;
-        self.write_out()?;
+        self.write_encoded_bytes()?;
         self.out.flush()
     }
 }

@@ -8,9 +8,9 @@ use trace::clock::MonoNs;
 use trace::columns::COLUMNS;
 use trace::ledger::{Ledger, Losses, RequestSummary, TtftPath};
 
-use super::request_stage::{self, last_gap_ns};
+use super::request_stage::{self, last_chunk_gap_ns};
 use super::{ExportContext, ExportedRequest};
-use crate::report::list_places;
+use crate::report::format_position_ranges;
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,13 +133,13 @@ static EXPORT_COLUMNS: [ExportColumn; 25] = [
     ExportColumn {
         name: "last_gap_ns",
         kind: ColumnKind::Number,
-        cell_of: |request, context| last_gap_ns(request.timeline, context.ledger).map(Number),
+        cell_of: |request, context| last_chunk_gap_ns(request.timeline, context.ledger).map(Number),
     },
     ExportColumn {
         name: "lost_places",
         kind: ColumnKind::Text,
         cell_of: |request, context| {
-            Some(text_cell(describe_lost_places(request.summary, request.summary.tokens_lost?, context)))
+            Some(text_cell(describe_lost_positions(request.summary, request.summary.tokens_lost?, context)))
         },
     },
     ExportColumn {
@@ -151,23 +151,23 @@ static EXPORT_COLUMNS: [ExportColumn; 25] = [
     ExportColumn {
         name: "slowest_hop",
         kind: ColumnKind::Text,
-        cell_of: |request, context| Some(text_cell(slowest_hop(request, context)?.name)),
+        cell_of: |request, context| Some(text_cell(slowest_hop_of_first_chunk(request, context)?.name)),
     },
     ExportColumn {
         name: "slowest_hop_wait_ns",
         kind: ColumnKind::Number,
-        cell_of: |request, context| Some(Number(slowest_hop(request, context)?.wait_ns)),
+        cell_of: |request, context| Some(Number(slowest_hop_of_first_chunk(request, context)?.wait_ns)),
     },
 ];
 
 /// Names and kinds of all columns, in order.
-pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
+pub(super) fn request_columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
     // Without a name, a column is only on the screen.
     let numbers = COLUMNS.iter().filter_map(|column| column.name).map(|name| (name, ColumnKind::Number));
     EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
 }
 
-/// Values of a request in the order of [`columns`]; `None` for unobserved ones.
+/// Values of a request in the order of [`request_columns`]; `None` for unobserved ones.
 pub(super) fn cells_of_request<'a>(
     request: &'a ExportedRequest<'a>,
     context: &'a ExportContext<'a>,
@@ -206,7 +206,10 @@ struct SlowestHop<'a> {
 }
 
 /// Finds the hop on which the first chunk waited longest. `None` if no wait was observed.
-fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
+fn slowest_hop_of_first_chunk<'a>(
+    request: &ExportedRequest<'_>,
+    context: &ExportContext<'a>,
+) -> Option<SlowestHop<'a>> {
     let waits = request.timeline.hops.iter().filter_map(|hop_times| {
         let sent = hop_times.first.sent?;
         let received = hop_times.first.received?;
@@ -215,17 +218,17 @@ fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -
     waits.max_by_key(|hop| hop.wait_ns)
 }
 
-/// Lists the positions of the request's lost tokens, of which there are `lost`. Empty without losses. Ends with `...` if the ledger has
-/// not kept all of them.
-fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
-    if lost == 0 {
+/// Lists the positions of the request's lost tokens, of which there are `lost_tokens`. Empty without losses. Ends with `...` if the ledger
+/// has not kept all of them.
+fn describe_lost_positions(summary: &RequestSummary, lost_tokens: u32, context: &ExportContext<'_>) -> String {
+    if lost_tokens == 0 {
         return String::new();
     }
     let Some(losses) = find_losses(summary, context.ledger) else { return String::from("...") };
     let ranges = losses.ranges.iter().map(|range| range.tokens);
     // A cell has no limit on ranges of its own.
     let max_ranges = usize::MAX;
-    list_places(ranges, max_ranges, losses.unlisted)
+    format_position_ranges(ranges, max_ranges, losses.unlisted)
 }
 
 /// The lost tokens of a request, proven by its deliveries. `None` if the ledger does not keep them.

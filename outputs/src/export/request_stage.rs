@@ -76,7 +76,7 @@ pub(super) fn times_on_last_hop<'l>(timeline: &'l RequestTimeline, ledger: &Ledg
 }
 
 /// Time from the send of the finishing chunk by the scheduler to its receive by the tokenizer. `None` if either was not observed.
-pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
+pub(super) fn last_chunk_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
     let first_hop = timeline.hops.iter().find(|times| ledger.is_origin(times.hop))?;
     let last_hop = times_on_last_hop(timeline, ledger)?;
     // `last` has the times of the finishing chunk.
@@ -86,7 +86,7 @@ pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option
 }
 
 /// Time from the receive of the first token by the tokenizer to its delivery to the client. `None` if either was not observed.
-pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
+pub(super) fn first_token_delivery_ns(summary: &RequestSummary) -> Option<u64> {
     let received = summary.received_first?;
     let delivered = summary.delivered_first?;
     Some(delivered.since(received))
@@ -101,10 +101,10 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     let legs = first_token_legs(summary, &path.first_crossings());
     let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
     list.add_legs_before_way(&legs, &path);
-    list.add_gap(&legs, &path, summary);
+    list.add_first_token_gap(&legs, &path, summary);
     let on_last_hop = times_on_last_hop(timeline, ledger);
     list.add_legs_behind_way(&legs, &path, on_last_hop);
-    list.add_streaming(timeline, on_last_hop);
+    list.add_streaming_stage(timeline, on_last_hop);
     list.stages
 }
 
@@ -194,12 +194,12 @@ struct StageList<'a> {
 impl<'a> StageList<'a> {
     /// Adds a stage without stages inside, clipped to the limits. Adds nothing if nothing is left of it.
     fn add_leaf(&mut self, name: Cow<'a, str>, span: TimeSpan, frame: Option<FrameId>, kind: StageKind) {
-        self.add_stage(name, span, frame, kind, |_| {});
+        self.add_clipped_stage(name, span, frame, kind, |_| {});
     }
 
     /// Adds a stage, clipped to the limits, with those that `add_inside` adds within it. Returns `false` if nothing is left of it; then
     /// `add_inside` is not called.
-    fn add_stage(
+    fn add_clipped_stage(
         &mut self,
         name: Cow<'a, str>,
         span: TimeSpan,
@@ -237,16 +237,16 @@ impl<'a> StageList<'a> {
 
     /// Adds the first-token gap, from the first send by the scheduler to the first receive by the tokenizer. The legs on the way between
     /// them are inside it.
-    fn add_gap(&mut self, legs: &[FirstTokenLeg], path: &HopPath<'_, 'a>, summary: &RequestSummary) {
+    fn add_first_token_gap(&mut self, legs: &[FirstTokenLeg], path: &HopPath<'_, 'a>, summary: &RequestSummary) {
         let legs_on_way: Vec<&FirstTokenLeg> =
             legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
         let (Some(from), Some(to)) = (summary.sent_first, summary.received_first) else {
             // Without both ends, the gap is unknown, and its parts stand alone.
-            self.add_way(&legs_on_way, path);
+            self.add_legs_on_way(&legs_on_way, path);
             return;
         };
-        self.add_stage("first token gap".into(), TimeSpan { from, to }, NO_FRAME, StageKind::Gap, |list| {
-            list.add_way(&legs_on_way, path);
+        self.add_clipped_stage("first token gap".into(), TimeSpan { from, to }, NO_FRAME, StageKind::Gap, |list| {
+            list.add_legs_on_way(&legs_on_way, path);
         });
     }
 
@@ -262,7 +262,7 @@ impl<'a> StageList<'a> {
 
     /// Adds the time from the end of the last stage to the last delivery. Adds nothing if neither a delivery nor the receive of the
     /// finishing chunk was observed.
-    fn add_streaming(&mut self, timeline: &RequestTimeline, on_last_hop: Option<&HopTimes>) {
+    fn add_streaming_stage(&mut self, timeline: &RequestTimeline, on_last_hop: Option<&HopTimes>) {
         let last_received = on_last_hop.and_then(|hop_times| hop_times.last?.received);
         // The later one counts. `None` is less than any time.
         if let Some(last) = timeline.last_delivered.max(last_received) {
@@ -273,7 +273,7 @@ impl<'a> StageList<'a> {
 
     /// Adds the legs of the way from the scheduler to the tokenizer, each with the time inside the relays that it crosses. Also adds the
     /// relays of hops that no leg crosses.
-    fn add_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
+    fn add_legs_on_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
         // Index of the first hop that no leg has crossed so far.
         let mut next_hop = 0;
         for leg in legs {
@@ -286,26 +286,27 @@ impl<'a> StageList<'a> {
             let relays = path.hops.get(crossed_hops).unwrap_or_default();
             let frame = path.frame_of_leg(leg);
             let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
-            let is_added =
-                self.add_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| list.add_relays(relays));
+            let is_added = self.add_clipped_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| {
+                list.add_relay_stages(relays)
+            });
             // A leg without length, by clocks that differ, may still have passed relays.
             if !is_added {
-                self.add_relays(relays);
+                self.add_relay_stages(relays);
             }
         }
         // Behind the last observed leg.
-        self.add_relays(path.hops.get(next_hop..).unwrap_or_default());
+        self.add_relay_stages(path.hops.get(next_hop..).unwrap_or_default());
     }
 
     /// Adds the time of the request's first frame inside the relay of each of these hops.
-    fn add_relays(&mut self, hops: &[&HopTimes]) {
+    fn add_relay_stages(&mut self, hops: &[&HopTimes]) {
         for hop_times in hops {
-            self.add_relay(&hop_times.first);
+            self.add_relay_stage(&hop_times.first);
         }
     }
 
     /// Adds the time of a frame inside the relay, if it passed one.
-    fn add_relay(&mut self, times: &FrameTimes) {
+    fn add_relay_stage(&mut self, times: &FrameTimes) {
         if let (Some(from), Some(to)) = (times.sent, times.forwarded) {
             self.add_leaf("relay".into(), TimeSpan { from, to }, Some(times.frame), StageKind::Relay);
         }

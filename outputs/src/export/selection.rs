@@ -23,7 +23,7 @@ impl Selection {
     }
 
     /// Passes an event to the exporter if it is selected, and then the requests that it closed. `analysis` has already applied the event.
-    pub(super) fn pass_event(
+    pub(super) fn export_event_and_closed_requests(
         &mut self,
         event: &Event<'_>,
         analysis: &Analysis,
@@ -35,12 +35,12 @@ impl Selection {
         if is_announcement || self.overlaps_range(event.at, event.at) {
             exporter.write_event(event, &self.context(analysis))?;
         }
-        self.pass_closed_requests(analysis, exporter)
+        self.export_closed_requests(analysis, exporter)
     }
 
     /// Passes a tick to the exporter if it is in the exported range, and then the requests that it closed. `analysis` has already applied
     /// the tick.
-    pub(super) fn pass_tick(
+    pub(super) fn export_tick_and_closed_requests(
         &mut self,
         now: MonoNs,
         analysis: &Analysis,
@@ -49,11 +49,11 @@ impl Selection {
         if self.overlaps_range(now, now) {
             exporter.write_tick(now, &self.context(analysis))?;
         }
-        self.pass_closed_requests(analysis, exporter)
+        self.export_closed_requests(analysis, exporter)
     }
 
     /// Passes the requests in flight to the exporter, and then the report for the end of the output.
-    pub(super) fn pass_end(
+    pub(super) fn export_open_requests_and_end(
         &mut self,
         analysis: &Analysis,
         report: &Report,
@@ -69,22 +69,22 @@ impl Selection {
             // Where gaps are not observed, a wait that has ended may look open.
             let is_waiting = ledger.observes_gaps() && request.first_token_waiting_since().is_some();
             let request = ExportedRequest { summary: &summary, timeline, is_open, is_waiting };
-            self.pass_request(&request, analysis, exporter)?;
+            self.export_request_if_selected(&request, analysis, exporter)?;
         }
         exporter.write_end(report, &self.context(analysis))
     }
 
     /// Passes the requests that the last event or tick has closed.
-    fn pass_closed_requests(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
+    fn export_closed_requests(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
         for ClosedRequest { summary, timeline } in analysis.ledger().closed_requests() {
             let request = ExportedRequest { summary, timeline, is_open: false, is_waiting: false };
-            self.pass_request(&request, analysis, exporter)?;
+            self.export_request_if_selected(&request, analysis, exporter)?;
         }
         Ok(())
     }
 
     /// Passes a request if it is selected and overlaps the range of time.
-    fn pass_request(
+    fn export_request_if_selected(
         &self,
         request: &ExportedRequest<'_>,
         analysis: &Analysis,

@@ -31,16 +31,16 @@ impl TraceId {
         if is_uuid && !is_zero {
             return Self { hex, from: "rid" };
         }
-        Self::of_hash(rid, first_wall_ns)
+        Self::hash_of_name_and_time(rid, first_wall_ns)
     }
 
     /// Trace of a capture, from a hash of its source and the time at which it began.
     pub(super) fn of_capture(source: &str, began_wall_ns: u64) -> Self {
-        Self::of_hash(source, began_wall_ns)
+        Self::hash_of_name_and_time(source, began_wall_ns)
     }
 
     /// Trace id that is a hash of a name and a time.
-    fn of_hash(name: &str, wall_ns: u64) -> Self {
+    fn hash_of_name_and_time(name: &str, wall_ns: u64) -> Self {
         let high = mix_bits(hash_bytes(name.as_bytes(), wall_ns));
         // The other half must not be a copy of the first. Any constant would do, and this is the increment of `SplitMix64`.
         let low = mix_bits(high ^ 0x9e37_79b9_7f4a_7c15);
@@ -75,7 +75,7 @@ impl SpanIds {
     }
 
     /// Next span id: 16 hex digits, not all zero.
-    pub(super) fn next(&mut self) -> String {
+    pub(super) fn next_id(&mut self) -> String {
         self.ids_given += 1;
         let id = mix_bits(self.seed.wrapping_add(self.ids_given));
         // At least 1, since an id of zeros is invalid.
@@ -129,7 +129,7 @@ mod tests {
         let [one, other] = ["5b8efff798038103d269b633813fc60c", "b"].map(|rid| {
             let trace = TraceId::of_request(rid, Some(parent), 7);
             assert_eq!((&*trace.hex, trace.from), ("00000000000000ab0000000000000001", "traceparent"));
-            SpanIds::of_request(&trace, rid, 7).next()
+            SpanIds::of_request(&trace, rid, 7).next_id()
         });
         assert_ne!(one, other);
     }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn span_ids_are_unique() {
         let mut ids = SpanIds::of_trace(&TraceId::of_capture("demo", 5), 5);
-        let given: std::collections::BTreeSet<String> = (0..1_000).map(|_| ids.next()).collect();
+        let given: std::collections::BTreeSet<String> = (0..1_000).map(|_| ids.next_id()).collect();
         assert_eq!(given.len(), 1_000);
         assert!(given.iter().all(|id| id.len() == 16));
     }

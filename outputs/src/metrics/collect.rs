@@ -66,22 +66,22 @@ pub struct PushedItems {
 pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     let ledger = analysis.ledger();
     let mut families = Families::new();
-    add_run(&mut families, ledger, input);
-    add_requests(&mut families, ledger);
-    add_tokens(&mut families, ledger);
-    add_latencies(&mut families, ledger);
-    add_answers(&mut families, ledger);
-    add_attribution(&mut families, &analysis.attribution());
+    add_run_facts(&mut families, ledger, input);
+    add_request_counts(&mut families, ledger);
+    add_token_and_chunk_counts(&mut families, ledger);
+    add_latency_histograms(&mut families, ledger);
+    add_response_counts_by_end(&mut families, ledger);
+    add_path_shares(&mut families, &analysis.attribution());
     add_hop_groups(&mut families, ledger);
-    add_threads(&mut families, ledger);
-    add_findings(&mut families, &analysis.findings_now(), input.pair_findings);
-    add_judgements(&mut families, analysis.ledger());
+    add_cpu_time_by_role(&mut families, ledger);
+    add_finding_counts(&mut families, &analysis.findings_now(), input.pair_findings);
+    add_judged_faults(&mut families, analysis.ledger());
     add_own_metrics(&mut families, ledger, input);
     families.into_non_empty()
 }
 
 /// Adds the facts about the run and its engine.
-fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+fn add_run_facts(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let engine = ledger.engine();
     // Metrics whose labels carry the information have the value 1.
     families.put_int(&metric::BUILD, [input.version], 1);
@@ -99,11 +99,11 @@ fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     families.put_int(&metric::ENGINE, labels, 1);
     families.put_int(&metric::ENGINE_ENDED, [], ledger.totals().engine_ends);
     let window_ns = ledger.started().map(|from| ledger.now().since(from));
-    families.put_seconds(&metric::WINDOW, [], window_ns);
+    families.put_ns_as_seconds(&metric::WINDOW, [], window_ns);
 }
 
 /// Adds the counts of requests.
-fn add_requests(families: &mut Families, ledger: &Ledger) {
+fn add_request_counts(families: &mut Families, ledger: &Ledger) {
     let requests = Requests::of_ledger(ledger);
     families.put_int(&metric::REQUESTS_SEEN, [], requests.seen);
     families.put_int(&metric::REQUESTS_FINISHED, [], requests.finished);
@@ -117,14 +117,14 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
         families.put_int(&metric::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
     }
     if observes_requests || ledger.observes_deliveries() {
-        add_abandoned(families, ledger);
+        add_abandoned_requests(families, ledger);
     }
     families.put_int(&metric::REQUESTS_LIVE, [], requests.live);
     families.put_int(&metric::HEALTH_CHECKS, [], requests.health_checks);
 }
 
 /// Adds the requests that continued after their client left, and the tokens that the engine made for nobody.
-fn add_abandoned(families: &mut Families, ledger: &Ledger) {
+fn add_abandoned_requests(families: &mut Families, ledger: &Ledger) {
     let abandoned = ledger.abandoned_requests();
     families.put_int(&metric::REQUESTS_ABANDONED, [], abandoned.requests);
     // Requests known only from the engine's log have no token count.
@@ -136,7 +136,7 @@ fn add_abandoned(families: &mut Families, ledger: &Ledger) {
 
 /// Adds histograms of the times to first token, one for each pair of moments between which they were observed. Also adds one of the lengths
 /// of each leg (a part of such a time). The ledger keeps both by groups of requests, which are added up here.
-fn add_ttft(families: &mut Families, ledger: &Ledger) {
+fn add_ttft_histograms(families: &mut Families, ledger: &Ledger) {
     let mut whole_times: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
     let mut leg_times: BTreeMap<String, Histogram> = BTreeMap::new();
     for group in ledger.ttft().groups() {
@@ -155,7 +155,7 @@ fn add_ttft(families: &mut Families, ledger: &Ledger) {
 }
 
 /// Adds the numbers of tokens and chunks, by the stage that they reached or by what became of them.
-fn add_tokens(families: &mut Families, ledger: &Ledger) {
+fn add_token_and_chunk_counts(families: &mut Families, ledger: &Ledger) {
     let tokens = Tokens::of_ledger(ledger);
     let chunks = Chunks::of_ledger(ledger);
     families.put_int(&metric::TOKENS_SENT, [], tokens.sent);
@@ -174,17 +174,17 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
 }
 
 /// Adds the distributions of waits and latencies: until the first token, between tokens, and in a frontend.
-fn add_latencies(families: &mut Families, ledger: &Ledger) {
+fn add_latency_histograms(families: &mut Families, ledger: &Ledger) {
     if ledger.observes_gaps() {
         families.put_histogram(&metric::GAP, [], Histogram::of_durations(ledger.gap()));
     }
-    add_ttft(families, ledger);
+    add_ttft_histograms(families, ledger);
     // Distributions without values are left out, because 0 would be a latency.
     let accept_waits = &ledger.new_connections().accept_waits;
     if accept_waits.count() > 0 {
         families.put_histogram(&metric::ACCEPT_WAIT, [], Histogram::of_durations(accept_waits));
     }
-    add_inter_token_latency(families, ledger);
+    add_inter_token_histograms(families, ledger);
     let frontend = ledger.frontend();
     for (token, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
         if waits.count() > 0 {
@@ -194,7 +194,7 @@ fn add_latencies(families: &mut Families, ledger: &Ledger) {
 }
 
 /// Adds the inter-token latency, the time between tokens of one request, as the engine sent them and as clients received them.
-fn add_inter_token_latency(families: &mut Families, ledger: &Ledger) {
+fn add_inter_token_histograms(families: &mut Families, ledger: &Ledger) {
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&metric::ITL_SENT, [], Histogram::of_durations(ledger.itl_sent()));
         families.put_histogram(&metric::ITL_SENT_BY_TOKEN, [], Histogram::of_durations(ledger.itl_sent_by_token()));
@@ -207,7 +207,7 @@ fn add_inter_token_latency(families: &mut Families, ledger: &Ledger) {
 }
 
 /// Adds the numbers of responses by the way in which they ended. Until one ends, adds only rejections.
-fn add_answers(families: &mut Families, ledger: &Ledger) {
+fn add_response_counts_by_end(families: &mut Families, ledger: &Ledger) {
     let answers = &ledger.totals().answers;
     for (status, responses) in &answers.rejected {
         families.put_int(&metric::ANSWERS_REJECTED, [status.to_string().as_str()], *responses);
@@ -229,7 +229,7 @@ fn add_answers(families: &mut Families, ledger: &Ledger) {
 
 /// Adds the share of each leg (one part of the path) in the time of first tokens and of chunks, over the run. A leg that none of them
 /// passed has no share.
-fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
+fn add_path_shares(families: &mut Families, attribution: &Attribution<'_>) {
     // Index of the time over the run. The other one is that of the last ten seconds.
     const OVER_RUN: usize = 0;
     for leg in attribution.legs.iter().take(MAX_HOPS) {
@@ -242,7 +242,7 @@ fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
 }
 
 /// Adds the CPU time of threads by role, up to the limit of roles.
-fn add_threads(families: &mut Families, ledger: &Ledger) {
+fn add_cpu_time_by_role(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut left_out = 0;
     let sampled = ledger.threads().iter().filter(|thread| thread.total().is_some());
@@ -256,42 +256,47 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
     }
     families.put_left_out("role", left_out);
     for (role, threads) in roles {
-        add_time_use(families, role, &threads);
+        add_cpu_time_by_part(families, role, &threads);
         let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();
-        add_busiest_receiver(families, role, &receivers, ledger.recent_window());
-        add_polls(families, role, &receivers);
+        add_cpu_shares_of_busiest_receiver(families, role, &receivers, ledger.recent_window());
+        add_time_outside_polls(families, role, &receivers);
     }
 }
 
 /// Adds how the threads of a role spent their time, by the part of the process that they belong to.
-fn add_time_use(families: &mut Families, role: &str, threads: &[&Thread]) {
+fn add_cpu_time_by_part(families: &mut Families, role: &str, threads: &[&Thread]) {
     for part in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
         let threads_of_part = threads.iter().filter(|thread| thread.part == Some(part));
         // A part without threads has no series.
         let Some(spent) = threads_of_part.filter_map(|thread| thread.total()).reduce(TimeUse::plus) else {
             continue;
         };
-        families.put_seconds(&metric::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
+        families.put_ns_as_seconds(&metric::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
         for (state, ns) in ns_by_cpu_state(&spent) {
-            families.put_seconds(&metric::CPU_STATE, [role, part.as_str(), state], ns);
+            families.put_ns_as_seconds(&metric::CPU_STATE, [role, part.as_str(), state], ns);
         }
     }
 }
 
 /// Adds the time that the receivers of a role were outside their event loops' polls, if any poll was observed.
-fn add_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
+fn add_time_outside_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
     let polls: Vec<_> = receivers.iter().filter_map(|thread| thread.poll).collect();
     if polls.is_empty() {
         return;
     }
     let observed_ns: u64 = polls.iter().map(|poll| poll.interval_ns).sum();
     let polled_ns: u64 = polls.iter().map(|poll| poll.polled_ns).sum();
-    families.put_seconds(&metric::POLL_OBSERVED, [role], observed_ns);
-    families.put_seconds(&metric::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
+    families.put_ns_as_seconds(&metric::POLL_OBSERVED, [role], observed_ns);
+    families.put_ns_as_seconds(&metric::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
 }
 
 /// Adds how the busiest receiver of a role spent the `window`, the last seconds that current figures cover.
-fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Thread], window: RecentWindow) {
+fn add_cpu_shares_of_busiest_receiver(
+    families: &mut Families,
+    role: &str,
+    receivers: &[&Thread],
+    window: RecentWindow,
+) {
     // A thread without a sample in the window has no share.
     let known_use = receivers.iter().filter_map(|thread| thread.use_between(window.from, window.to));
     let recent_use = known_use.filter(|spent| spent.interval_ns > 0);
@@ -308,7 +313,7 @@ fn add_busiest_receiver(families: &mut Families, role: &str, receivers: &[&Threa
 /// Adds the number of findings of each kind, and that of the active ones of each kind and severity. Findings of a pair of servers, one for
 /// prefill and one for decode, are counted only as active. They are about the newest requests, so their number may fall, and a counter must
 /// not.
-fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
+fn add_finding_counts(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
     let all = findings.sorted_worst_first();
     for detector in DETECTORS {
         let kind = detector.kind;
@@ -330,7 +335,7 @@ fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[F
 }
 
 /// Adds the metric of each kind of fault: 1 if the run could have shown such a fault, and else 0.
-fn add_judgements(families: &mut Families, ledger: &Ledger) {
+fn add_judged_faults(families: &mut Families, ledger: &Ledger) {
     for judgement in judgements(ledger) {
         families.put_int(&metric::FAULTS_JUDGED, [judgement.fault.label()], u64::from(judgement.judged));
     }
@@ -349,10 +354,10 @@ fn add_own_metrics(families: &mut Families, ledger: &Ledger, input: &Input<'_>) 
         families.put_int(&metric::SELF_LIMIT_REACHED, [limit.name], limit.times);
     }
     families.put_int(&metric::SELF_DEGRADED, [], input.report.degraded.len() as u64);
-    families.put_seconds(&metric::SELF_CPU, [], input.report.cpu_ns);
+    families.put_ns_as_seconds(&metric::SELF_CPU, [], input.report.cpu_ns);
     families.put_int(&metric::SELF_MEMORY, [], input.report.rss_bytes);
     if let Some(pushed) = input.pushed {
-        add_pushed(families, pushed);
+        add_push_results(families, pushed);
     }
     if let Some(endpoint) = input.endpoint {
         add_endpoint_use(families, endpoint);
@@ -360,7 +365,7 @@ fn add_own_metrics(families: &mut Families, ledger: &Ledger, input: &Input<'_>) 
 }
 
 /// Adds the results of pushing spans and metric points to a collector.
-fn add_pushed(families: &mut Families, pushed: Pushed) {
+fn add_push_results(families: &mut Families, pushed: Pushed) {
     for (signal, items) in [("spans", pushed.spans), ("points", pushed.points)] {
         families.put_int(&metric::SELF_PUSHED, [signal], items.accepted);
         families.put_int(&metric::SELF_PUSH_DROPPED, [signal], items.dropped);

@@ -77,7 +77,7 @@ impl Families {
     }
 
     /// Adds a series in seconds, if the value is observable.
-    pub(super) fn put_seconds<const N: usize>(
+    pub(super) fn put_ns_as_seconds<const N: usize>(
         &mut self,
         definition: &'static Definition,
         labels: [&str; N],
@@ -200,13 +200,13 @@ impl Histogram {
         Self::of_distribution(distribution, &COUNTS, 1.0)
     }
 
-    /// Histogram with buckets up to these bounds. Divides the bounds and the sum by `unit`.
-    fn of_distribution(distribution: &Distribution, bounds: &[u64], unit: f64) -> Self {
+    /// Histogram with buckets up to these bounds. Divides the bounds and the sum by `divisor`.
+    fn of_distribution(distribution: &Distribution, bounds: &[u64], divisor: f64) -> Self {
         let counts = distribution.cumulative_counts(bounds);
         Self {
             count: distribution.count(),
-            sum: distribution.sum() as f64 / unit,
-            at_most: cumulative_buckets(bounds, unit, counts),
+            sum: distribution.sum() as f64 / divisor,
+            at_most: cumulative_buckets(bounds, divisor, counts),
         }
     }
 

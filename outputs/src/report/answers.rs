@@ -98,12 +98,12 @@ pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
             append!(line, ", {} {how}", count(responses));
         }
     }
-    append!(line, "{}{}", describe_own_counts(answers), describe_events(answers));
+    append!(line, "{}{}", describe_claimed_and_listed_tokens(answers), describe_content_events(answers));
     line
 }
 
 /// Tokens that responses claim, and those listed by responses without frames to compare with. Empty without any.
-fn describe_own_counts(answers: &AnswerCounts) -> String {
+fn describe_claimed_and_listed_tokens(answers: &AnswerCounts) -> String {
     let mut text = String::new();
     if answers.claiming > 0 {
         append!(text, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
@@ -116,7 +116,7 @@ fn describe_own_counts(answers: &AnswerCounts) -> String {
 }
 
 /// Number of events with content, and the most tokens in one. Empty if neither is known.
-fn describe_events(answers: &AnswerCounts) -> String {
+fn describe_content_events(answers: &AnswerCounts) -> String {
     let mut text = String::new();
     if let Some(events) = answers.events {
         let events_text = if events == 0 { String::from("no event") } else { plural(events, "event") };

@@ -50,7 +50,7 @@ pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment
 }
 
 /// Number of a bar's `width` cells that each segment takes, at least one.
-pub fn cells_of_segments(segments: &[Segment], width: usize) -> Vec<usize> {
+pub fn cells_per_segment(segments: &[Segment], width: usize) -> Vec<usize> {
     let mut cells: Vec<usize> =
         segments.iter().map(|segment| ((segment.share * width as f64).round() as usize).max(1)).collect();
     // The cells must fill the bar exactly, so the largest segment absorbs the rounding error.
@@ -74,14 +74,14 @@ pub(super) fn describe_bar(path: &[LegLine], width: usize) -> Option<String> {
         return None;
     }
     let mut bar = String::new();
-    for (index, cells) in cells_of_segments(&segments, width).into_iter().enumerate() {
+    for (index, cells) in cells_per_segment(&segments, width).into_iter().enumerate() {
         bar.extend(std::iter::repeat_n(symbol_of_segment(index), cells));
     }
-    Some(format!("[{bar}] {}", describe_segments(&segments)))
+    Some(format!("[{bar}] {}", describe_bar_legend(&segments)))
 }
 
 /// Legend of a bar: symbol, share and name of each segment.
-fn describe_segments(segments: &[Segment]) -> String {
+fn describe_bar_legend(segments: &[Segment]) -> String {
     let labels = segments
         .iter()
         .enumerate()
@@ -98,7 +98,7 @@ mod tests {
         let segment = |share| Segment { name: String::new(), share };
         for shares in [vec![0.94, 0.03, 0.03], vec![1.0], vec![0.5, 0.5], vec![0.335, 0.335, 0.33]] {
             let segments: Vec<Segment> = shares.into_iter().map(segment).collect();
-            let cells = cells_of_segments(&segments, 20);
+            let cells = cells_per_segment(&segments, 20);
             assert_eq!(cells.iter().sum::<usize>(), 20, "{cells:?}");
             assert!(cells.iter().all(|&n| n > 0));
         }

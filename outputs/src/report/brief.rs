@@ -36,7 +36,11 @@ pub(super) fn unobserved_text() -> String {
 }
 
 /// A number with its noun, or that no source observed it: `12 finished`, `finished: not observed`.
-pub(super) fn describe_observed<T>(value: Option<T>, format: impl FnOnce(T) -> String, noun: &str) -> String {
+pub(super) fn describe_value_or_unobserved<T>(
+    value: Option<T>,
+    format: impl FnOnce(T) -> String,
+    noun: &str,
+) -> String {
     match value {
         Some(value) => format!("{} {noun}", format(value)),
         None => format!("{noun}: {}", unobserved_text()),
@@ -45,13 +49,13 @@ pub(super) fn describe_observed<T>(value: Option<T>, format: impl FnOnce(T) -> S
 
 /// Numbers of requests: `12: 9 finished, 1 aborted, 2 live`.
 pub(super) fn summarise_requests(requests: &Requests) -> String {
-    format!("{}: {}", count(requests.seen), describe_outcomes(requests))
+    format!("{}: {}", count(requests.seen), describe_request_outcomes(requests))
 }
 
 /// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Adds the number of live ones whose end was sent but not
 /// received.
-pub(super) fn describe_outcomes(requests: &Requests) -> String {
-    let finished = describe_observed(requests.completed, count, "finished");
+pub(super) fn describe_request_outcomes(requests: &Requests) -> String {
+    let finished = describe_value_or_unobserved(requests.completed, count, "finished");
     let in_transit = match requests.ends_in_transit {
         0 => String::new(),
         ends => format!(" ({} of them sent to the end, but not received)", count(ends)),
@@ -79,9 +83,10 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
 
 /// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group,
 /// which is the largest group of requests with the same observed moments.
-pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
+pub(super) fn describe_ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
-    let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();
+    let mut lines: Vec<String> =
+        ttft.describe_absent_moments().iter().map(|what| format!("not observed: {what}")).collect();
     // The first group is the main one.
     let in_smaller_groups: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum();
     let in_other_groups = in_smaller_groups + ttft.others;
@@ -124,7 +129,7 @@ fn describe_dropping_release(report: &Report) -> String {
 }
 
 /// Lists the stages that were not observed, each with the numbers that need it. They explain each `-` of the report.
-pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
+pub(super) fn list_unobserved_stages(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
     if report.is_log_only() {
         missing.push(String::from("any frame: all times come from the engine's log"));
@@ -148,10 +153,10 @@ pub(super) fn list_unobserved(report: &Report) -> Vec<String> {
 /// Unobserved facts about the frames on their hops, and about the queues there.
 fn list_unobserved_frames(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
-    if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {
+    if let Some(hops) = describe_hops_lacking(report, |hop| hop.frames_sent.is_none()) {
         missing.push(format!("when frames are sent{hops} (backlog, queue wait)"));
     }
-    if let Some(hops) = hops_without(report, |hop| hop.frames_received.is_none()) {
+    if let Some(hops) = describe_hops_lacking(report, |hop| hop.frames_received.is_none()) {
         missing.push(format!("when frames are received{hops} (gap, backlog, queue wait, wakeups, busy receivers)"));
     } else if report.hops.is_empty() && !report.is_log_only() {
         // Without any hop, none lacks its receives.
@@ -183,7 +188,7 @@ fn list_unobserved_outputs(report: &Report) -> Vec<String> {
 }
 
 /// The hops on which something is missing, as the end of a sentence: ` on a->b, c->d`, empty if it is missing on all. `None` if on none.
-fn hops_without(report: &Report, is_missing: fn(&HopLine) -> bool) -> Option<String> {
+fn describe_hops_lacking(report: &Report, is_missing: fn(&HopLine) -> bool) -> Option<String> {
     let names: Vec<&str> = report.hops.iter().filter(|hop| is_missing(hop)).map(|hop| hop.name.as_str()).collect();
     if names.is_empty() {
         return None;
@@ -254,7 +259,7 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
 
 /// Appends cells to the row of a table, each aligned to the right edge of its column and behind at least one space, which is no part of the
 /// column's width. A cell that is longer than its column takes the free space of the next ones, so that the row itself becomes no longer.
-pub(super) fn append_cells<const N: usize>(row: &mut String, widths: [usize; N], cells: [String; N]) {
+pub(super) fn append_right_aligned_cells<const N: usize>(row: &mut String, widths: [usize; N], cells: [String; N]) {
     let mut right_edge = row.chars().count();
     for (width, cell) in widths.into_iter().zip(cells) {
         right_edge += " ".len() + width;
@@ -276,7 +281,7 @@ fn split_where_lines_may_break(text: &str) -> Vec<String> {
 }
 
 /// Describes start, end and duration of a finding, and its episodes if it has several.
-pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
+pub(super) fn describe_finding_times(finding: &FindingLine, clock: &Clock) -> String {
     let episodes =
         finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
     describe_start_and_end(finding, clock) + &describe_episodes(episodes, finding.episodes_joined)
@@ -286,12 +291,12 @@ pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
 fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
-    let is_at_end = finding.ended_at_ns.is_none() && clock.is_at_end(finding.last_at_ns);
+    let is_at_end_of_capture = finding.ended_at_ns.is_none() && clock.is_at_end_of_capture(finding.last_at_ns);
     // A finding of a single moment has no end.
     if finding.duration_ns == 0 {
-        let end = if is_at_end { ", the end of the capture" } else { "" };
+        let end = if is_at_end_of_capture { ", the end of the capture" } else { "" };
         format!("at {since}{end}")
-    } else if is_at_end {
+    } else if is_at_end_of_capture {
         format!("since {since}, to the end of the capture (for {length})")
     } else if let Some(end) = finding.ended_at_ns {
         format!("since {since}, ended {} (after {length})", clock.describe_moment(end))
@@ -302,26 +307,26 @@ fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
 }
 
 /// Where a problem is: `on scheduler->tokenizer`, or `in tokenizer`.
-pub fn describe_place(place: &str) -> String {
-    let ends = Ends::from(place);
+pub fn describe_place(hop_or_role: &str) -> String {
+    let ends = Ends::from(hop_or_role);
     // A role is not named `from->to`, so both of its ends are the role itself.
     let preposition = if ends.from == ends.to { "in" } else { "on" };
-    format!("{preposition} {place}")
+    format!("{preposition} {hop_or_role}")
 }
 
-/// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined` counts the
-/// episodes that are not listed on their own, because they were merged into their neighbours.
-pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
+/// Lists the episodes of a finding that comes and goes, each as its first and last time. Empty for a single episode. `joined_episodes`
+/// counts the episodes that are not listed on their own, because they were merged into their neighbours.
+pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined_episodes: u64) -> String {
     let mut spans = Vec::new();
     for [first, last] in episodes {
         spans.push(if first == last { format!("at {first}") } else { format!("{first} to {last}") });
     }
-    let number = spans.len() as u64 + joined;
+    let number = spans.len() as u64 + joined_episodes;
     if number <= 1 {
         return String::new();
     }
     let spans = spans.join(", ");
-    if joined == 0 {
+    if joined_episodes == 0 {
         format!(", in {number} episodes: {spans}")
     } else {
         format!(", in {} episodes, the nearest of which are listed as one: {spans}", count(number))
@@ -352,7 +357,7 @@ impl Clock {
 
     /// Whether this time is at the end of the capture. A state that lasts to the end is found at the last tick, which may be a little
     /// earlier.
-    fn is_at_end(&self, at_ns: u64) -> bool {
+    fn is_at_end_of_capture(&self, at_ns: u64) -> bool {
         /// Time between ticks of the analysis.
         const TICK_NS: u64 = 100_000_000;
         self.capture_length_ns.saturating_sub(at_ns) < TICK_NS
@@ -443,14 +448,14 @@ mod tests {
             (2 * SECOND_NS, Some(2 * SECOND_NS), "at 2.000 s"),
             (2 * SECOND_NS, None, "at 2.000 s"),
         ] {
-            assert_eq!(describe_span(&finding(last_at_ns, ended_at_ns), &clock), expected);
+            assert_eq!(describe_finding_times(&finding(last_at_ns, ended_at_ns), &clock), expected);
         }
         let mut twice = finding(5 * SECOND_NS, Some(5 * SECOND_NS));
         twice.episodes = [[2, 3], [5, 5]]
             .map(|[first, last]| EpisodeLine { at_ns: first * SECOND_NS, last_at_ns: last * SECOND_NS })
             .into();
         assert_eq!(
-            describe_span(&twice, &clock),
+            describe_finding_times(&twice, &clock),
             "since 2.000 s, ended 5.000 s (after 3.000 s), in 2 episodes: 2.000 s to 3.000 s, at 5.000 s"
         );
     }
@@ -485,7 +490,7 @@ mod tests {
     fn a_long_cell_takes_the_free_space_of_the_next() {
         let row_of = |cells: [&str; 3]| {
             let mut row = String::from("a->b");
-            append_cells(&mut row, [5, 5, 5], cells.map(String::from));
+            append_right_aligned_cells(&mut row, [5, 5, 5], cells.map(String::from));
             row
         };
         assert_eq!(row_of(["1", "2,000", "3"]), "a->b     1 2,000     3");

@@ -12,7 +12,7 @@ use trace::{Analysis, ReportInput};
 use super::abandoned::abandoned_report;
 use super::answers::answer_counts;
 use super::finding::finding_lines;
-use super::frontend::frontend_counts;
+use super::frontend::summarise_frontend_waits;
 use super::judged::{describe_observation_ends, headline, judgements};
 use super::losses::collect_losses;
 use super::series::build_series;
@@ -50,7 +50,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
             kind: input.kind.clone(),
             engine: engine.facts().name().to_owned(),
             engine_version: engine.version.as_deref().map(str::to_owned),
-            mode: engine.mode.or(modes::delivered_mode(ledger)),
+            mode: engine.mode.or(modes::output_mode_of_deliveries(ledger)),
             waiter: engine.waiter,
             wire: input.wire.clone(),
             drops_fixed_in: engine.facts().drops().map(|drops| drops.fixed_in.to_owned()),
@@ -73,14 +73,14 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
         rejected: ledger.totals().answers.rejected.clone(),
         tool_calls: tool_call_counts(ledger, capture_start),
         abandoned: abandoned_report(ledger, capture_start),
-        frontend: frontend_counts(ledger),
+        frontend: summarise_frontend_waits(ledger),
         itl_ns: Itl::of_ledger(ledger),
         modes: modes::mode_report(ledger),
         hops: (0..ledger.groups().len())
             .filter_map(|index| hop_line(ledger, index, capture_start, capture_end))
             .collect(),
         path: LegLine::all_legs(&analysis.attribution()),
-        cpu: cpu_lines(ledger),
+        cpu: thread_use_lines(ledger),
         stages: stages::stage_report(ledger, input.slowest, capture_start),
         stacks: StackLine::all_roles(ledger),
         series: build_series(ledger, analysis.time_series(), capture_start, capture_end),
@@ -394,7 +394,7 @@ fn observation_cost(ledger: &Ledger, input: &ReportInput) -> Own {
 }
 
 /// Time use of threads: by process in the order first observed, main threads first; `None` without samples.
-fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
+fn thread_use_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|thread| thread.total().is_some()).collect();
     if sampled.is_empty() {
         return None;
@@ -404,7 +404,7 @@ fn cpu_lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
         let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
         (process_index, rank_in_process(thread), thread.id.tid)
     });
-    Some(listed.into_iter().filter_map(cpu_line).collect())
+    Some(listed.into_iter().filter_map(thread_use_line).collect())
 }
 
 /// Rank of a thread in the list of its process: main threads first, then receivers.
@@ -424,7 +424,7 @@ fn is_listed(thread: &Thread) -> bool {
 }
 
 /// Time use of a thread; `None` without a sample.
-fn cpu_line(thread: &Thread) -> Option<CpuLine> {
+fn thread_use_line(thread: &Thread) -> Option<CpuLine> {
     let spent = thread.total()?;
     let id = thread.id;
     // A poll that has just begun has no share and no rate.

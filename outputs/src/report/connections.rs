@@ -30,7 +30,7 @@ impl NewConnectionsReport {
     }
 
     /// Describes the waits for an accept; `None` if none was long.
-    pub(super) fn describe_late(&self) -> Option<String> {
+    pub(super) fn describe_late_accepts(&self) -> Option<String> {
         let late = self.accepted_late.filter(|late| *late > 0)?;
         let Spread { p50, p99, max, .. } = self.accept_wait_ns?;
         let [p50, p99, max] = [p50, p99, max].map(duration);

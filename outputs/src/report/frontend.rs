@@ -7,7 +7,7 @@ use trace::words::{duration, plural};
 
 use super::Report;
 use super::brief::{NO_NAME, write_named_row};
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 
 /// Waits of responses in a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct FrontendCounts {
 }
 
 /// Summary of the times that responses spent in a frontend, the server in front of the engine's. `None` without any.
-pub(super) fn frontend_counts(ledger: &Ledger) -> Option<FrontendCounts> {
+pub(super) fn summarise_frontend_waits(ledger: &Ledger) -> Option<FrontendCounts> {
     let waits = ledger.frontend();
     if waits.responses == 0 {
         return None;
@@ -38,7 +38,7 @@ pub(super) fn frontend_counts(ledger: &Ledger) -> Option<FrontendCounts> {
 
 impl FrontendCounts {
     /// One sentence for each kind of token, first and last, whose waits are known.
-    pub(super) fn describe_waits(&self) -> Vec<String> {
+    pub(super) fn describe_frontend_waits(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (which, waits) in [("first", self.first_token_ns), ("last", self.last_token_ns)] {
             let Some(Spread { count, p50, p90, p99, max }) = waits else { continue };
@@ -53,7 +53,7 @@ impl FrontendCounts {
 /// Writes how long tokens waited in a frontend, the server in front of the engine's. Writes nothing if no wait is known.
 pub(super) fn write_frontend_rows(out: &mut String, report: &Report) {
     let Some(waits) = &report.frontend else { return };
-    for (index, line) in waits.describe_waits().iter().enumerate() {
+    for (index, line) in waits.describe_frontend_waits().iter().enumerate() {
         let name = if index == 0 { "frontend" } else { NO_NAME };
         write_named_row(out, name, line);
     }

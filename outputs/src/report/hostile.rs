@@ -1,7 +1,7 @@
 //! Escapes strings that other processes choose: request ids, class names, paths and endpoints may hold anything.
 //!
-//! A renderer makes each string one line with [`plain`] or [`line`]. All output passes an [`EscapingWriter`] in addition, so that a
-//! forgotten string cannot control a terminal.
+//! A renderer makes each string one line with [`escape_and_cut_line`] or [`line`]. All output passes an [`EscapingWriter`] in addition, so
+//! that a forgotten string cannot control a terminal.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 const MAX_CHARS: usize = 200;
 
 /// Replaces control characters and characters that reverse or hide text, and cuts long text. The result is one line.
-pub fn plain(text: &str) -> String {
+pub fn escape_and_cut_line(text: &str) -> String {
     let mut out: String =
         text.chars().take(MAX_CHARS).map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(MAX_CHARS).is_some() {
@@ -37,7 +37,7 @@ pub fn lines(text: &str) -> String {
 }
 
 /// Indents the lines after the first, so that a line break inside a message cannot pass for another message.
-pub fn indented(text: &str) -> Cow<'_, str> {
+pub fn indent_following_lines(text: &str) -> Cow<'_, str> {
     // A line end at the end of the text begins no other line.
     let body = text.strip_suffix('\n').unwrap_or(text);
     let is_indented = body.lines().skip(1).all(|line| line.is_empty() || line.starts_with(' '));
@@ -71,7 +71,7 @@ fn is_plain_text(bytes: &[u8]) -> bool {
 }
 
 /// Escapes the characters of finished output that control a terminal or reorder text (`is_active`). Borrows it if it has none.
-pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
+pub fn escape_output(text: &str, form: EscapeForm) -> Cow<'_, str> {
     if is_plain_text(text.as_bytes()) || !text.chars().any(is_active) {
         return text.into();
     }
@@ -133,7 +133,7 @@ impl<W: Write> Write for EscapingWriter<W> {
         let mut whole = std::mem::take(&mut self.partial);
         whole.extend_from_slice(bytes);
         let text = self.decode_whole_characters(&whole);
-        self.out.write_all(output(&text, self.form).as_bytes())?;
+        self.out.write_all(escape_output(&text, self.form).as_bytes())?;
         // The start of a character in `partial` counts as written, too.
         Ok(bytes.len())
     }
@@ -149,7 +149,7 @@ fn is_start_of_character(bytes: &[u8]) -> bool {
 }
 
 /// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user. Text of any length stays whole.
-pub(crate) fn markdown(text: &str) -> String {
+pub(crate) fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).peekable();
     let mut in_word = false;
@@ -170,20 +170,22 @@ pub(crate) fn markdown(text: &str) -> String {
 }
 
 /// Escapes a sentence, in which backticks in pairs enclose code.
-pub(crate) fn markdown_sentence(text: &str) -> String {
+pub(crate) fn escape_markdown_sentence(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
     let has_pairs_only = parts.len() % 2 == 1;
     if !has_pairs_only {
-        return markdown(text);
+        return escape_markdown(text);
     }
     // The parts between two backticks have odd indexes.
     let escaped = parts.iter().enumerate();
-    escaped.map(|(index, part)| if index % 2 == 1 { markdown_code(part) } else { markdown(part) }).collect()
+    escaped
+        .map(|(index, part)| if index % 2 == 1 { format_markdown_code(part) } else { escape_markdown(part) })
+        .collect()
 }
 
 /// Escapes code in a Markdown cell, shown verbatim.
-pub(crate) fn markdown_code(text: &str) -> String {
-    let text = plain(text).replace('|', "\\|");
+pub(crate) fn format_markdown_code(text: &str) -> String {
+    let text = escape_and_cut_line(text).replace('|', "\\|");
     let longest_backticks = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     // Code ends at a fence of the same length only.
     let fence = "`".repeat(longest_backticks + 1);
@@ -200,18 +202,18 @@ mod tests {
 
     #[test]
     fn code_in_a_sentence_stays_code() {
-        assert_eq!(markdown_sentence("run `py-spy dump` on *it*"), "run `py-spy dump` on \\*it\\*");
-        assert_eq!(markdown_sentence("one ` alone"), markdown("one ` alone"));
+        assert_eq!(escape_markdown_sentence("run `py-spy dump` on *it*"), "run `py-spy dump` on \\*it\\*");
+        assert_eq!(escape_markdown_sentence("one ` alone"), escape_markdown("one ` alone"));
     }
 
     #[test]
     fn hostile_input_is_escaped() {
-        assert_eq!(markdown("a|b<i> @here [x](y)"), "a\\|b&lt;i> @\u{2060}here \\[x\\](y)");
-        assert_eq!(markdown(&"advice ".repeat(100)), "advice ".repeat(100), "nothing is cut");
-        assert_eq!(markdown("CAP_BPF _x_ a__b"), "CAP_BPF \\_x\\_ a\\_\\_b");
-        assert_eq!(markdown_code("``a`"), "``` ``a` ```");
-        assert_eq!(plain("a\nb\u{7}"), "a\u{fffd}b\u{fffd}");
-        assert_eq!(plain(&"x".repeat(1000)).chars().count(), MAX_CHARS + 1);
+        assert_eq!(escape_markdown("a|b<i> @here [x](y)"), "a\\|b&lt;i> @\u{2060}here \\[x\\](y)");
+        assert_eq!(escape_markdown(&"advice ".repeat(100)), "advice ".repeat(100), "nothing is cut");
+        assert_eq!(escape_markdown("CAP_BPF _x_ a__b"), "CAP_BPF \\_x\\_ a\\_\\_b");
+        assert_eq!(format_markdown_code("``a`"), "``` ``a` ```");
+        assert_eq!(escape_and_cut_line("a\nb\u{7}"), "a\u{fffd}b\u{fffd}");
+        assert_eq!(escape_and_cut_line(&"x".repeat(1000)).chars().count(), MAX_CHARS + 1);
     }
 
     fn written(parts: &[&[u8]], form: EscapeForm) -> Vec<u8> {
@@ -240,9 +242,9 @@ mod tests {
     #[test]
     fn a_message_cannot_contain_the_start_of_another() {
         assert_eq!(line("a\ntokengap: b\u{1b}"), "a\\ntokengap: b\u{fffd}");
-        assert_eq!(indented("a\ntokengap: b\nc\n"), "a\n    tokengap: b\n    c\n");
-        assert_eq!(indented("found 2 engines:\n  1\n"), "found 2 engines:\n  1\n");
-        assert_eq!(indented("a\n"), "a\n");
+        assert_eq!(indent_following_lines("a\ntokengap: b\nc\n"), "a\n    tokengap: b\n    c\n");
+        assert_eq!(indent_following_lines("found 2 engines:\n  1\n"), "found 2 engines:\n  1\n");
+        assert_eq!(indent_following_lines("a\n"), "a\n");
     }
 
     proptest! {
@@ -264,7 +266,7 @@ mod tests {
 
         #[test]
         fn code_spans_cannot_be_closed_by_their_content(text in "[`|a ]{0,12}") {
-            let code = markdown_code(&text);
+            let code = format_markdown_code(&text);
             let fence = code.len() - code.trim_start_matches('`').len();
             let inside = &code[fence..code.len() - fence];
             prop_assert!(inside.split(|c| c != '`').all(|run| run.len() != fence));

@@ -106,23 +106,25 @@ fn judge_fault(ledger: &Ledger, fault: FaultKind) -> Judgement {
         FaultKind::Clients => why_clients_unjudged(ledger),
         FaultKind::LateRequests => why_late_requests_unjudged(ledger),
     };
-    let reason = reason.map(str::to_owned).or_else(|| explain_observation_end(ledger, fault));
+    let reason = reason.map(str::to_owned).or_else(|| explain_partial_judgement(ledger, fault));
     Judgement { fault, judged: reason.is_none(), reason }
 }
 
 /// Why a kind of fault was judged for a part of the run only. `None` if it was judged for the whole run.
-fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> {
+fn explain_partial_judgement(ledger: &Ledger, fault: FaultKind) -> Option<String> {
     match fault {
-        FaultKind::FirstTokenGap | FaultKind::Queues => explain_end(ledger, "receives", ledger.receives_end()),
+        FaultKind::FirstTokenGap | FaultKind::Queues => {
+            explain_end_of_observation(ledger, "receives", ledger.receives_end())
+        }
         FaultKind::LostTokens | FaultKind::Delivery | FaultKind::Clients => {
-            explain_end(ledger, "deliveries", ledger.deliveries_end())
+            explain_end_of_observation(ledger, "deliveries", ledger.deliveries_end())
         }
         FaultKind::EngineSilence | FaultKind::LateRequests => None,
     }
 }
 
 /// Reason that `stages` are not observed after `end`. `None` if that moment is unknown, or if no frame was sent later, so none was missed.
-fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<String> {
+fn explain_end_of_observation(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<String> {
     let end = end.filter(|end| ledger.was_sent_after(*end))?;
     let after_ns = end.since(ledger.started().unwrap_or_default());
     Some(format!("{stages} are not observed after {}", duration(after_ns)))
@@ -283,12 +285,12 @@ fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
 }
 
 /// Judges the late requests of a pair of servers, if they were not judged because requests wait for the other server. Both servers together
-/// show these waits. `unseparated` is the reason why they stay unjudged; `None` if prefill and cache transfer are told apart.
-pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>) {
+/// show these waits. `unseparated_reason` is the reason why they stay unjudged; `None` if prefill and cache transfer are told apart.
+pub(super) fn judge_late_requests_of_pair(judgements: &mut [Judgement], unseparated_reason: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
-            judgement.judged = unseparated.is_none();
-            judgement.reason = unseparated.map(str::to_owned);
+            judgement.judged = unseparated_reason.is_none();
+            judgement.reason = unseparated_reason.map(str::to_owned);
         }
     }
 }
@@ -345,13 +347,13 @@ impl<'f> FindingSpan<'f> {
 /// `last_frame_ns`: the time of the last frame of the output; `None` without one.
 pub fn headline_of_finding<'f>(
     worst: FindingSpan<'f>,
-    mut all: impl Iterator<Item = FindingSpan<'f>>,
+    mut all_findings: impl Iterator<Item = FindingSpan<'f>>,
     last_frame_ns: Option<u64>,
     summary: &str,
     format_moment: impl FnOnce(u64) -> String,
 ) -> String {
     let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
-    let lasting = all.find(|finding| finding.outlasts(worst));
+    let lasting = all_findings.find(|finding| finding.outlasts(worst));
     // A problem is said to last for a while after its last occurrence, so a frame in this time is not one since then.
     let is_last_traffic = last_frame_ns.is_some_and(|last_ns| last_ns <= worst.last_at_ns + LASTING_NS);
     let addition = match lasting {
@@ -470,7 +472,7 @@ pub fn advise_on_unjudged(judgements: &[Judgement], source: &str) -> Option<&'st
             "if requests wait, the scheduler may be frozen: read its log, and use `py-spy dump --pid PID` while it lasts",
         );
     }
-    if reasons.iter().any(|reason| is_unobserved(reason)) {
+    if reasons.iter().any(|reason| is_reason_lack_of_observation(reason)) {
         return advise_on_source(source);
     }
     if reasons.contains(&WAITS_FOR_OTHER_SERVER) {
@@ -495,7 +497,7 @@ fn advise_on_source(source: &str) -> Option<&'static str> {
 }
 
 /// Whether this reason of an unjudged kind of fault is that the source does not observe it, and more traffic would change nothing.
-fn is_unobserved(reason: &str) -> bool {
+fn is_reason_lack_of_observation(reason: &str) -> bool {
     const ENDS_WITH_TRAFFIC: [&str; 6] =
         [NO_TWO_CHUNKS, NO_ENDED_RESPONSE, NO_FIRST_TOKEN, NO_GAP, NO_RECEIVER, NO_FRAME_NOW];
     !ENDS_WITH_TRAFFIC.contains(&reason) && reason != WAITS_FOR_OTHER_SERVER

@@ -156,7 +156,7 @@ impl LossLine {
     }
 
     /// Times of the first and the last loss, and whether more can follow: `07:20:03.120 to 07:20:05.320 (2.200 s), then the request ended`.
-    pub(super) fn describe_span(&self, clock: &Clock) -> String {
+    pub(super) fn describe_loss_times(&self, clock: &Clock) -> String {
         let Some((first_ns, last_ns)) = self.at_ns.zip(self.last_at_ns) else { return String::from("-") };
         let first = clock.describe_moment(first_ns);
         let span = if first_ns == last_ns {
@@ -169,10 +169,10 @@ impl LossLine {
         format!("{span}, {outlook}")
     }
 
-    /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
-    pub fn list_places(&self, limit: usize) -> String {
+    /// Formats the positions as `3, 7-9`, with at most `max_ranges` ranges.
+    pub fn list_positions(&self, max_ranges: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);
-        list_places(ranges, limit, self.tokens_unlisted)
+        format_position_ranges(ranges, max_ranges, self.tokens_unlisted)
     }
 
     /// Ids of the first `limit` lost tokens; empty if unknown.
@@ -180,10 +180,10 @@ impl LossLine {
         list_ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
     }
 
-    /// Lists the positions, at most `limit` ranges of them, and counts the others: `3, 7-9, and 2 more ranges`.
-    pub(super) fn list_and_count_places(&self, limit: usize) -> String {
+    /// Lists the positions, at most `max_ranges` ranges of them, and counts the others: `3, 7-9, and 2 more ranges`.
+    pub(super) fn list_and_count_positions(&self, max_ranges: usize) -> String {
         let ranges = self.ranges.iter().map(|range| format_range(range.tokens));
-        let mut text = list_and_count(ranges, limit, "range");
+        let mut text = list_and_count_rest(ranges, max_ranges, "range");
         // The ledger keeps a limited number of ranges.
         if self.tokens_unlisted > 0 {
             let separator = if text.is_empty() { "" } else { ", and " };
@@ -195,24 +195,28 @@ impl LossLine {
     /// Lists the ids of the first `limit` lost tokens, and counts the others: `13, 14, and 1 more id`. Empty if unknown.
     pub(super) fn list_and_count_ids(&self, limit: usize) -> String {
         let ids: Vec<i64> = self.ranges.iter().flat_map(|range| &range.ids).copied().collect();
-        list_and_count(ids.iter().map(i64::to_string), limit, "id")
+        list_and_count_rest(ids.iter().map(i64::to_string), limit, "id")
     }
 }
 
-/// Lists at most `limit` items, and counts the others in words: `3, 7-9, and 2 more ranges`. `noun` names a single item.
-fn list_and_count(items: impl ExactSizeIterator<Item = String>, limit: usize, noun: &str) -> String {
-    let not_shown = items.len().saturating_sub(limit) as u64;
-    let mut parts: Vec<String> = items.take(limit).collect();
+/// Lists at most `max_items` items, and counts the others in words: `3, 7-9, and 2 more ranges`. `noun` names a single item.
+fn list_and_count_rest(items: impl ExactSizeIterator<Item = String>, max_items: usize, noun: &str) -> String {
+    let not_shown = items.len().saturating_sub(max_items) as u64;
+    let mut parts: Vec<String> = items.take(max_items).collect();
     if not_shown > 0 {
         parts.push(format!("and {}", plural(not_shown, &format!("more {noun}"))));
     }
     parts.join(", ")
 }
 
-/// Formats ranges of positions, at most `limit`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
-pub fn list_places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
-    let ellipsis = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
-    let shown: Vec<String> = ranges.take(limit).map(format_range).collect();
+/// Formats ranges of positions, at most `max_ranges`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
+pub fn format_position_ranges(
+    ranges: impl ExactSizeIterator<Item = [u32; 2]>,
+    max_ranges: usize,
+    unlisted: u64,
+) -> String {
+    let ellipsis = if ranges.len() > max_ranges || unlisted > 0 { ", ..." } else { "" };
+    let shown: Vec<String> = ranges.take(max_ranges).map(format_range).collect();
     shown.join(", ") + ellipsis
 }
 
@@ -257,13 +261,13 @@ mod tests {
     fn the_span_of_losses_says_how_long_they_lasted_and_whether_more_may_follow() {
         let clock = Clock::without_wall_clock(9 * SECOND_NS);
         let mut line = loss_line();
-        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
+        assert_eq!(line.describe_loss_times(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
         line.ended_at_ns = line.last_at_ns;
-        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
+        assert_eq!(line.describe_loss_times(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
         line.at_ns = line.last_at_ns;
-        assert_eq!(line.describe_span(&clock), "5.000 s, then the request ended");
+        assert_eq!(line.describe_loss_times(&clock), "5.000 s, then the request ended");
         line.at_ns = None;
-        assert_eq!(line.describe_span(&clock), "-");
+        assert_eq!(line.describe_loss_times(&clock), "-");
     }
 
     #[test]
@@ -274,22 +278,22 @@ mod tests {
             LostRange { tokens: [3, 5], chunks: None, ids: vec![8, 7, 6] },
             LostRange { tokens: [7, 7], chunks: None, ids: Vec::new() },
         ];
-        assert_eq!(line.list_and_count_places(3), "1, 3-5, 7");
-        assert_eq!(line.list_and_count_places(1), "1, and 2 more ranges");
+        assert_eq!(line.list_and_count_positions(3), "1, 3-5, 7");
+        assert_eq!(line.list_and_count_positions(1), "1, and 2 more ranges");
         assert_eq!([line.list_and_count_ids(4), line.list_and_count_ids(3)], ["9, 8, 7, 6", "9, 8, 7, and 1 more id"]);
         line.tokens_unlisted = 4;
-        assert_eq!(line.list_and_count_places(3), "1, 3-5, 7, and 4 tokens whose positions were not kept");
+        assert_eq!(line.list_and_count_positions(3), "1, 3-5, 7, and 4 tokens whose positions were not kept");
         line.ranges.clear();
-        assert_eq!(line.list_and_count_places(3), "4 tokens whose positions were not kept");
+        assert_eq!(line.list_and_count_positions(3), "4 tokens whose positions were not kept");
         assert_eq!(line.list_and_count_ids(3), "");
     }
 
     #[test]
     fn long_lists_of_positions_and_ids_end_with_an_ellipsis() {
         let ranges = [[1, 1], [3, 5], [7, 7]];
-        assert_eq!(list_places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
-        assert_eq!(list_places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
-        assert_eq!(list_places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
+        assert_eq!(format_position_ranges(ranges.into_iter(), 9, 0), "1, 3-5, 7");
+        assert_eq!(format_position_ranges(ranges.into_iter(), 2, 0), "1, 3-5, ...");
+        assert_eq!(format_position_ranges(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
         assert_eq!((list_ids([9, 8].iter(), 2), list_ids([9, 8].iter(), 1)), ("9, 8".into(), "9, ...".into()));
     }
 }

@@ -54,7 +54,7 @@ pub use judged::{
     FaultKind, FindingSpan, Judgement, SeenTraffic, advise_on_unjudged, describe_observation_ends, headline_of_finding,
     headline_without_warning, judgements,
 };
-pub use losses::{LossLine, LossList, Losses, list_ids, list_places};
+pub use losses::{LossLine, LossList, Losses, format_position_ranges, list_ids};
 pub use modes::{ModeLine, Modes};
 pub use pair::{AbsentMomentLine, PairLegLine, PairReport, PrefillName, PrefillServerLine};
 pub use pair_request::PairRequestLine;
@@ -167,7 +167,7 @@ impl Report {
     pub fn to_json(&self) -> String {
         // Only maps with other keys than text cannot be written, of which a report has none.
         let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
-        hostile::output(&json, hostile::EscapeForm::Json).into_owned()
+        hostile::escape_output(&json, hostile::EscapeForm::Json).into_owned()
     }
 
     /// Renders text of at most 100 columns.

@@ -51,43 +51,44 @@ pub struct ModeLine {
 impl ModeLine {
     /// Token ids and bytes on the hop with this name, as they are and as each output mode would list them: incremental mode lists only new
     /// ids, and cumulative mode all ids so far. `None` if no ids crossed the hop.
-    fn of_counts(name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
+    fn with_estimates_of_both_modes(hop_name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
         let IdCounts { tokens, listed, .. } = counts;
         if listed == 0 || tokens == 0 {
             return None;
         }
         let repeated = listed.saturating_sub(tokens);
         // In cumulative mode, a chunk lists all tokens of its request so far. Without that count of each chunk, the sum is unknown.
-        let cumulative = (counts.listed_without_count == 0).then_some(counts.cumulative);
-        let bytes_if_cumulative = match (bytes, cumulative) {
-            (Some(bytes), Some(ids)) => Some(bytes_with_ids(bytes, listed, ids)),
+        let is_every_chunk_counted = counts.listed_without_count == 0;
+        let ids_if_cumulative = is_every_chunk_counted.then_some(counts.cumulative);
+        let bytes_if_cumulative = match (bytes, ids_if_cumulative) {
+            (Some(bytes), Some(ids)) => Some(estimate_bytes_with_other_ids(bytes, listed, ids)),
             _ => None,
         };
         Some(Self {
-            name: name.to_owned(),
+            name: hop_name.to_owned(),
             bytes,
             bytes_per_token: bytes.map(|bytes| bytes as f64 / tokens as f64),
             tokens,
             ids: listed,
             ids_repeated: repeated,
-            ids_if_cumulative: cumulative,
+            ids_if_cumulative,
             bytes_repeated_estimate: repeated * BYTES_PER_ID,
-            bytes_if_incremental_estimate: bytes.map(|bytes| bytes_with_ids(bytes, listed, tokens)),
+            bytes_if_incremental_estimate: bytes.map(|bytes| estimate_bytes_with_other_ids(bytes, listed, tokens)),
             bytes_if_cumulative_estimate: bytes_if_cumulative,
         })
     }
 }
 
-/// Estimated bytes of frames with `ids` ids instead of the `listed` ones.
-fn bytes_with_ids(bytes: u64, listed: u64, ids: u64) -> u64 {
-    let added = ids.saturating_sub(listed);
-    let removed = listed.saturating_sub(ids);
+/// Estimated bytes of frames with `other_ids` ids instead of the `listed_ids` ones.
+fn estimate_bytes_with_other_ids(actual_bytes: u64, listed_ids: u64, other_ids: u64) -> u64 {
+    let added = other_ids.saturating_sub(listed_ids);
+    let removed = listed_ids.saturating_sub(other_ids);
     // Ids may take less than the assumed size, so the repeated ones may seem larger than the frames.
-    (bytes + added * BYTES_PER_ID).saturating_sub(removed * BYTES_PER_ID)
+    (actual_bytes + added * BYTES_PER_ID).saturating_sub(removed * BYTES_PER_ID)
 }
 
 /// Mode observed in deliveries; `None` if they are inconclusive or contradictory.
-pub(super) fn delivered_mode(ledger: &Ledger) -> Option<Mode> {
+pub(super) fn output_mode_of_deliveries(ledger: &Ledger) -> Option<Mode> {
     let ModeCounts { incremental, cumulative } = ledger.totals().deliveries;
     match (incremental > 0, cumulative > 0) {
         (true, false) => Some(Mode::Incremental),
@@ -100,15 +101,15 @@ pub(super) fn delivered_mode(ledger: &Ledger) -> Option<Mode> {
 pub(super) fn mode_report(ledger: &Ledger) -> Modes {
     let hops = ledger.groups().iter().enumerate().filter_map(|(index, group)| {
         let bytes = ledger.hops_of_group(index).map(|hop| hop.counts.bytes).sum();
-        ModeLine::of_counts(&group.name, Some(bytes), group.ids)
+        ModeLine::with_estimates_of_both_modes(&group.name, Some(bytes), group.ids)
     });
     let client = if ledger.observes_deliveries() {
         // The bytes of deliveries are not counted.
-        ModeLine::of_counts("client", None, ledger.totals().delivered_ids)
+        ModeLine::with_estimates_of_both_modes("client", None, ledger.totals().delivered_ids)
     } else {
         None
     };
-    Modes { delivered: delivered_mode(ledger), hops: hops.collect(), client, bytes_per_id: BYTES_PER_ID }
+    Modes { delivered: output_mode_of_deliveries(ledger), hops: hops.collect(), client, bytes_per_id: BYTES_PER_ID }
 }
 
 #[cfg(test)]
@@ -119,15 +120,15 @@ mod tests {
     fn the_other_modes_bytes_are_estimated_from_ids() {
         // Ten tokens, one per chunk.
         let counts = |listed| IdCounts { tokens: 10, listed, cumulative: 55, listed_without_count: 0 };
-        let new = ModeLine::of_counts("a->b", Some(1_000), counts(10)).unwrap();
+        let new = ModeLine::with_estimates_of_both_modes("a->b", Some(1_000), counts(10)).unwrap();
         assert_eq!((new.ids_repeated, new.bytes_per_token), (0, Some(100.0)));
         assert_eq!(new.bytes_if_cumulative_estimate, Some(1_000 + 45 * 5));
-        let all = ModeLine::of_counts("a->b", Some(1_225), counts(55)).unwrap();
+        let all = ModeLine::with_estimates_of_both_modes("a->b", Some(1_225), counts(55)).unwrap();
         assert_eq!((all.ids_repeated, all.bytes_repeated_estimate), (45, 225));
         assert_eq!(all.bytes_if_incremental_estimate, Some(1_000));
-        assert_eq!(ModeLine::of_counts("a->b", Some(9), IdCounts::default()), None);
+        assert_eq!(ModeLine::with_estimates_of_both_modes("a->b", Some(9), IdCounts::default()), None);
         let joined_late = IdCounts { listed_without_count: 1, ..counts(10) };
-        let unknown = ModeLine::of_counts("a->b", Some(1_000), joined_late).unwrap();
+        let unknown = ModeLine::with_estimates_of_both_modes("a->b", Some(1_000), joined_late).unwrap();
         assert_eq!((unknown.ids_if_cumulative, unknown.bytes_if_cumulative_estimate), (None, None));
     }
 }

@@ -6,7 +6,7 @@ use trace::words::{bytes, count, duration, plural};
 
 use super::answers::describe_responses;
 use super::brief::{self, NO_NAME, write_named_row};
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
 /// Requests by outcome. Also those that were not observed from their start (`joined late`), whose rid was reused while they were in flight
@@ -28,8 +28,8 @@ fn describe_requests(requests: &Requests) -> String {
 
 /// Numbers of tokens by the last stage they reached.
 fn describe_tokens(tokens: &Tokens) -> String {
-    let received = brief::describe_observed(tokens.received, count, "received");
-    let delivered = brief::describe_observed(tokens.delivered, count, "delivered");
+    let received = brief::describe_value_or_unobserved(tokens.received, count, "received");
+    let delivered = brief::describe_value_or_unobserved(tokens.delivered, count, "delivered");
     let mut line = format!("{} sent, {received}, {delivered}", count(tokens.sent));
     // These tokens are not among the delivered ones.
     if let Some(uncounted) = tokens.uncounted
@@ -46,7 +46,7 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     if let Some(dispatched) = &report.dispatched {
         write_named_row(out, "to scheduler", &describe_dispatched(report, dispatched));
     }
-    if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late) {
+    if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late_accepts) {
         write_named_row(out, "connections", &late);
     }
     if let Some(pair) = &report.pair {
@@ -56,12 +56,12 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     if !report.is_log_only() {
         write_named_row(out, "tokens", &describe_tokens(&report.tokens));
         write_named_row(out, "chunks", &describe_chunks(&report.chunks));
-        write_modes(out, report);
+        write_mode_costs(out, report);
     }
     let mut responses = Vec::new();
     responses.extend(report.answers.as_ref().map(describe_responses));
-    responses.extend(describe_rejected(&report.rejected));
-    write_rows(out, "responses", &responses);
+    responses.extend(describe_rejected_responses(&report.rejected));
+    write_rows_under_name(out, "responses", &responses);
     write_gap(out, report);
     write_inter_token_latency(out, report);
     super::frontend::write_frontend_rows(out, report);
@@ -69,10 +69,10 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
 }
 
 /// Writes what each output mode costs: one line per hop, and one for clients. Writes nothing if no ids crossed.
-fn write_modes(out: &mut String, report: &Report) {
-    let mut modes: Vec<String> = report.modes.hops.iter().map(describe_hop_mode).collect();
-    modes.extend(report.modes.client.as_ref().map(describe_client_mode));
-    write_rows(out, "ids", &modes);
+fn write_mode_costs(out: &mut String, report: &Report) {
+    let mut modes: Vec<String> = report.modes.hops.iter().map(describe_ids_of_hop).collect();
+    modes.extend(report.modes.client.as_ref().map(describe_ids_of_clients));
+    write_rows_under_name(out, "ids", &modes);
 }
 
 /// Writes the first-token gap with its worst request. Writes nothing if gaps were not observed.
@@ -127,8 +127,11 @@ fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
 
 /// Numbers of chunks by outcome. A prediction of drops does not need deliveries, the others do.
 fn describe_chunks(chunks: &Chunks) -> String {
-    let mut line =
-        format!("{} sent, {}", count(chunks.sent), brief::describe_observed(chunks.received, count, "received"));
+    let mut line = format!(
+        "{} sent, {}",
+        count(chunks.sent),
+        brief::describe_value_or_unobserved(chunks.received, count, "received")
+    );
     if chunks.merged.is_none() {
         line.push_str(", merged and dropped (confirmed): not observed");
     }
@@ -146,7 +149,7 @@ fn describe_chunks(chunks: &Chunks) -> String {
 }
 
 /// Responses with an error status; `None` without any.
-fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
+fn describe_rejected_responses(by_status: &BTreeMap<u16, u64>) -> Option<String> {
     let total: u64 = by_status.values().sum();
     if total == 0 {
         return None;
@@ -157,7 +160,7 @@ fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
 }
 
 /// Bytes and repeated ids of a hop, with the estimated bytes of the other mode.
-fn describe_hop_mode(line: &ModeLine) -> String {
+fn describe_ids_of_hop(line: &ModeLine) -> String {
     let mut text = format!("{}: ", escape_line(&line.name));
     if let Some(bytes_per_token) = line.bytes_per_token {
         append!(text, "{bytes_per_token:.0} bytes a token, ");
@@ -175,7 +178,7 @@ fn describe_hop_mode(line: &ModeLine) -> String {
 }
 
 /// Repeated ids in what clients received.
-fn describe_client_mode(line: &ModeLine) -> String {
+fn describe_ids_of_clients(line: &ModeLine) -> String {
     let repeated = if line.ids_repeated > 0 {
         format!("{} of them repeats (about {})", count(line.ids_repeated), bytes(line.bytes_repeated_estimate))
     } else if let Some(ids) = line.ids_if_cumulative {
@@ -187,7 +190,7 @@ fn describe_client_mode(line: &ModeLine) -> String {
 }
 
 /// Writes rows, with the name in front of the first.
-fn write_rows(out: &mut String, name: &str, rows: &[String]) {
+fn write_rows_under_name(out: &mut String, name: &str, rows: &[String]) {
     for (index, text) in rows.iter().enumerate() {
         let row_name = if index == 0 { name } else { NO_NAME };
         write_named_row(out, row_name, text);

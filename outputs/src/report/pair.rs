@@ -10,8 +10,8 @@ use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment};
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{duration, percent, plural};
 
-use super::judged::{JUDGED_SHARE, headline, judge_pair};
-use super::pair_order::{join_findings, keep_worse_of_queue, sort_by_explained_time};
+use super::judged::{JUDGED_SHARE, headline, judge_late_requests_of_pair};
+use super::pair_order::{order_pair_and_server_findings, remove_milder_queue_finding, sort_by_explained_time};
 use super::pair_request::{PairRequestLine, slowest_requests};
 use super::{Clock, EpisodeLine, FindingLine, Report};
 
@@ -148,7 +148,7 @@ impl PairReport {
             ttft_ns: pair.ttft(),
             ttft_mean_ns: pair.ttft_mean_ns(),
             legs: pair.legs().iter().map(|lengths| PairLegLine::new(pair, lengths)).collect(),
-            absent: absent_moments(pair),
+            absent: list_absent_moments(pair),
             slowest: slowest_requests(pair, capture_start, slowest_limit),
             findings: finding_lines(pair, capture_start),
         })
@@ -170,7 +170,7 @@ impl PairReport {
 
     /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill. `None` if they
     /// are told apart for most requests.
-    fn unseparated_prefill(&self) -> Option<String> {
+    fn why_prefill_is_unseparated(&self) -> Option<String> {
         let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
         let absent = without_end.max_by_key(|absent| absent.requests)?;
         // So many requests lack the end of the prefill that the others show too little.
@@ -250,29 +250,30 @@ impl Report {
         // The findings move from the pair into the report, which lists them with its own.
         let mut pair_findings = std::mem::take(&mut pair.findings);
         // Both may have one about the queue of this server, of which one remains.
-        keep_worse_of_queue(&mut pair_findings, "decode-queue", &mut self.findings);
+        remove_milder_queue_finding(&mut pair_findings, "decode-queue", &mut self.findings);
         let server_findings = std::mem::take(&mut self.findings);
-        self.findings = join_findings(pair_findings, server_findings);
-        judge_pair(&mut self.judged, pair.unseparated_prefill().as_deref());
+        self.findings = order_pair_and_server_findings(pair_findings, server_findings);
+        judge_late_requests_of_pair(&mut self.judged, pair.why_prefill_is_unseparated().as_deref());
         self.pair = Some(Box::new(pair));
         self.sort_findings_and_conclude();
     }
 
     /// Adds the findings of a prefill server's own report, so that verdict and severity follow from those of both servers. `clock` relates
     /// the prefill server's clock to this server's. Called after [`Self::add_pair_report`], which has added the findings of the pair.
-    pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
+    pub fn add_prefill_findings(&mut self, server_name: &str, prefill: &Self, clock: ClockUse) {
         let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
         let mut prefill_findings = prefill.findings.clone();
         // The pair and the prefill server may both have a finding about that server's queue.
-        keep_worse_of_queue(&mut self.findings, "prefill-queue", &mut prefill_findings);
-        let of_prefill = prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns));
+        remove_milder_queue_finding(&mut self.findings, "prefill-queue", &mut prefill_findings);
+        let of_prefill =
+            prefill_findings.into_iter().map(|finding| finding.into_finding_of_prefill_server(server_name, shift_ns));
         // All findings move out of the report and come back in the order of its list.
         let own_findings = std::mem::take(&mut self.findings);
         // Those of the pair are told from this server's own by their kinds.
         let (pair_findings, mut server_findings): (Vec<_>, Vec<_>) =
             own_findings.into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
         server_findings.extend(of_prefill);
-        self.findings = join_findings(pair_findings, server_findings);
+        self.findings = order_pair_and_server_findings(pair_findings, server_findings);
         self.sort_findings_and_conclude();
     }
 
@@ -309,15 +310,15 @@ impl Report {
 
 impl FindingLine {
     /// The finding for the report of the decode server: names the prefill server, and moves the times to the decode server's capture.
-    fn of_prefill_server(self, name: &str, shift_ns: i64) -> Self {
+    fn into_finding_of_prefill_server(self, server_name: &str, shift_ns: i64) -> Self {
         Self {
-            summary: format!("prefill server {name}: {}", self.summary),
+            summary: format!("prefill server {server_name}: {}", self.summary),
             at_ns: self.at_ns.saturating_add_signed(shift_ns),
             last_at_ns: self.last_at_ns.saturating_add_signed(shift_ns),
             ended_at_ns: self.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
             episodes: self.episodes.iter().map(|episode| episode.shifted_by(shift_ns)).collect(),
             // The decode server has a hop of the same name.
-            hop: self.hop.map(|hop| format!("{name}: {hop}")),
+            hop: self.hop.map(|hop| format!("{server_name}: {hop}")),
             ..self
         }
     }
@@ -348,7 +349,7 @@ fn describe_unknown_leg(pair: &Pair<'_>) -> String {
 }
 
 /// Moments that some requests lack, with the number of those requests by reason.
-fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
+fn list_absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     let mut requests_by_cause: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
     for row in pair.joined() {
         for moment in PairMoment::ALL {
@@ -419,7 +420,7 @@ mod tests {
             let gap = with_length(FindingLine::of_kind("first-token-gap", Severity::Warning), "max_ns", 9);
             let stop =
                 with_length(FindingLine::of_kind("consumer-stopped", Severity::Warning), "oldest_waiting_ns", stop_ns);
-            let joined = join_findings(pair, vec![gap, stop]);
+            let joined = order_pair_and_server_findings(pair, vec![gap, stop]);
             assert_eq!(joined.iter().map(|found| &*found.kind).collect::<Vec<_>>(), expected);
         }
     }
@@ -452,7 +453,7 @@ mod tests {
                 judged: false,
                 reason: Some("requests wait for the other server of a pair".to_owned()),
             }];
-            judge_pair(&mut judged, pair.unseparated_prefill().as_deref());
+            judge_late_requests_of_pair(&mut judged, pair.why_prefill_is_unseparated().as_deref());
             assert_eq!((judged[0].judged, judged[0].reason.as_deref()), (reason.is_none(), reason));
         }
     }
@@ -465,7 +466,8 @@ mod tests {
             let stop = FindingLine::of_kind("consumer-stopped", Severity::Warning);
             let stop = FindingLine { last_at_ns, ended_at_ns: Some(last_at_ns), ..stop };
             let slow = with_length(FindingLine::of_kind("transfer-slow", Severity::Warning), "longest_ns", 2);
-            report.findings = join_findings(vec![slow], vec![with_length(stop, "oldest_waiting_ns", 3)]);
+            report.findings =
+                order_pair_and_server_findings(vec![slow], vec![with_length(stop, "oldest_waiting_ns", 3)]);
             report.sort_findings_and_conclude();
             assert_eq!(report.findings[0].kind, worst);
         }
@@ -477,7 +479,7 @@ mod tests {
             |kind, explained_ns| FindingLine { explained_ns, ..FindingLine::of_kind(kind, Severity::Warning) };
         let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
         let mut sort = |pair: &[FindingLine], servers: &[FindingLine]| {
-            report.findings = join_findings(pair.to_vec(), servers.to_vec());
+            report.findings = order_pair_and_server_findings(pair.to_vec(), servers.to_vec());
             report.sort_findings_and_conclude();
             report.findings.iter().map(|finding| finding.kind.clone()).collect::<Vec<String>>()
         };
@@ -514,7 +516,7 @@ mod tests {
                 pair_severity.map(|severity| FindingLine::of_kind("prefill-queue", severity)).into_iter().collect();
             let mut own: Vec<_> =
                 own_severity.map(|severity| FindingLine::of_kind("queued", severity)).into_iter().collect();
-            keep_worse_of_queue(&mut pair, "prefill-queue", &mut own);
+            remove_milder_queue_finding(&mut pair, "prefill-queue", &mut own);
             let left = [pair, own].map(|findings| findings.first().map(|left| left.severity));
             assert_eq!(left, expected, "{pair_severity:?} {own_severity:?}");
         }

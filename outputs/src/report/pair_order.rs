@@ -9,10 +9,13 @@ use super::FindingLine;
 
 /// Findings of the pair and of its servers, in the order in which those of equal severity are listed. The pair's come before those of the
 /// servers, except a stop of a process that is longer than any wait of the pair: the waits may be its consequences.
-pub(super) fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLine>) -> Vec<FindingLine> {
+pub(super) fn order_pair_and_server_findings(
+    pair_findings: Vec<FindingLine>,
+    server_findings: Vec<FindingLine>,
+) -> Vec<FindingLine> {
     let longest_wait_ns = pair_findings.iter().filter_map(longest_wait_ns).max();
     let (longer_stops, other_findings): (Vec<_>, Vec<_>) =
-        server_findings.into_iter().partition(|finding| is_longer_stop(finding, longest_wait_ns));
+        server_findings.into_iter().partition(|finding| is_stop_longer_than(finding, longest_wait_ns));
     longer_stops.into_iter().chain(pair_findings).chain(other_findings).collect()
 }
 
@@ -22,7 +25,7 @@ pub(super) fn sort_by_explained_time(findings: &mut [FindingLine]) {
     let waits = PairWaits::of_findings(findings);
     let indexes: Vec<usize> = (0..findings.len()).filter(|index| findings[*index].explained_ns.is_some()).collect();
     let mut explaining: Vec<FindingLine> = indexes.iter().map(|index| findings[*index].clone()).collect();
-    explaining.sort_by_key(|finding| Reverse(waits.time_explained_by(finding)));
+    explaining.sort_by_key(|finding| Reverse(waits.ns_explained_by(finding)));
     // The sorted findings take the places that findings with an explained time had before.
     for (index, finding) in indexes.into_iter().zip(explaining) {
         findings[index] = finding;
@@ -49,10 +52,10 @@ impl PairWaits {
     }
 
     /// Time that a finding explains, in nanoseconds.
-    fn time_explained_by(&self, finding: &FindingLine) -> u64 {
+    fn ns_explained_by(&self, finding: &FindingLine) -> u64 {
         let own_ns = finding.explained_ns.unwrap_or(0);
         // A stop of a process that is longer than any wait of the pair may have caused these waits, so it explains their time too.
-        let may_cause_waits = is_longer_stop(finding, self.longest_ns);
+        let may_cause_waits = is_stop_longer_than(finding, self.longest_ns);
         if may_cause_waits { own_ns.max(self.explained_ns) } else { own_ns }
     }
 }
@@ -63,15 +66,15 @@ fn longest_wait_ns(finding: &FindingLine) -> Option<u64> {
 }
 
 /// Whether the finding is about a stop of a process that lasted longer than this wait.
-fn is_longer_stop(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
-    match (stop_ns(finding), wait_ns) {
+fn is_stop_longer_than(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
+    match (process_stop_ns(finding), wait_ns) {
         (Some(stop_ns), Some(wait_ns)) => stop_ns > wait_ns,
         _ => false,
     }
 }
 
 /// Length of the stop of a process; `None` if the finding is about something else.
-fn stop_ns(finding: &FindingLine) -> Option<u64> {
+fn process_stop_ns(finding: &FindingLine) -> Option<u64> {
     let evidence_name = match finding.kind.as_str() {
         "consumer-stopped" | "consumer-frozen" => "oldest_waiting_ns",
         "engine-silent" => "silence_ns",
@@ -85,7 +88,7 @@ const SERVER_QUEUE: &str = "queued";
 
 /// Of two findings about the queue of one server, removes the less severe: the pair's of kind `pair_kind`, or the server's own. Of equal
 /// ones, the pair's remains.
-pub(super) fn keep_worse_of_queue(
+pub(super) fn remove_milder_queue_finding(
     pair_findings: &mut Vec<FindingLine>,
     pair_kind: &str,
     server_findings: &mut Vec<FindingLine>,

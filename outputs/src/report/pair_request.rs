@@ -77,7 +77,7 @@ impl PairRequestLine {
     }
 
     /// When its time to first token began; `-` if it was before the capture.
-    pub(super) fn describe_begin(&self, clock: &Clock) -> String {
+    pub(super) fn describe_ttft_begin(&self, clock: &Clock) -> String {
         // The time begins with the first known one of these.
         let first_moments = [PairMoment::DecodeArrived, PairMoment::DecodeRead, PairMoment::DecodeRequest];
         let began_ns = first_moments.iter().find_map(|moment| self.moments.get(moment.as_str()).copied().flatten());
@@ -94,10 +94,10 @@ fn signed_ns_since(start: MonoNs, at: MonoNs) -> i64 {
 }
 
 /// The requests with the longest times to first token, longest first.
-pub(super) fn slowest_requests(pair: &Pair<'_>, capture_start: MonoNs, limit: usize) -> Vec<PairRequestLine> {
+pub(super) fn slowest_requests(pair: &Pair<'_>, capture_start: MonoNs, max_requests: usize) -> Vec<PairRequestLine> {
     let mut rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.ttft_ns), row.decode_rid));
-    rows.truncate(limit);
+    rows.truncate(max_requests);
     rows.into_iter().filter_map(|row| PairRequestLine::new(pair, row, capture_start)).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use trace::words::{count, duration, plural};
 
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 use super::pair::{AbsentMomentLine, PairReport, PrefillServerLine};
 
 impl PairReport {
@@ -19,12 +19,12 @@ impl PairReport {
             let evicted = plural(self.requests_evicted, "request");
             lines.push(format!("without {evicted} that are no longer kept (`--max-finished`)"));
         }
-        lines.extend(self.describe_unjoined());
+        lines.extend(self.describe_requests_of_one_server());
         lines
     }
 
     /// Numbers of the requests that were found on one server only; `None` if there are none, or if it is not known.
-    fn describe_unjoined(&self) -> Option<String> {
+    fn describe_requests_of_one_server(&self) -> Option<String> {
         let mut parts = Vec::new();
         if let Some(requests) = self.decode_only
             && requests > 0
@@ -40,7 +40,7 @@ impl PairReport {
     }
 
     /// Moments that are not known, those with one reason together: `of 12 requests: prefill_queued, prefill_started (reason)`.
-    pub(super) fn describe_absent(&self) -> Vec<String> {
+    pub(super) fn describe_absent_moments(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for group in self.absent.chunk_by(AbsentMomentLine::has_same_reason) {
             let Some(first) = group.first() else { continue };
@@ -64,10 +64,10 @@ impl PrefillServerLine {
         let verdict = self.verdict.as_deref().map_or_else(String::new, |verdict| format!("; its report: {verdict}"));
         let name = escape_line(&self.name);
         let requests = plural(self.requests, "request");
-        format!("prefill server {name}: {requests}, {}{verdict}", self.describe_clock())
+        format!("prefill server {name}: {requests}, {}{verdict}", self.describe_clock_accuracy())
     }
     /// How exactly its times can be compared with the decode server's.
-    fn describe_clock(&self) -> String {
+    fn describe_clock_accuracy(&self) -> String {
         let mut words = match self.clock.as_str() {
             "same" => String::from("times exact (one host)"),
             "drifting" => String::from("times not compared: the clocks of the two hosts drift apart"),

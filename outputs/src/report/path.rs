@@ -64,9 +64,9 @@ impl LegLine {
     }
 }
 
-/// State of a thread. `on_cpu`: its share of the time on a CPU.
-fn describe_thread(state: ThreadState, on_cpu: Option<f64>) -> String {
-    match on_cpu {
+/// State of a thread. `on_cpu_share`: its share of the time on a CPU.
+fn describe_thread(state: ThreadState, on_cpu_share: Option<f64>) -> String {
+    match on_cpu_share {
         // No state has most of the time, so the share says more.
         Some(share) if state == ThreadState::PartlyRunning => format!("runs {}", percent(share)),
         _ => state.as_str().to_owned(),

@@ -4,7 +4,7 @@ use serde::Serialize;
 use trace::detect::order::FindingRank;
 use trace::words::{count, duration, known_or_dash, percent};
 
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 use super::{Report, TtftGroupLine};
 
 /// Schema name of the document.

@@ -402,8 +402,9 @@ fn hop_receive_column(slots: &[Option<&HopSlot>], value_of: fn(&HopSlot) -> u64)
 }
 
 /// Series of a thread; `None` if no slot has a sample of it.
-fn thread_series(thread: &Thread, index: usize, slots: &[&SlotValues]) -> Option<ThreadSeries> {
-    let spent: Vec<Option<TimeUse>> = slots.iter().map(|slot| slot.threads.get(index).copied().flatten()).collect();
+fn thread_series(thread: &Thread, thread_index: usize, slots: &[&SlotValues]) -> Option<ThreadSeries> {
+    let spent: Vec<Option<TimeUse>> =
+        slots.iter().map(|slot| slot.threads.get(thread_index).copied().flatten()).collect();
     let is_sampled = spent.iter().any(Option::is_some);
     if !is_sampled {
         return None;

@@ -77,20 +77,20 @@ pub struct SlowLine {
     pub response_tokens_claimed: Option<u32>,
 }
 
-/// The `limit` slowest requests kept by the ledger, longest wait first: their time to first token or, where that was not observed, their
-/// gap. A request whose first token still waits ranks by its wait so far. Requests of unknown wait come last.
+/// The `max_requests` slowest requests kept by the ledger, longest wait first: their time to first token or, where that was not observed,
+/// their gap. A request whose first token still waits ranks by its wait so far. Requests of unknown wait come last.
 pub(super) fn slowest_lines(
     ledger: &Ledger,
-    limit: usize,
+    max_requests: usize,
     capture_start: MonoNs,
     capture_end: MonoNs,
 ) -> Vec<SlowLine> {
-    if limit == 0 {
+    if max_requests == 0 {
         return Vec::new();
     }
     let live = ledger.requests().map(|request| Ranked::of_live(ledger, request, capture_end));
     let over = ledger.finished().map(Ranked::of_finished);
-    let worst = sort_worst(live.chain(over).collect(), limit);
+    let worst = select_and_sort_worst(live.chain(over).collect(), max_requests);
     let lines = worst.into_iter().map(|Ranked { rid, record, .. }| match record {
         RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), capture_start),
         RequestRecord::Over(summary) => SlowLine::new(rid, summary, capture_start),
@@ -131,12 +131,12 @@ impl<'l> Ranked<'l> {
     }
 }
 
-/// The `limit` worst requests, worst first.
-fn sort_worst(mut requests: Vec<Ranked<'_>>, limit: usize) -> Vec<Ranked<'_>> {
+/// The `max_requests` worst requests, worst first.
+fn select_and_sort_worst(mut requests: Vec<Ranked<'_>>, max_requests: usize) -> Vec<Ranked<'_>> {
     // The ledger may keep thousands of requests, of which few are listed. The worst are selected first, so that only these are sorted.
-    if limit < requests.len() {
-        requests.select_nth_unstable_by(limit, Ranked::worst_first);
-        requests.truncate(limit);
+    if max_requests < requests.len() {
+        requests.select_nth_unstable_by(max_requests, Ranked::worst_first);
+        requests.truncate(max_requests);
     }
     requests.sort_unstable_by(Ranked::worst_first);
     requests
@@ -150,7 +150,7 @@ enum RequestRecord<'l> {
 
 impl SlowLine {
     /// Gap, or the wait so far of a first token that has not been received: `over 1.200 s`; `-` if neither is known.
-    pub(super) fn gap_text(&self, capture_length_ns: u64) -> String {
+    pub(super) fn format_gap_or_wait(&self, capture_length_ns: u64) -> String {
         if let Some(gap_ns) = self.gap_ns {
             return duration(gap_ns);
         }

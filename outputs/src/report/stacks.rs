@@ -109,13 +109,13 @@ fn stack_share(hits: StackHits, role_counts: StackCounts, gil_observed: bool) ->
 }
 
 /// Writes a table of Python functions for each role, and what it cost to sample their stacks.
-pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
+pub(super) fn write_function_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
         // The last three are the shares while frames piled up.
-        write_columns(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
+        write_row_of_shares(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
         for function in line.functions.iter().take(MOST_IN_TEXT) {
-            write_function(out, function);
+            write_function_row(out, function);
         }
         append_line!(
             out,
@@ -126,13 +126,13 @@ pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&
         );
     }
     if let Some(cost) = cost {
-        write_cost(out, cost);
+        write_sampling_cost(out, cost);
     }
     out.push('\n');
 }
 
 /// Writes how often stacks were sampled, and the CPU time that this took.
-fn write_cost(out: &mut String, cost: &SamplingCost) {
+fn write_sampling_cost(out: &mut String, cost: &SamplingCost) {
     append_line!(
         out,
         "  {} samples at {} per second, {} failed, {} skipped, using {} of CPU",
@@ -145,7 +145,7 @@ fn write_cost(out: &mut String, cost: &SamplingCost) {
 }
 
 /// Writes the row of a function, with the name of its file.
-fn write_function(out: &mut String, function: &StackFunctionLine) {
+fn write_function_row(out: &mut String, function: &StackFunctionLine) {
     let file = function.file.rsplit('/').next().unwrap_or_default();
     let name = if file.is_empty() { function.function.clone() } else { format!("{} ({file})", function.function) };
     let StackFunctionLine { all, growing: while_piled_up, .. } = *function;
@@ -159,11 +159,11 @@ fn write_function(out: &mut String, function: &StackFunctionLine) {
         while_piled_up.and_then(|share| share.gil),
     ];
     let words = shares.map(|share| known_or_dash(share, percent));
-    write_columns(out, &name, words.each_ref().map(String::as_str));
+    write_row_of_shares(out, &name, words.each_ref().map(String::as_str));
 }
 
 /// Writes a row: the shares in all stacks, then those while frames piled up. Each column is 6 characters wide.
-fn write_columns(out: &mut String, name: &str, columns: [&str; 6]) {
+fn write_row_of_shares(out: &mut String, name: &str, columns: [&str; 6]) {
     let name: String = name.chars().take(NAME_WIDTH).collect();
     let [own, total, gil, piled_own, piled_total, piled_gil] = columns;
     append!(out, "{name:NAME_WIDTH$} {own:>6} {total:>6} {gil:>6}  ");
@@ -209,7 +209,7 @@ mod tests {
         );
         assert_eq!(stacks.growing, None);
         let mut out = String::new();
-        write_tables(&mut out, &lines, None);
+        write_function_tables(&mut out, &lines, None);
         assert!(out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"), "{out}");
         assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     }

@@ -132,7 +132,7 @@ pub struct MergedLine {
 
 impl MergedLine {
     /// The merges in the engine's log; `None` without any.
-    fn of_counts(merged: &MergedCounts) -> Option<Self> {
+    fn of_logged_merges(merged: &MergedCounts) -> Option<Self> {
         if merged.times == 0 {
             return None;
         }
@@ -141,8 +141,8 @@ impl MergedLine {
     }
 }
 
-/// Contents of the engine's log, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
-pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
+/// Contents of the engine's log, with the stages of at most `max_slowest` requests, the slowest first; `None` if it logged nothing.
+pub(super) fn stage_report(ledger: &Ledger, max_slowest: usize, capture_start: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();
     let is_empty = log.counts.logged == 0 && log.processes().is_empty() && log.merged.times == 0;
@@ -162,10 +162,15 @@ pub(super) fn stage_report(ledger: &Ledger, slowest: usize, capture_start: MonoN
             n: correlation.of,
             sampled: correlation.sampled,
         }),
-        slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, capture_start)).collect(),
+        slowest: log
+            .slowest()
+            .iter()
+            .take(max_slowest)
+            .map(|slow| list_stages_of_request(log, names, slow, capture_start))
+            .collect(),
         between: list_times_between(log),
         processes: log.processes().iter().map(|logged| process_line(logged, capture_start)).collect(),
-        merged: MergedLine::of_counts(&log.merged),
+        merged: MergedLine::of_logged_merges(&log.merged),
     })
 }
 
@@ -186,7 +191,7 @@ fn list_times_between(log: &Stages) -> Vec<Between> {
 }
 
 /// The stages of a request in the order of their times, which may not be the order in which a request passes them.
-fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_start: MonoNs) -> StageTable {
+fn list_stages_of_request(log: &Stages, names: &StageNames, slow: &SlowRequest, capture_start: MonoNs) -> StageTable {
     let mut stages = Vec::new();
     let mut previous: Option<&StageMark> = None;
     // The highest index that a stage so far has in the engine's order. A stage with a lower one is out of order.
@@ -247,20 +252,20 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
         write_indented(out, &format!("{}: {}", process.by, describe_process(process)));
     }
     if let Some(merged) = &log.merged {
-        write_indented(out, &describe_merged(merged));
+        write_indented(out, &describe_merges_in_log(merged));
     }
     if let Some(correlation) = &log.gap_with_states {
-        write_indented(out, &describe_correlation(correlation));
+        write_indented(out, &describe_gap_correlation(correlation));
     }
     append_line!(out);
     for slow in log.slowest.iter().take(MAX_STAGE_TABLES) {
-        write_stages(out, slow, clock);
+        write_stages_of_request(out, slow, clock);
     }
     write_times_between(out, log);
 }
 
 /// Numbers of merged chunks, by the warnings in the log.
-fn describe_merged(merged: &MergedLine) -> String {
+fn describe_merges_in_log(merged: &MergedLine) -> String {
     format!(
         "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
         count(merged.chunks),
@@ -291,15 +296,15 @@ fn describe_process(process: &ProcessLine) -> String {
 }
 
 /// Whether first-token gaps depend on the number of request states that the receiver keeps, in words.
-fn describe_correlation(correlation: &Correlated) -> String {
+fn describe_gap_correlation(correlation: &Correlated) -> String {
     let Correlated { spearman, n, sampled } = *correlation;
-    let words = describe_coefficient(spearman);
+    let words = describe_rank_correlation(spearman);
     let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
     format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
 }
 
 /// What a rank correlation from -1 to 1 says about gaps and states.
-fn describe_coefficient(spearman: f64) -> &'static str {
+fn describe_rank_correlation(spearman: f64) -> &'static str {
     /// Smallest coefficient of a strong correlation.
     const STRONG: f64 = 0.7;
     /// Smallest coefficient of a weak correlation.
@@ -316,7 +321,7 @@ fn describe_coefficient(spearman: f64) -> &'static str {
 }
 
 /// Writes the stages of a slow request.
-fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
+fn write_stages_of_request(out: &mut String, slow: &StageTable, clock: &Clock) {
     /// Longer names are cut.
     const MAX_WIDTH: usize = 32;
     let longest_name = slow.stages.iter().map(|row| row.stage.chars().count()).max().unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent};
 
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 use super::path::PathRow;
 use super::stages::StageTable;
 use super::{Clock, HopLine, LossList, PairLegLine, PairRequestLine, Report, StackLine, TtftGroupLine, text};
@@ -37,22 +37,22 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
     }
 }
 
-/// Table of the `limit` worst requests that lost tokens, each with at most `places` ranges of lost positions and as many token ids. The
-/// others are counted.
-pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
+/// Table of the `max_requests` worst requests that lost tokens, each with at most `max_ranges` ranges of lost positions and as many token
+/// ids. The others are counted.
+pub(super) fn loss_table(list: &LossList, clock: &Clock, max_requests: usize, max_ranges: usize) -> Table<'static, 7> {
     Table::new(
-        list.lines.iter().take(limit),
+        list.lines.iter().take(max_requests),
         [
             ("Request", Rid, &|line| line.rid.clone()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
             ("Delivered", Number, &|line| known_or_dash(line.tokens_delivered, count)),
             ("Lost", Number, &|line| count(line.tokens)),
             ("Chunks", Number, &|line| count(line.chunks)),
-            ("First and last loss", Number, &|line| line.describe_span(clock)),
+            ("First and last loss", Number, &|line| line.describe_loss_times(clock)),
             ("Positions in the output, from 1", Text, &|line| {
-                let ids = line.list_and_count_ids(places);
+                let ids = line.list_and_count_ids(max_ranges);
                 let ids_text = if ids.is_empty() { String::new() } else { format!(" (ids {ids})") };
-                line.list_and_count_places(places) + &ids_text
+                line.list_and_count_positions(max_ranges) + &ids_text
             }),
         ],
     )
@@ -89,14 +89,14 @@ pub(super) fn pair_table(legs: &[PairLegLine]) -> Table<'static, 6> {
     )
 }
 
-/// The `limit` slowest requests of a pair, each with its legs on both servers.
-pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, limit: usize) -> Table<'static, 5> {
+/// The `max_requests` slowest requests of a pair, each with its legs on both servers.
+pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, max_requests: usize) -> Table<'static, 5> {
     Table::new(
-        slowest.iter().take(limit),
+        slowest.iter().take(max_requests),
         [
             ("Request", Rid, &|line| line.decode_rid.clone()),
             ("On the prefill server", Rid, &|line| line.prefill_rid.clone()),
-            ("Began", Number, &|line| line.describe_begin(clock)),
+            ("Began", Number, &|line| line.describe_ttft_begin(clock)),
             ("TTFT", Number, &|line| duration(line.ttft_ns)),
             ("Its legs, in order", Text, &|line| line.describe_legs()),
         ],
@@ -160,10 +160,10 @@ pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     ))
 }
 
-/// Table of the `limit` Python functions in which a role's threads ran most.
-pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5> {
+/// Table of the `max_functions` Python functions in which a role's threads ran most.
+pub(super) fn function_table(role: &StackLine, max_functions: usize) -> Table<'static, 5> {
     Table::new(
-        role.functions.iter().take(limit),
+        role.functions.iter().take(max_functions),
         [
             ("Function", Rid, &|function| function.function.clone()),
             ("File", Rid, &|function| function.file.clone()),

@@ -7,8 +7,10 @@ use trace::detect::Severity;
 use trace::stats::Spread;
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
-use super::brief::{NO_INDENT, NO_NAME, append_cells, describe_place, write_indented, write_named_row, write_wrapped};
-use super::hostile::{lines as escape_lines, plain as escape_line};
+use super::brief::{
+    NO_INDENT, NO_NAME, append_right_aligned_cells, describe_place, write_indented, write_named_row, write_wrapped,
+};
+use super::hostile::{escape_and_cut_line as escape_line, lines as escape_lines};
 use super::judged::headline;
 use super::path::PathRow;
 use super::ttft::TtftReport;
@@ -35,25 +37,25 @@ const NO_SHARES: &str = "";
 /// The report as text for a terminal.
 pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
-    write_head(&mut out, report, clock);
+    write_verdict_source_and_length(&mut out, report, clock);
     numbers::write_numbers(&mut out, report);
     write_demo_truth(&mut out, report);
     write_losses(&mut out, report, clock);
     super::tool_calls::write_tool_calls(&mut out, report);
     abandoned::write_abandoned(&mut out, report, clock);
-    write_slowest(&mut out, report, clock);
+    write_slowest_requests(&mut out, report, clock);
     stages::write_stage_report(&mut out, report, clock);
-    write_hops(&mut out, report);
-    write_pair(&mut out, report, clock);
+    write_hop_table(&mut out, report);
+    write_pair_ttft(&mut out, report, clock);
     write_ttft(&mut out, report);
     write_path(&mut out, report);
-    write_cpu(&mut out, report);
+    write_thread_cpu(&mut out, report);
     if let Some(lines) = &report.stacks {
-        stacks::write_tables(&mut out, lines, report.own.sampling.as_ref());
+        stacks::write_function_tables(&mut out, lines, report.own.sampling.as_ref());
     }
     write_findings(&mut out, report, clock);
     write_not_observed(&mut out, report);
-    write_own_costs(&mut out, report);
+    write_missed_observations_and_costs(&mut out, report);
     // Names come from the wire and must not control the terminal.
     escape_lines(&out)
 }
@@ -72,7 +74,7 @@ fn write_demo_truth(out: &mut String, report: &Report) {
 }
 
 /// Writes the verdict, the source, the engine and the length of the capture.
-fn write_head(out: &mut String, report: &Report, clock: &Clock) {
+fn write_verdict_source_and_length(out: &mut String, report: &Report, clock: &Clock) {
     write_wrapped(out, &headline(report, clock), NO_INDENT, "  ");
     let engine = brief::describe_engine(report);
     let capture = clock.describe_capture(report.capture_length_ns());
@@ -116,9 +118,9 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
         count(line.tokens),
         count(line.tokens_sent),
         plural(line.chunks, "chunk"),
-        line.describe_span(clock)
+        line.describe_loss_times(clock)
     );
-    let places = line.list_places(MAX_RANGES);
+    let places = line.list_positions(MAX_RANGES);
     if !places.is_empty() {
         append!(text, ", positions {places}");
     }
@@ -130,7 +132,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
 }
 
 /// Writes the table of the requests with the longest waits for their first token.
-fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
+fn write_slowest_requests(out: &mut String, report: &Report, clock: &Clock) {
     // Requests from the log follow stage by stage.
     if !report.has_slowest() || report.is_log_only() {
         return;
@@ -155,7 +157,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
             "{rid:widest$}  {:>12} {:>9} {:>12} {:>8} {:>8}  {}",
             known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)),
             known_or_dash(line.ttft_ns, duration),
-            line.gap_text(report.capture_length_ns()),
+            line.format_gap_or_wait(report.capture_length_ns()),
             count(line.tokens_sent),
             known_or_dash(line.tokens_lost, count),
             escape_line(line.finish.as_deref().unwrap_or("-")),
@@ -165,7 +167,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 /// Writes the table of hops, with the details of each below its row.
-fn write_hops(out: &mut String, report: &Report) {
+fn write_hop_table(out: &mut String, report: &Report) {
     const MIN_WIDTH: usize = 12;
     /// Longer names are cut. Behind such a name, the numbers fill a line of 100 columns.
     const MAX_WIDTH: usize = 31;
@@ -200,7 +202,7 @@ fn write_hops(out: &mut String, report: &Report) {
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
         ];
-        append_cells(&mut row, NUMBER_WIDTHS, numbers);
+        append_right_aligned_cells(&mut row, NUMBER_WIDTHS, numbers);
         append_line!(out, "{row}");
         write_hop_details(out, hop);
     }
@@ -279,14 +281,14 @@ fn write_ttft(out: &mut String, report: &Report) {
         write_ttft_row(out, &escape_line(&leg.words), leg.mean_ns, &leg.ns, &shares);
     }
     write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, NO_SHARES);
-    for line in brief::ttft_caveats(report) {
+    for line in brief::describe_ttft_caveats(report) {
         write_wrapped(out, &line, "  ", "  ");
     }
     append_line!(out);
 }
 
 /// Writes where the time to first token goes on both servers of a pair.
-fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
+fn write_pair_ttft(out: &mut String, report: &Report, clock: &Clock) {
     let Some(pair) = &report.pair else { return };
     append_line!(
         out,
@@ -307,7 +309,7 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     for line in pair.describe_in_paragraphs() {
         write_indented(out, &escape_line(&line));
     }
-    for absent in pair.describe_absent() {
+    for absent in pair.describe_absent_moments() {
         write_indented(out, &format!("not known {absent}"));
     }
     append_line!(out);
@@ -323,16 +325,16 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     for line in slowest.iter().take(MAX_PAIR_REQUESTS) {
         let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
-        let begin = line.describe_begin(clock);
+        let begin = line.describe_ttft_begin(clock);
         let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
         write_indented(out, &text);
     }
     append_line!(out);
 }
 
-/// Writes the row of a leg, or of the sum of all legs. `shares` has the last cells of the row. A long name takes several lines instead of
-/// being cut, because it may be the names of several legs. The numbers then stand beside its last line.
-fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
+/// Writes the row of a leg, or of the sum of all legs. `share_cells` has the last cells of the row. A long name takes several lines instead
+/// of being cut, because it may be the names of several legs. The numbers then stand beside its last line.
+fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, spread_ns: &Spread, share_cells: &str) {
     let mut wrapped = String::new();
     brief::write_wrapped_within(&mut wrapped, name, NO_INDENT, "  ", LEG_WIDTH);
     let name_lines = wrapped.trim_end();
@@ -340,8 +342,8 @@ fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share
     for line in first_lines.lines() {
         append_line!(out, "{line}");
     }
-    let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
-    let row = format!("{last_line:LEG_WIDTH$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
+    let [mean, p50, p99, max] = [mean_ns, spread_ns.p50, spread_ns.p99, spread_ns.max].map(duration);
+    let row = format!("{last_line:LEG_WIDTH$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {share_cells}");
     append_line!(out, "{}", row.trim_end());
 }
 
@@ -354,10 +356,14 @@ fn write_path(out: &mut String, report: &Report) {
         return;
     }
     let mut heading = format!("{:LEG_WIDTH$}", "WHERE A CHUNK'S TIME GOES");
-    append_cells(&mut heading, NUMBER_WIDTHS, ["MEAN", "P50", "P99", "SHARE", "RUN BUSY"].map(String::from));
+    append_right_aligned_cells(
+        &mut heading,
+        NUMBER_WIDTHS,
+        ["MEAN", "P50", "P99", "SHARE", "RUN BUSY"].map(String::from),
+    );
     append_line!(out, "{heading}  THREAD");
     for row in &rows {
-        let name: String = name_row(row).chars().take(LEG_WIDTH).collect();
+        let name: String = format_leg_name(row).chars().take(LEG_WIDTH).collect();
         let mut line = format!("{name:LEG_WIDTH$}");
         let numbers = [
             known_or_dash(row.mean_ns, duration),
@@ -366,15 +372,15 @@ fn write_path(out: &mut String, report: &Report) {
             known_or_dash(row.share, percent),
             known_or_dash(row.busy, percent),
         ];
-        append_cells(&mut line, NUMBER_WIDTHS, numbers);
+        append_right_aligned_cells(&mut line, NUMBER_WIDTHS, numbers);
         append_line!(out, "{line}  {}", row.thread);
     }
-    write_bar(out, report);
+    write_first_token_bar(out, report);
     append_line!(out);
 }
 
 /// Name of a row of the path, indented for a process, which stands between hops.
-fn name_row(row: &PathRow) -> String {
+fn format_leg_name(row: &PathRow) -> String {
     let name = escape_line(&row.name);
     match row.kind {
         LegKind::Wait if row.carries_requests => format!("(requests) {name}"),
@@ -385,7 +391,7 @@ fn name_row(row: &PathRow) -> String {
 }
 
 /// Writes the bar of the first tokens, and between which processes its time passes. Writes nothing if no leg is large enough for the bar.
-fn write_bar(out: &mut String, report: &Report) {
+fn write_first_token_bar(out: &mut String, report: &Report) {
     let Some(bar) = bar::describe_bar(&report.path, BAR_WIDTH) else { return };
     write_named_row(out, "first tokens", &bar);
     if let Some(ends) = bar::ends_of_path(&report.path) {
@@ -460,15 +466,15 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
 }
 
 /// Share of its time that a thread spent on something: `12.5 % on cpu`. If it is unknown, the reason: `on cpu: not observed`.
-fn describe_share_of_time(share: Option<f64>, what: &str, why_unknown: &str) -> String {
+fn describe_share_of_time(share: Option<f64>, activity: &str, why_unknown: &str) -> String {
     match share {
-        Some(share) => format!("{} {what}", decimal_percent(share)),
-        None => format!("{what}: {why_unknown}"),
+        Some(share) => format!("{} {activity}", decimal_percent(share)),
+        None => format!("{activity}: {why_unknown}"),
     }
 }
 
 /// Writes how the engine's threads spent their time.
-fn write_cpu(out: &mut String, report: &Report) {
+fn write_thread_cpu(out: &mut String, report: &Report) {
     let lines = report.cpu.as_deref().unwrap_or_default();
     if lines.is_empty() {
         return;
@@ -512,7 +518,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
 
 /// When and where the problem of a finding occurred, and the request that it affected worst.
 fn describe_occurrence(finding: &FindingLine, clock: &Clock) -> String {
-    let mut text = brief::describe_span(finding, clock);
+    let mut text = brief::describe_finding_times(finding, clock);
     if let Some(place) = &finding.hop {
         append!(text, ", {}", describe_place(place));
     }
@@ -533,7 +539,7 @@ fn severity_mark(severity: Severity) -> &'static str {
 
 /// Writes what was not observed or not available, which explains each `-`.
 fn write_not_observed(out: &mut String, report: &Report) {
-    let missing = brief::list_unobserved(report);
+    let missing = brief::list_unobserved_stages(report);
     if !missing.is_empty() {
         write_named_row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
     }
@@ -543,7 +549,7 @@ fn write_not_observed(out: &mut String, report: &Report) {
 }
 
 /// Writes what the observation missed and cost.
-fn write_own_costs(out: &mut String, report: &Report) {
+fn write_missed_observations_and_costs(out: &mut String, report: &Report) {
     let own = &report.own;
     let events = plural(own.events, "event");
     let undecoded = plural(own.frames_undecoded, "frame");

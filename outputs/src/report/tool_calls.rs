@@ -10,7 +10,7 @@ use trace::words::{count, plural};
 
 use super::Report;
 use super::brief::write_indented;
-use super::hostile::plain as escape_line;
+use super::hostile::escape_and_cut_line as escape_line;
 
 /// Maximum number of responses in the text; the JSON lists more.
 const MAX_EXPLAINED: usize = 5;
@@ -62,7 +62,7 @@ impl ToolCallLine {
         Self {
             rid: response.rid.to_string(),
             at_ns: response.at.since(capture_start),
-            by: changed_by(&response.calls).map(str::to_owned),
+            by: party_that_changed_arguments(&response.calls).map(str::to_owned),
             calls: response.calls,
         }
     }
@@ -96,7 +96,7 @@ fn responses_with(outcomes: &BTreeMap<ToolCallOutcome, u64>, outcome: ToolCallOu
 }
 
 /// The party that changed the arguments; `None` if that is not judged.
-fn changed_by(calls: &ToolCalls) -> Option<&'static str> {
+fn party_that_changed_arguments(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
         ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged | ToolCallOutcome::Absent => None,
@@ -121,9 +121,9 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
                 "{which}: the arguments are complete JSON. The engine's text has another form (XML, Python) and is not compared"
             )
         }
-        ToolCallOutcome::Unfinished => describe_unfinished(calls),
-        ToolCallOutcome::Unjudged => describe_unjudged(calls),
-        ToolCallOutcome::Absent => describe_absent(calls),
+        ToolCallOutcome::Unfinished => describe_unfinished_call(calls),
+        ToolCallOutcome::Unjudged => describe_unjudged_calls(calls),
+        ToolCallOutcome::Absent => describe_absent_calls(calls),
         ToolCallOutcome::Missing => describe_damage(calls, "in no event of the response"),
         ToolCallOutcome::Repeated => describe_damage(calls, "in the response twice"),
         ToolCallOutcome::Swapped => describe_damage(calls, "in the response in another order"),
@@ -142,7 +142,7 @@ fn name_finish(calls: &ToolCalls) -> &'static str {
 }
 
 /// Describes a call that the engine's output does not complete. The part, if any, is text that the parser holds back.
-fn describe_unfinished(calls: &ToolCalls) -> String {
+fn describe_unfinished_call(calls: &ToolCalls) -> String {
     let which = name_call(calls);
     let finish = name_finish(calls);
     let rest = calls.part.map_or_else(String::new, |part| {
@@ -156,19 +156,21 @@ fn describe_unfinished(calls: &ToolCalls) -> String {
 }
 
 /// Describes calls that were not judged: their arguments differ without proof of a loss, or were not compared.
-fn describe_unjudged(calls: &ToolCalls) -> String {
+fn describe_unjudged_calls(calls: &ToolCalls) -> String {
     match calls.reason {
         None | Some(UnjudgedReason::Differs) => format!(
             "{}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {}); not judged",
             name_call(calls),
             name_finish(calls)
         ),
-        Some(reason) => format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), describe_reason(reason)),
+        Some(reason) => {
+            format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), describe_why_unjudged(reason))
+        }
     }
 }
 
 /// Why tool calls were not judged, in words.
-fn describe_reason(reason: UnjudgedReason) -> &'static str {
+fn describe_why_unjudged(reason: UnjudgedReason) -> &'static str {
     match reason {
         UnjudgedReason::Differs => "the difference proves no loss",
         UnjudgedReason::Missed => "a part of the response or of the engine's frames was not observed",
@@ -179,8 +181,8 @@ fn describe_reason(reason: UnjudgedReason) -> &'static str {
 }
 
 /// Describes tool calls in the engine's frames that the response does not have.
-fn describe_absent(calls: &ToolCalls) -> String {
-    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", describe_tokens(part)));
+fn describe_absent_calls(calls: &ToolCalls) -> String {
+    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", describe_token_range(part)));
     format!(
         "{} of {} in the engine's frames: in no field of the response, which has {}. The first is call {}{place}. Not judged: a parser leaves out calls of functions that the request does not offer",
         plural(calls.absent.into(), "tool call"),
@@ -191,7 +193,7 @@ fn describe_absent(calls: &ToolCalls) -> String {
 }
 
 /// Tokens of the part, counted from 1: `tokens 3 to 5`.
-fn describe_tokens(part: ArgumentsPart) -> String {
+fn describe_token_range(part: ArgumentsPart) -> String {
     match part.tokens {
         // A part inside one token.
         [first, last] if first >= last => format!("token {last}"),
@@ -200,7 +202,7 @@ fn describe_tokens(part: ArgumentsPart) -> String {
 }
 
 /// Place of the damaged part among the events that carry the call's arguments: in events, or between two of them.
-fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
+fn describe_place_among_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of_events = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
         // The events before and behind a missing part, or else those with its first and its last character. They are counted from 1, and 0
@@ -213,30 +215,31 @@ fn describe_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     }
 }
 
-/// Describes arguments of which a part did not reach the client as the engine sent it. `how`: where the part is in the response.
-fn describe_damage(calls: &ToolCalls, how: &str) -> String {
+/// Describes arguments of which a part did not reach the client as the engine sent it. `place_in_response`: where the part is in the
+/// response.
+fn describe_damage(calls: &ToolCalls, place_in_response: &str) -> String {
     let which = name_call(calls);
     let Some(part) = calls.part else {
         return format!(
-            "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
+            "{which}: a part of the arguments is in the engine's frames, and {place_in_response}. By: the serving process"
         );
     };
     let cause = if calls.outcome == ToolCallOutcome::Garbled {
         "A character was cut. By: the serving process"
     } else {
-        describe_extent(part)
+        describe_cause_by_extent(part)
     };
     format!(
-        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {cause}",
+        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {place_in_response}. {}. {cause}",
         plural(part.chars.into(), "character"),
         count(part.at.into()),
-        describe_tokens(part),
-        describe_events(calls, part)
+        describe_token_range(part),
+        describe_place_among_events(calls, part)
     )
 }
 
 /// Whether the difference has whole chunks or events, and what that shows about its cause.
-fn describe_extent(part: ArgumentsPart) -> &'static str {
+fn describe_cause_by_extent(part: ArgumentsPart) -> &'static str {
     match (part.whole_chunks, part.whole_events) {
         (true, true) => {
             "They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
@@ -275,20 +278,20 @@ impl ToolCallCounts {
                 parts.push(format!("{} {what}", count(responses)));
             }
         }
-        parts.join(", ") + &self.summarise_reasons()
+        parts.join(", ") + &self.summarise_reasons_not_judged()
     }
 
     /// Why responses were not judged, in parentheses: ` (not judged: 2 because the response ended early)`. Empty if all were.
-    fn summarise_reasons(&self) -> String {
+    fn summarise_reasons_not_judged(&self) -> String {
         let each = self.unjudged_by_reason.iter();
         let reasons: Vec<String> = each
-            .map(|(reason, responses)| format!("{} because {}", count(*responses), describe_reason(*reason)))
+            .map(|(reason, responses)| format!("{} because {}", count(*responses), describe_why_unjudged(*reason)))
             .collect();
         if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) }
     }
 
     /// The first few responses that were compared and whose arguments are not complete.
-    pub(super) fn explain_incomplete(&self) -> impl Iterator<Item = ExplainedCalls> {
+    pub(super) fn explain_first_incomplete_calls(&self) -> impl Iterator<Item = ExplainedCalls> {
         let incomplete = self.lines.iter().filter(|line| {
             // Texts that differ were compared, but their difference proves no loss.
             let is_compared = line.calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
@@ -306,7 +309,7 @@ impl ToolCallCounts {
 pub(super) fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     append_line!(out, "TOOL CALLS of responses: {}", calls.summarise_calls());
-    for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
+    for ExplainedCalls { rid, explanation } in calls.explain_first_incomplete_calls() {
         write_indented(out, &format!("{rid}: {explanation}"));
     }
     append_line!(out);

@@ -114,11 +114,16 @@ impl TtftReport {
         }
         let mut groups: Vec<TtftGroupLine> = ttft.groups().iter().map(|group| group_line(group, ledger)).collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.ns.count));
-        Some(Self { groups, absent: absent_moments(ledger), not_streamed: ttft.not_streamed, others: ttft.others })
+        Some(Self {
+            groups,
+            absent: list_unobserved_moments(ledger),
+            not_streamed: ttft.not_streamed,
+            others: ttft.others,
+        })
     }
 
     /// The moments that were not observed, one text for each reason: `the entry to the queue, the entry to a batch of 3 requests: ..`.
-    pub fn describe_absent(&self) -> Vec<String> {
+    pub fn describe_absent_moments(&self) -> Vec<String> {
         let all_requests: u64 = self.groups.iter().map(|group| group.ns.count).sum();
         let mut lines = Vec::new();
         for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
@@ -150,7 +155,7 @@ impl TtftReport {
     }
 
     /// The group of requests, all with the same observed moments, that has most of the streamed requests. `Err` says why no group has.
-    pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
+    pub(crate) fn group_of_most_requests(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else { return Err(self.why_no_group()) };
         // At least half of the streamed requests must be in the main group. `others` are requests of groups that are not kept.
         let streamed = self.groups.iter().map(|group| group.ns.count).sum::<u64>() + self.others;
@@ -172,14 +177,14 @@ pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 /// given: the list of faults that were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
     let Some(ttft) = ttft else { return String::from(UNKNOWN_BOTTLENECK) };
-    let main_group = match ttft.group_of_most() {
+    let main_group = match ttft.group_of_most_requests() {
         Ok(main_group) => main_group,
         Err(reason) => return format!("{UNKNOWN_BOTTLENECK} ({reason})"),
     };
     let Some(leg) = main_group.longest_leg() else {
         return format!("{UNKNOWN_BOTTLENECK} (first tokens took no time)");
     };
-    format!("bottleneck: {} ({})", leg.words, main_group.describe_share_of(leg))
+    format!("bottleneck: {} ({})", leg.words, main_group.describe_shares_of_longest_leg(leg))
 }
 
 impl TtftGroupLine {
@@ -197,7 +202,7 @@ impl TtftGroupLine {
 
     /// Describes the share of `longest`, which is the largest over the run, and the largest share of the last ten seconds. That may be the
     /// share of another leg.
-    fn describe_share_of(&self, longest: &TtftLegLine) -> String {
+    fn describe_shares_of_longest_leg(&self, longest: &TtftLegLine) -> String {
         let share = percent(longest.share);
         let Some((leg, recent_share)) = self.longest_recent_leg() else {
             return format!("{share} of TTFT, no first token in the last 10 s");
@@ -219,21 +224,21 @@ impl TtftGroupLine {
 }
 
 /// Moments that were not observed of some requests, each with the number of these requests and the reason.
-fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
-    let mut lines = unknown_arrivals(ledger);
+fn list_unobserved_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
+    let mut lines = list_unknown_arrivals(ledger);
     // The moments behind the arrival and the read, whose reasons are listed already.
     for moment in TtftMoment::ALL.iter().copied().filter(|moment| *moment > TtftMoment::Read) {
         let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
         let requests: u64 = without.map(|group| group.times().count()).sum();
         if requests > 0 {
-            lines.push(UnobservedMomentLine::new(moment, requests, why_unobserved(moment, ledger)));
+            lines.push(UnobservedMomentLine::new(moment, requests, why_moment_is_unobserved(moment, ledger)));
         }
     }
     lines
 }
 
 /// Requests whose arrival is unknown, one line for each reason.
-fn unknown_arrivals(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
+fn list_unknown_arrivals(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
     let arrivals = &ledger.ttft().absent_arrivals;
     let mut requests_by_reason: Vec<(u64, &str)> = Vec::new();
     for (why, requests) in arrivals.by_reason() {
@@ -263,7 +268,7 @@ fn describe_unknown_arrival(why: UnknownArrival) -> &'static str {
 
 /// Why a moment behind the arrival was not observed of some requests. A reason with a condition holds for the whole run, the others for
 /// single requests.
-fn why_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str {
+fn why_moment_is_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str {
     let mut request_hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
     match moment {
         TtftMoment::Queued | TtftMoment::BatchEntered => ledger.reasons_for_absent_engine_times().entries,

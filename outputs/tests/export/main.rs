@@ -26,7 +26,7 @@ fn export(format: Format, options: Options) -> (String, Report) {
 fn export_bytes(format: Format, options: Options) -> (Vec<u8>, Report) {
     let events = run::events();
     let mut opening = Opening::new("demo", "0.1.0", Anchor { mono: MonoNs(run::START), wall_ns: run::WALL });
-    events.iter().take_while(|event| opening.read_ahead(event)).count();
+    events.iter().take_while(|event| opening.read_if_in_opening(event)).count();
     let mut out = Vec::new();
     let mut export = Export::new(format, options, engine::config(), &opening, &mut out).expect("a vector");
     let mut tick = run::START;

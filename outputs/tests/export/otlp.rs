@@ -123,7 +123,7 @@ fn a_finding_of_a_live_run_has_a_span_at_the_start_and_one_at_the_end_of_each_ep
             analysis.apply(event);
         }
         analysis.tick(now);
-        live.record_tick(now, &analysis);
+        live.add_spans_closed_by_tick(now, &analysis);
     }
     let encoded = live.take_spans(&analysis).expect("spans");
     let line: Value = serde_json::from_slice(&encoded.json).expect("JSON");

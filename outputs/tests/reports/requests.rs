@@ -105,7 +105,7 @@ fn what_is_not_observed_is_listed_by_moment_and_reason() {
     let ttft = report.ttft.as_ref().expect("dispatches were observed");
     let arrivals = ttft.absent.iter().filter(|line| line.moment.as_str() == "arrived");
     assert_eq!(arrivals.map(|line| line.requests).collect::<Vec<_>>(), [2, 1, 1]);
-    let lines = ttft.describe_absent();
+    let lines = ttft.describe_absent_moments();
     let before = "the time before the dispatch (arrival, reading, tokenisation) of";
     assert_eq!(lines[0], format!("{before} 2 requests: HTTP/2 interleaves the requests of a connection"));
     assert_eq!(lines[1], format!("{before} 1 request: the connection is encrypted (TLS)"));

@@ -131,10 +131,10 @@ fn escaped_labels_of_point<'p>(
 ) -> Vec<(&'static str, Cow<'p, str>)> {
     let mut labels = Vec::new();
     for (name, value) in definition.labels.iter().zip(&point.labels) {
-        labels.push((*name, hostile::output(value, EscapeForm::Text)));
+        labels.push((*name, hostile::escape_output(value, EscapeForm::Text)));
     }
     for (name, value) in engine_labels {
-        labels.push((*name, hostile::output(value, EscapeForm::Text)));
+        labels.push((*name, hostile::escape_output(value, EscapeForm::Text)));
     }
     labels
 }

@@ -128,7 +128,7 @@ impl OtlpPush {
 
     /// Adds an event to the spans, and queues the spans once they have many bytes.
     pub(super) fn add_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.spans.record_event(event, analysis);
+        self.spans.add_spans_closed_by_event(event, analysis);
         if self.spans.waiting_bytes() >= MAX_SPANS_BYTES {
             self.queue_gathered_spans(analysis);
         }
@@ -137,7 +137,7 @@ impl OtlpPush {
     /// Processes a tick, and queues the spans and metrics that are due. `collect` returns the metrics, given the numbers of what was pushed
     /// so far.
     pub(super) fn process_tick(&mut self, now: MonoNs, analysis: &Analysis, collect: &dyn Fn(Pushed) -> Vec<Family>) {
-        self.spans.record_tick(now, analysis);
+        self.spans.add_spans_closed_by_tick(now, analysis);
         if self.spans_sent_at.elapsed() >= GATHER_TIME {
             self.queue_gathered_spans(analysis);
         }
@@ -153,7 +153,7 @@ impl OtlpPush {
         report: &Report,
         collect: &dyn Fn(Pushed) -> Vec<Family>,
     ) {
-        self.spans.finish(analysis, report);
+        self.spans.add_final_spans(analysis, report);
         self.queue_gathered_spans(analysis);
         self.queue_metrics(MonoNs::now(), analysis, collect);
     }

@@ -206,7 +206,7 @@ struct BundledFile {
 impl BundledFile {
     /// A file with this text, in which control characters are escaped. `about` describes it in the manifest.
     fn text(name: &'static str, about: &'static str, text: &str, form: EscapeForm) -> Self {
-        let content = hostile::output(text, form).into_owned();
+        let content = hostile::escape_output(text, form).into_owned();
         Self { name, about, bytes: content.len() as u64, content: Box::new(Cursor::new(content.into_bytes())) }
     }
 }

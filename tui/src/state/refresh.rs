@@ -66,7 +66,7 @@ impl Model {
         self.first_token_end = bar::ends_of_path(&path).map(|ends| ends.to.to_owned());
         let ttft = TtftReport::new(ledger);
         self.ttft_absences = match &ttft {
-            Some(ttft) => ttft.describe_absent(),
+            Some(ttft) => ttft.describe_absent_moments(),
             None => vec!["requests on their way to the scheduler".to_owned()],
         };
         self.bottleneck = describe_bottleneck(ttft.as_ref());

@@ -1,6 +1,6 @@
 //! A request's record in the ledger, and its evidence for the flags.
 
-use outputs::report::{explain_tool_calls, list_ids, list_places};
+use outputs::report::{explain_tool_calls, format_position_ranges, list_ids};
 use session::units::{format_count, format_duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
@@ -85,8 +85,8 @@ fn name_losses(losses: Option<&Losses>) -> String {
     // Losses beyond the limit of the ledger make a list end in an ellipsis.
     let unlisted = losses.unlisted;
     let lists = [
-        ("chunks", list_places(chunks.into_iter(), MAX_RANGES, unlisted)),
-        ("places", list_places(places, MAX_RANGES, unlisted)),
+        ("chunks", format_position_ranges(chunks.into_iter(), MAX_RANGES, unlisted)),
+        ("places", format_position_ranges(places, MAX_RANGES, unlisted)),
         ("ids", list_ids(ids, MAX_RANGES)),
     ];
     let known = lists.iter().filter(|(_, list)| !list.is_empty());

@@ -432,7 +432,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
 /// Draws the bar of a breakdown, in which each part has its share of the cells. Returns the next free column.
 fn draw_breakdown_bar(pad: &mut Pad<'_>, mut x: u16, y: u16, parts: &[Segment]) -> u16 {
     let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
-    for (index, cells) in bar::cells_of_segments(parts, bar_width).into_iter().enumerate() {
+    for (index, cells) in bar::cells_per_segment(parts, bar_width).into_iter().enumerate() {
         let (symbol, ink) = breakdown_symbol(index, pad.theme);
         x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
     }

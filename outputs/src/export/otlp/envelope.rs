@@ -35,8 +35,8 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Resource for a service of which only the source of the observations is known. `tokengap` is the version that observes it.
-    pub fn for_source(source: &str, tokengap: &str) -> Self {
+    /// Resource for a service of which only the source of the observations is known. `tokengap_version` is the version that observes it.
+    pub fn for_source(source: &str, tokengap_version: &str) -> Self {
         Self {
             service: None,
             engine: String::new(),
@@ -44,7 +44,7 @@ impl Resource {
             source: source.to_owned(),
             run_engine: None,
             more: Vec::new(),
-            tokengap: tokengap.to_owned(),
+            tokengap: tokengap_version.to_owned(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Resource {
             put_text(list, "tokengap.source", &self.source);
             if let Some(engine) = &self.run_engine {
                 put_text(list, "tokengap.engine", &engine.name);
-                put_int(list, "server.port", engine.port);
+                put_int_if_known(list, "server.port", engine.port);
             }
             // The user's attributes.
             for (index, (name, value)) in self.more.iter().enumerate() {
@@ -140,7 +140,7 @@ pub(super) fn put_text(list: &mut Array<'_>, key: &str, value: &str) {
 }
 
 /// Appends an attribute with a number, if it is known.
-pub(super) fn put_int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
+pub(super) fn put_int_if_known(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
     if let Some(value) = value {
         put_attribute(list, key, |value_object| {
             value_object.put_int_text("intValue", value.into());

@@ -23,7 +23,7 @@ pub fn encode_metrics(families: &[Family], resource: &Resource, window: MetricsW
     Object::write(&mut json, |object| {
         wrap_in_envelope(object, METRICS, resource, |list| {
             for family in families {
-                list.add_object(|object| write_family(object, family, resource, window));
+                list.add_object(|object| write_metric_family(object, family, resource, window));
             }
         });
     });
@@ -31,7 +31,7 @@ pub fn encode_metrics(families: &[Family], resource: &Resource, window: MetricsW
 }
 
 /// Writes a metric with its points.
-fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, window: MetricsWindow) {
+fn write_metric_family(object: &mut Object<'_>, family: &Family, resource: &Resource, window: MetricsWindow) {
     let definition = family.definition;
     object.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum_unit());
     // Each point names its engine, because some receivers drop the attributes of the resource. Metrics of this process belong to no engine.
@@ -64,18 +64,18 @@ fn write_point(
     engine: Option<&RunEngine>,
     window: MetricsWindow,
 ) {
-    object.put_array("attributes", |list| write_labels(list, definition.labels, point, engine));
+    object.put_array("attributes", |list| write_label_attributes(list, definition.labels, point, engine));
     // A gauge is a state, which did not begin with the run.
     if definition.kind != MetricKind::Gauge {
         object.put_int_text("startTimeUnixNano", window.start_unix_ns);
     }
     object.put_int_text("timeUnixNano", window.end_unix_ns);
-    write_value(object, &point.value);
+    write_point_value(object, &point.value);
 }
 
 /// Writes the labels of a point as attributes, and the name and port of its engine if one is given.
-fn write_labels(list: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
-    for (name, value) in names.iter().zip(&point.labels) {
+fn write_label_attributes(list: &mut Array<'_>, label_names: &[&str], point: &Point, engine: Option<&RunEngine>) {
+    for (name, value) in label_names.iter().zip(&point.labels) {
         put_text(list, name, value);
     }
     if let Some(engine) = engine {
@@ -88,7 +88,7 @@ fn write_labels(list: &mut Array<'_>, names: &[&str], point: &Point, engine: Opt
 
 /// Writes the value of a point. Counts are numbers, although OTLP/JSON usually writes them as strings. Readers must accept both, and
 /// collectors built on the Rust schema crate silently drop points whose count is a string (seen with rotel 0.0.1a15).
-fn write_value(object: &mut Object<'_>, value: &Value) {
+fn write_point_value(object: &mut Object<'_>, value: &Value) {
     match value {
         Value::Int(count) => {
             object.put("asInt", *count);

@@ -86,7 +86,7 @@ impl Exporter for EncodedItems {
         Ok(())
     }
 
-    /// Adds nothing, because [`LiveSpans::finish`] adds the span of the capture.
+    /// Adds nothing, because [`LiveSpans::add_final_spans`] adds the span of the capture.
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -130,28 +130,28 @@ impl LiveSpans {
     }
 
     /// Adds the spans of the requests that an event has closed, if requests are exported. `analysis` has already applied the event.
-    pub fn record_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+    pub fn add_spans_closed_by_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
-            let _ = selection.pass_event(event, analysis, &mut self.encoded);
+            let _ = selection.export_event_and_closed_requests(event, analysis, &mut self.encoded);
         }
     }
 
     /// Adds the spans of the requests that a tick has closed, if requests are exported, and those of the findings that have changed.
     /// `analysis` has already applied the tick.
-    pub fn record_tick(&mut self, now: MonoNs, analysis: &Analysis) {
+    pub fn add_spans_closed_by_tick(&mut self, now: MonoNs, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
-            let _ = selection.pass_tick(now, analysis, &mut self.encoded);
+            let _ = selection.export_tick_and_closed_requests(now, analysis, &mut self.encoded);
         }
         self.add_finding_spans(now, analysis);
     }
 
     /// Adds the spans of the requests in flight, if requests are exported, and the span of the whole capture. Called at the end of the run.
-    pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
+    pub fn add_final_spans(&mut self, analysis: &Analysis, report: &Report) {
         if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
-            let _ = selection.pass_end(analysis, report, &mut self.encoded);
+            let _ = selection.export_open_requests_and_end(analysis, report, &mut self.encoded);
         }
         let source = &self.resource.source;
         let clock = self.opening.clock();
@@ -192,7 +192,7 @@ impl LiveSpans {
         // With a kilobyte of room for the envelope.
         let mut enveloped = Vec::with_capacity(json.len() + 1_024);
         Object::write(&mut enveloped, |object| {
-            wrap_in_envelope(object, TRACES, &self.resource, |list| list.add_encoded(&json));
+            wrap_in_envelope(object, TRACES, &self.resource, |list| list.append_encoded_elements(&json));
         });
         Some(EncodedItems { json: enveloped, items })
     }

@@ -6,7 +6,7 @@ use trace::detect::{Finding, Severity, Verdict};
 use trace::event::Finish;
 use trace::ledger::{NoteKind, RequestNote};
 
-use super::envelope::{put_attribute, put_flag, put_int, put_text};
+use super::envelope::{put_attribute, put_flag, put_int_if_known, put_text};
 use crate::export::json::{Array, Object};
 use crate::export::request_stage::{self, RequestStage, StageKind, TimeSpan};
 use crate::export::span_id::{SpanIds, TraceId};
@@ -32,7 +32,7 @@ pub(super) fn write_request_spans(
     let first_wall_ns = context.clock.wall_ns(summary.first_at);
     let trace = TraceId::of_request(&summary.rid, summary.trace_parent, first_wall_ns);
     let mut ids = SpanIds::of_request(&trace, &summary.rid, first_wall_ns);
-    let root = ids.next();
+    let root = ids.next_id();
     // A trace that no caller began is sampled.
     let flags = u64::from(summary.trace_parent.is_none_or(|parent| parent.is_sampled));
     write_root_span(spans, request, &trace, &root, flags, context);
@@ -42,7 +42,7 @@ pub(super) fn write_request_spans(
     for stage in &stages {
         // Stages are in the order of a tree: those below a stage follow it.
         outer_ids.truncate(stage.depth + 1);
-        let id = ids.next();
+        let id = ids.next_id();
         let TimeSpan { from, to } = stage.span;
         let parent = outer_ids.last().map(String::as_str);
         let head = SpanHead { trace: &trace, id: &id, parent, flags, name: &stage.name, kind: INTERNAL, from, to };
@@ -76,11 +76,11 @@ fn write_root_span(
         object.put_array("attributes", |list| write_request_attributes(list, request, trace, context));
         object.put_array("events", |list| {
             for note in &request.timeline.notes {
-                write_note(list, note, context);
+                write_note_event(list, note, context);
             }
         });
         object.put("droppedEventsCount", request.timeline.notes_left_out);
-        write_status(object, request);
+        write_error_status(object, request);
     });
 }
 
@@ -89,11 +89,11 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
     let [from, to] = report.window_mono_ns.map(MonoNs);
     let began_wall_ns = clock.wall_ns(from);
     let trace = TraceId::of_capture(source, began_wall_ns);
-    let id = SpanIds::of_trace(&trace, began_wall_ns).next();
+    let id = SpanIds::of_trace(&trace, began_wall_ns).next_id();
     spans.add_object(|object| {
         SpanHead { trace: &trace, id: &id, parent: None, flags: SAMPLED, name: "capture", kind: INTERNAL, from, to }
             .write_fields(object, clock);
-        object.put_array("attributes", |list| write_totals(list, report));
+        object.put_array("attributes", |list| write_capture_totals(list, report));
         object.put_array("events", |list| {
             for finding in &report.findings {
                 let at = MonoNs(from.0.saturating_add(finding.at_ns));
@@ -116,7 +116,7 @@ fn write_finding_event(object: &mut Object<'_>, finding: &FindingLine, wall_ns: 
         evidence: finding.evidence.clone(),
         ..Verdict::default()
     };
-    object.put_array("attributes", |list| write_verdict(list, &verdict));
+    object.put_array("attributes", |list| write_finding_attributes(list, &verdict));
 }
 
 /// Time of a finding's latest episode, and the number of its span. An episode that lasts ends now.
@@ -140,9 +140,9 @@ pub(super) fn write_finding_span(
     let capture_wall_ns = clock.wall_ns(capture_start);
     let trace = TraceId::of_capture(source, capture_wall_ns);
     // The id that `write_capture_span` gives to the capture.
-    let parent = SpanIds::of_trace(&trace, capture_wall_ns).next();
+    let parent = SpanIds::of_trace(&trace, capture_wall_ns).next_id();
     // Ids are hashes of a time, so the number makes this one differ from the capture's and the other findings'.
-    let id = SpanIds::of_trace(&trace, capture_wall_ns.wrapping_add(span.number)).next();
+    let id = SpanIds::of_trace(&trace, capture_wall_ns.wrapping_add(span.number)).next_id();
     let verdict = &finding.verdict;
     let FindingSpan { from, to, .. } = *span;
     spans.add_object(|object| {
@@ -151,7 +151,7 @@ pub(super) fn write_finding_span(
             .write_fields(object, clock);
         object.put_array("attributes", |list| {
             put_text(list, "tokengap.finding.state", if finding.active { "began" } else { "over" });
-            write_verdict(list, verdict);
+            write_finding_attributes(list, verdict);
         });
         if verdict.severity == Severity::Critical {
             object.put_object("status", |status| {
@@ -163,14 +163,14 @@ pub(super) fn write_finding_span(
 }
 
 /// Writes a piece of evidence as an attribute of the type that fits its value.
-fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
+fn write_evidence_attribute(list: &mut Array<'_>, name: &str, value: &Value) {
     let key = format!("tokengap.evidence.{name}");
     match value {
         Value::Bool(value) => put_flag(list, &key, *value),
         Value::String(value) => put_text(list, &key, value),
         Value::Number(number) => {
             if let Some(count) = number.as_u64() {
-                put_int(list, &key, Some(count));
+                put_int_if_known(list, &key, Some(count));
             } else if let Some(float) = number.as_f64() {
                 put_attribute(list, &key, |value_object| {
                     value_object.put("doubleValue", float);
@@ -184,7 +184,7 @@ fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
 }
 
 /// Writes the attributes of a finding. An empty rid or hop means that it is not about one.
-fn write_verdict(list: &mut Array<'_>, verdict: &Verdict) {
+fn write_finding_attributes(list: &mut Array<'_>, verdict: &Verdict) {
     put_text(list, "tokengap.finding.severity", verdict.severity.as_str());
     put_text(list, "tokengap.finding.summary", &verdict.summary);
     if !verdict.rid.is_empty() {
@@ -194,7 +194,7 @@ fn write_verdict(list: &mut Array<'_>, verdict: &Verdict) {
         put_text(list, "tokengap.hop", &verdict.hop);
     }
     for (name, value) in &verdict.evidence {
-        write_evidence(list, name, value);
+        write_evidence_attribute(list, name, value);
     }
 }
 
@@ -213,7 +213,7 @@ struct SpanHead<'a> {
 impl SpanHead<'_> {
     /// Writes these fields into the object of a span.
     fn write_fields(&self, object: &mut Object<'_>, clock: &CaptureClock) {
-        object.put("traceId", &self.trace.hex).put("spanId", self.id).put_known("parentSpanId", self.parent);
+        object.put("traceId", &self.trace.hex).put("spanId", self.id).put_if_known("parentSpanId", self.parent);
         object.put("flags", self.flags).put("name", self.name).put("kind", self.kind);
         object.put_int_text("startTimeUnixNano", clock.wall_ns(self.from));
         object.put_int_text("endTimeUnixNano", clock.wall_ns(self.to));
@@ -230,9 +230,9 @@ fn write_request_attributes(
     let summary = request.summary;
     put_text(list, "gen_ai.provider.name", context.ledger.engine().facts().name());
     put_text(list, "gen_ai.response.id", &summary.rid);
-    put_int(list, "gen_ai.usage.input_tokens", summary.prompt_tokens);
-    put_int(list, "gen_ai.usage.output_tokens", Some(summary.tokens_sent));
-    put_int(list, "gen_ai.usage.cache_read.input_tokens", summary.cached_tokens);
+    put_int_if_known(list, "gen_ai.usage.input_tokens", summary.prompt_tokens);
+    put_int_if_known(list, "gen_ai.usage.output_tokens", Some(summary.tokens_sent));
+    put_int_if_known(list, "gen_ai.usage.cache_read.input_tokens", summary.cached_tokens);
     if let Some(finish) = summary.finish {
         put_attribute(list, "gen_ai.response.finish_reasons", |value_object| {
             value_object.put_object("arrayValue", |object| {
@@ -249,26 +249,26 @@ fn write_request_attributes(
     }
     put_text(list, "tokengap.trace_id_from", trace.from);
     put_text(list, "tokengap.state", request.state());
-    put_int(list, "tokengap.worker", summary.worker);
-    put_int(list, "tokengap.gap_ns", summary.gap_ns);
-    put_int(list, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
-    put_int(list, "tokengap.silence_max_ns", summary.silence_ns);
-    put_int(list, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(summary));
+    put_int_if_known(list, "tokengap.worker", summary.worker);
+    put_int_if_known(list, "tokengap.gap_ns", summary.gap_ns);
+    put_int_if_known(list, "tokengap.last_gap_ns", request_stage::last_chunk_gap_ns(request.timeline, context.ledger));
+    put_int_if_known(list, "tokengap.silence_max_ns", summary.silence_ns);
+    put_int_if_known(list, "tokengap.first_token_delivery_ns", request_stage::first_token_delivery_ns(summary));
     for (observed_at, itl) in [("client", summary.itl.delivered), ("sent", summary.itl.sent)] {
-        put_int(list, &format!("tokengap.itl.{observed_at}.p50_ns"), itl.map(|spread| spread.p50));
-        put_int(list, &format!("tokengap.itl.{observed_at}.p90_ns"), itl.map(|spread| spread.p90));
-        put_int(list, &format!("tokengap.itl.{observed_at}.p99_ns"), itl.map(|spread| spread.p99));
+        put_int_if_known(list, &format!("tokengap.itl.{observed_at}.p50_ns"), itl.map(|spread| spread.p50));
+        put_int_if_known(list, &format!("tokengap.itl.{observed_at}.p90_ns"), itl.map(|spread| spread.p90));
+        put_int_if_known(list, &format!("tokengap.itl.{observed_at}.p99_ns"), itl.map(|spread| spread.p99));
     }
-    put_int(list, "tokengap.chunks.sent", Some(summary.chunks_sent));
-    put_int(list, "tokengap.chunks.delivered", summary.delivered);
-    put_int(list, "tokengap.chunks.merged", summary.merged);
-    put_int(list, "tokengap.chunks.dropped", summary.dropped);
-    put_int(list, "tokengap.chunks.unjudged", summary.unjudged);
-    put_int(list, "tokengap.tokens.received", summary.tokens_received);
-    put_int(list, "tokengap.tokens.delivered", summary.tokens_delivered);
-    put_int(list, "tokengap.tokens.lost", summary.tokens_lost);
-    put_int(list, "tokengap.tokens.missing_on_wire", Some(summary.wire_missing));
-    put_int(list, "tokengap.retractions", Some(summary.retractions));
+    put_int_if_known(list, "tokengap.chunks.sent", Some(summary.chunks_sent));
+    put_int_if_known(list, "tokengap.chunks.delivered", summary.delivered);
+    put_int_if_known(list, "tokengap.chunks.merged", summary.merged);
+    put_int_if_known(list, "tokengap.chunks.dropped", summary.dropped);
+    put_int_if_known(list, "tokengap.chunks.unjudged", summary.unjudged);
+    put_int_if_known(list, "tokengap.tokens.received", summary.tokens_received);
+    put_int_if_known(list, "tokengap.tokens.delivered", summary.tokens_delivered);
+    put_int_if_known(list, "tokengap.tokens.lost", summary.tokens_lost);
+    put_int_if_known(list, "tokengap.tokens.missing_on_wire", Some(summary.wire_missing));
+    put_int_if_known(list, "tokengap.retractions", Some(summary.retractions));
     put_flag(list, "tokengap.bursts", summary.bursts);
     put_flag(list, "tokengap.inflated", summary.inflated);
 }
@@ -276,11 +276,11 @@ fn write_request_attributes(
 /// Writes which frame or hop a stage belongs to. A hop is a channel between two processes, and a lane is one of its connections.
 fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
-        put_int(list, "tokengap.frame.hop", Some(frame.hop.0));
-        put_int(list, "tokengap.frame.lane", Some(frame.lane));
-        put_int(list, "tokengap.frame.seq", Some(frame.seq));
+        put_int_if_known(list, "tokengap.frame.hop", Some(frame.hop.0));
+        put_int_if_known(list, "tokengap.frame.lane", Some(frame.lane));
+        put_int_if_known(list, "tokengap.frame.seq", Some(frame.seq));
         if let Some(worker) = context.ledger.hop(frame.hop).and_then(|hop| hop.worker) {
-            put_int(list, "tokengap.worker", Some(worker));
+            put_int_if_known(list, "tokengap.worker", Some(worker));
         }
     }
     if stage.kind == StageKind::Hop {
@@ -289,7 +289,7 @@ fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, contex
 }
 
 /// Writes a note of the timeline as a span event.
-fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
+fn write_note_event(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.add_object(|object| {
         object.put_int_text("timeUnixNano", context.clock.wall_ns(note.at));
         object.put("name", name_of_note(&note.what));
@@ -313,28 +313,28 @@ fn write_note_attributes(list: &mut Array<'_>, note: &NoteKind) {
     match note {
         NoteKind::Stage { by, tokens, pending, .. } => {
             put_text(list, "tokengap.by", by);
-            put_int(list, "tokengap.tokens", *tokens);
-            put_int(list, "tokengap.pending", *pending);
+            put_int_if_known(list, "tokengap.tokens", *tokens);
+            put_int_if_known(list, "tokengap.pending", *pending);
         }
         NoteKind::Merged { chunks, by } => {
             put_text(list, "tokengap.by", by);
-            put_int(list, "tokengap.chunks", Some(*chunks));
+            put_int_if_known(list, "tokengap.chunks", Some(*chunks));
         }
         NoteKind::Answered { end, tokens, short_writes } => {
             put_text(list, "tokengap.end", end.as_str());
-            put_int(list, "tokengap.tokens", *tokens);
-            put_int(list, "tokengap.short_writes", Some(*short_writes));
+            put_int_if_known(list, "tokengap.tokens", *tokens);
+            put_int_if_known(list, "tokengap.short_writes", Some(*short_writes));
         }
         NoteKind::FirstReceived => {}
         NoteKind::Dropped { chunks, tokens } => {
-            put_int(list, "tokengap.chunks", Some(*chunks));
-            put_int(list, "tokengap.tokens", Some(*tokens));
+            put_int_if_known(list, "tokengap.chunks", Some(*chunks));
+            put_int_if_known(list, "tokengap.tokens", Some(*tokens));
         }
     }
 }
 
 /// Writes the status of an error if the request lost tokens before the client or was aborted. Other requests have no status.
-fn write_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
+fn write_error_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = if lost > 0 {
         format!("{} lost before the client", trace::words::plural(lost.into(), "token"))
@@ -349,16 +349,16 @@ fn write_status(object: &mut Object<'_>, request: &ExportedRequest<'_>) {
 }
 
 /// Writes the totals of the capture.
-fn write_totals(list: &mut Array<'_>, report: &Report) {
+fn write_capture_totals(list: &mut Array<'_>, report: &Report) {
     let Report { requests, tokens, chunks, .. } = report;
-    put_int(list, "tokengap.requests.seen", Some(requests.seen));
-    put_int(list, "tokengap.requests.finished", Some(requests.finished));
-    put_int(list, "tokengap.tokens.sent", Some(tokens.sent));
-    put_int(list, "tokengap.tokens.delivered", tokens.delivered);
-    put_int(list, "tokengap.tokens.lost", chunks.tokens_lost);
-    put_int(list, "tokengap.chunks.sent", Some(chunks.sent));
-    put_int(list, "tokengap.chunks.dropped", chunks.dropped_confirmed);
-    put_int(list, "tokengap.chunks.merged", chunks.merged);
-    put_int(list, "tokengap.events", Some(report.own.events));
-    put_int(list, "tokengap.events_missed", Some(report.own.events_missed));
+    put_int_if_known(list, "tokengap.requests.seen", Some(requests.seen));
+    put_int_if_known(list, "tokengap.requests.finished", Some(requests.finished));
+    put_int_if_known(list, "tokengap.tokens.sent", Some(tokens.sent));
+    put_int_if_known(list, "tokengap.tokens.delivered", tokens.delivered);
+    put_int_if_known(list, "tokengap.tokens.lost", chunks.tokens_lost);
+    put_int_if_known(list, "tokengap.chunks.sent", Some(chunks.sent));
+    put_int_if_known(list, "tokengap.chunks.dropped", chunks.dropped_confirmed);
+    put_int_if_known(list, "tokengap.chunks.merged", chunks.merged);
+    put_int_if_known(list, "tokengap.events", Some(report.own.events));
+    put_int_if_known(list, "tokengap.events_missed", Some(report.own.events_missed));
 }

@@ -53,7 +53,7 @@ pub(super) struct CounterTracks {
 impl Perfetto<'_> {
     /// Updates the backlog after a send or receive on a hop: the number of frames that were sent and not yet received. All hops
     /// with the same name are one group and have one backlog. Draws the backlog if the last drawn value is at least [`EVERY_NS`] old.
-    pub(super) fn update_backlog(&mut self, at: MonoNs, hop: HopId, context: &ExportContext<'_>) {
+    pub(super) fn update_and_draw_backlog(&mut self, at: MonoNs, hop: HopId, context: &ExportContext<'_>) {
         // The backlog is only known if sends and receives are both observed.
         let Some(hop) = context.ledger.hop(hop) else { return };
         let is_backlog_known = hop.shows.sent && hop.shows.received;
@@ -106,7 +106,7 @@ impl Perfetto<'_> {
     /// Draws the backlogs and numbers of requests that have changed since they were drawn.
     pub(super) fn draw_changed_counts(&mut self, now: MonoNs, context: &ExportContext<'_>) {
         self.draw_changed_backlogs(context);
-        self.draw_changed_requests(now, context);
+        self.draw_changed_request_counts(now, context);
     }
 
     /// Draws the backlog of each group of hops whose current value was not drawn yet. A group without a drawn value has no known backlog.
@@ -120,7 +120,7 @@ impl Perfetto<'_> {
     }
 
     /// Draws the numbers of requests in flight and of those that wait for their first token, if one of them has changed.
-    fn draw_changed_requests(&mut self, now: MonoNs, context: &ExportContext<'_>) {
+    fn draw_changed_request_counts(&mut self, now: MonoNs, context: &ExportContext<'_>) {
         let waiting = context.ledger.requests().filter(|request| request.first_token_waiting_since().is_some()).count();
         let counts = InFlightCounts { in_flight: context.ledger.timeline_count(), waiting };
         let previous_counts = self.counters.requests.replace(counts);
@@ -140,8 +140,8 @@ impl Perfetto<'_> {
     }
 
     /// Draws a thread's time use in an interval, in percent.
-    pub(super) fn draw_cpu(&mut self, ts_ns: u64, sample: &CpuSample<'_>) {
-        let track = self.track_of_thread(sample.thread, sample.role, sample.name);
+    pub(super) fn draw_thread_cpu(&mut self, ts_ns: u64, sample: &CpuSample<'_>) {
+        let track = self.name_and_get_track_of_thread(sample.thread, sample.role, sample.name);
         self.draw_counter(track, &format!("CPU % {} {}", sample.name, track.tid), ts_ns, |args| {
             // On a CPU, or waiting for one, or not allowed to use one.
             args.put("on", percent_of(sample.on_ns, sample.interval_ns));
@@ -160,10 +160,10 @@ impl Perfetto<'_> {
     /// Draws the state of an engine process from its own log.
     pub(super) fn draw_logged_state(&mut self, ts_ns: u64, state: &LoggedState<'_>) {
         self.draw_counter(LOG, &format!("logged by {}", state.by), ts_ns, |args| {
-            args.put_known("states", state.states).put_known("rids", state.rids);
-            args.put_known("recv_wait_ns", state.recv_wait_ns);
+            args.put_if_known("states", state.states).put_if_known("rids", state.rids);
+            args.put_if_known("recv_wait_ns", state.recv_wait_ns);
             // Whether more messages were ready behind the received one. A counter shows only numbers.
-            args.put_known("more", state.more.map(u64::from));
+            args.put_if_known("more", state.more.map(u64::from));
             for (name, share) in [("cpu %", state.cpu), ("cpu_system %", state.cpu_system)] {
                 if let Some(share) = share {
                     args.put(name, 100.0 * share);

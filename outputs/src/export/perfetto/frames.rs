@@ -59,13 +59,13 @@ impl Perfetto<'_> {
     /// send of the frame.
     fn draw_relay(&mut self, sent_at: MonoNs, forwarded: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
-        let track = self.track_of_row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
+        let track = self.get_or_add_track_of_row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
         // An arrow must end later than it starts, so the slice begins a nanosecond after the send.
         let arrival = MonoNs(sent_at.0.saturating_add(1));
-        let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: arrival, to: forwarded });
+        let TimeSpan { from, to } = self.frames.fit_slice_behind_last(track, TimeSpan { from: arrival, to: forwarded });
         self.out.write_object(|object| {
             write_event_head(object, SLICE, track, "relay", context.clock.since_start_ns(from));
-            object.put_micros("dur", to.since(from)).put("cat", "frame");
+            object.put_ns_as_micros("dur", to.since(from)).put("cat", "frame");
             // The arrow ends at the arrival, so a slice that had to be moved has none.
             if from == arrival {
                 object.put_hex("bind_id", flow_id(id)).put("flow_in", true).put("flow_out", true);
@@ -84,7 +84,7 @@ impl Perfetto<'_> {
         }
         let rid = dispatch.request.map(|request| request.rid).filter(|rid| context.options.wants_rid(rid));
         self.draw_send(at, dispatch.id, context, |args| {
-            args.put("bytes", dispatch.bytes).put("kind", dispatch.kind).put_known("rid", rid);
+            args.put("bytes", dispatch.bytes).put("kind", dispatch.kind).put_if_known("rid", rid);
         });
     }
 
@@ -96,11 +96,11 @@ impl Perfetto<'_> {
         context: &ExportContext<'_>,
         add_args: impl FnOnce(&mut Object<'_>),
     ) {
-        let track = self.track_of_row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
+        let track = self.get_or_add_track_of_row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
         self.out.write_object(|object| {
             write_event_head(object, SLICE, track, "send", context.clock.since_start_ns(at));
             // An arrow joins slices with the same `bind_id`.
-            object.put_micros("dur", 0).put("cat", "frame").put_hex("bind_id", flow_id(id)).put("flow_out", true);
+            object.put_ns_as_micros("dur", 0).put("cat", "frame").put_hex("bind_id", flow_id(id)).put("flow_out", true);
             object.put_object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
                 add_args(args);
@@ -109,7 +109,7 @@ impl Perfetto<'_> {
     }
 
     /// Begins the slice of a received frame, which is drawn when its processing ends. Draws it at once if the hop does not show that end.
-    pub(super) fn begin_receive(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
+    pub(super) fn begin_receive_slice(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
         let id = received.id;
         let track = self.track_of_receiver(received, context);
         // The next receive of a thread ends its previous frame, whose own end was not observed.
@@ -132,15 +132,15 @@ impl Perfetto<'_> {
     fn track_of_receiver(&mut self, received: &Received<'_>, context: &ExportContext<'_>) -> Track {
         let hop_id = received.id.hop;
         let Some(thread) = received.by else {
-            return self.track_of_row(SyntheticRow::Receives(hop_id), context.ledger);
+            return self.get_or_add_track_of_row(SyntheticRow::Receives(hop_id), context.ledger);
         };
         // The process of the thread has the role at the receiving end of the hop.
         let role = context.ledger.hop(hop_id).map_or(UNKNOWN, |hop| &context.ledger.groups()[hop.group].ends.to);
-        self.track_of_thread(thread, role, UNKNOWN)
+        self.name_and_get_track_of_thread(thread, role, UNKNOWN)
     }
 
     /// Draws the receive of a frame whose processing has ended, unless a later receive of its thread has ended it already.
-    pub(super) fn end_receive(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
+    pub(super) fn draw_ended_receive(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
         let Some(&track) = self.frames.receiving_thread.get(&id.hop) else { return };
         let Some(&open) = self.frames.open.get(&track) else { return };
         // The thread processes a later frame, whose receive has ended this one.
@@ -167,12 +167,12 @@ impl Perfetto<'_> {
         ended_by: ReceiveEnd,
         context: &ExportContext<'_>,
     ) {
-        let TimeSpan { from, to } = self.frames.fit_slice(track, TimeSpan { from: open.at, to: end });
+        let TimeSpan { from, to } = self.frames.fit_slice_behind_last(track, TimeSpan { from: open.at, to: end });
         let id = open.id;
         let observes_processed = context.ledger.hop(id.hop).is_some_and(|hop| hop.shows.processed);
         self.out.write_object(|object| {
             write_event_head(object, SLICE, track, "receive", context.clock.since_start_ns(from));
-            object.put_micros("dur", to.since(from)).put("cat", "frame").put_hex("bind_id", flow_id(id));
+            object.put_ns_as_micros("dur", to.since(from)).put("cat", "frame").put_hex("bind_id", flow_id(id));
             // The send of an undecoded frame is no slice from which an arrow could start.
             if open.sent.is_some_and(|sent| sent.chunks.is_some()) {
                 object.put("flow_in", true);
@@ -181,9 +181,9 @@ impl Perfetto<'_> {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
                 if let Some(sent) = open.sent {
                     args.put("queue_wait_ns", open.at.since(sent.at));
-                    args.put("bytes", sent.bytes).put_known("chunks", sent.chunks);
+                    args.put("bytes", sent.bytes).put_if_known("chunks", sent.chunks);
                 }
-                args.put_known("wakeup", open.wakeup);
+                args.put_if_known("wakeup", open.wakeup);
                 if observes_processed {
                     args.put("processed", ended_by == ReceiveEnd::Processed);
                 }
@@ -194,7 +194,7 @@ impl Perfetto<'_> {
 
 impl FrameSlices {
     /// Moves the ends of a slice so that it does not overlap the thread's last one. Remembers its end for the next slice.
-    fn fit_slice(&mut self, track: Track, slice: TimeSpan) -> TimeSpan {
+    fn fit_slice_behind_last(&mut self, track: Track, slice: TimeSpan) -> TimeSpan {
         let last_end = self.last_ends.entry(track).or_default();
         let from = slice.from.max(*last_end);
         let to = slice.to.max(from);

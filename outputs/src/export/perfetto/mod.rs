@@ -71,40 +71,41 @@ impl Exporter for Perfetto<'_> {
             What::Sent(frame) => {
                 self.draw_frame_sent(at, frame, context);
                 self.draw_chunks_sent(at, frame, context);
-                self.update_backlog(at, frame.id.hop, context);
+                self.update_and_draw_backlog(at, frame.id.hop, context);
             }
             What::Dispatched(dispatch) => {
                 self.draw_dispatch(at, dispatch, context);
-                self.update_backlog(at, dispatch.id.hop, context);
+                self.update_and_draw_backlog(at, dispatch.id.hop, context);
             }
             What::Received(received) => {
-                self.begin_receive(at, received, context);
-                self.update_backlog(at, received.id.hop, context);
+                self.begin_receive_slice(at, received, context);
+                self.update_and_draw_backlog(at, received.id.hop, context);
             }
-            What::Processed(id) => self.end_receive(at, *id, context),
+            What::Processed(id) => self.draw_ended_receive(at, *id, context),
             What::Delivered(delivery) if !delivery.is_uncounted() => self.draw_delivery(at, delivery, context),
             What::Undecoded(frame) => self.draw_instant(tracks::MISSED, "frame undecoded", ts_ns, |args| {
                 args.put("hop", ledger.hop_name(frame.id.hop));
                 put_fields!(args, frame.id, lane, seq);
                 put_fields!(args, frame, bytes, reason);
             }),
-            What::Cpu(sample) => self.draw_cpu(ts_ns, sample),
+            What::Cpu(sample) => self.draw_thread_cpu(ts_ns, sample),
             What::Queue(sample) => {
                 self.draw_counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts_ns, |args| {
-                    args.put_known("receive_bytes", sample.receive_bytes).put_known("send_bytes", sample.send_bytes);
+                    args.put_if_known("receive_bytes", sample.receive_bytes)
+                        .put_if_known("send_bytes", sample.send_bytes);
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
-                let track = self.track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
+                let track = self.name_and_get_track_of_thread(sample.thread, sample.role, tracks::UNKNOWN);
                 self.draw_instant(track, sample.function, ts_ns, |args| {
                     put_fields!(args, sample, file, interval_ns, samples, total, own);
-                    args.put_known("gil", sample.gil);
+                    args.put_if_known("gil", sample.gil);
                 });
             }
             What::Stage(stage) if context.options.wants_rid(stage.rid) => {
                 self.draw_instant(tracks::LOG, stage.name, ts_ns, |args| {
                     args.put("rid", stage.rid).put("by", stage.by);
-                    args.put_known("tokens", stage.tokens).put_known("pending", stage.pending);
+                    args.put_if_known("tokens", stage.tokens).put_if_known("pending", stage.pending);
                 });
             }
             What::LoggedState(state) => self.draw_logged_state(ts_ns, state),
@@ -115,7 +116,7 @@ impl Exporter for Perfetto<'_> {
             }
             What::Missed(lost) => self.draw_instant(tracks::MISSED, "observations missed", ts_ns, |args| {
                 put_fields!(args, lost, count, cause);
-                args.put_known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
+                args.put_if_known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
             }),
             // An answer is drawn on its request's own row after that has ended.
             What::Hop(_)
@@ -157,12 +158,12 @@ impl Exporter for Perfetto<'_> {
             self.draw_instant(tracks::FINDINGS, &finding.kind, ts_ns, |args| {
                 put_fields!(args, finding, severity, summary);
                 // The id is empty if the finding is not about one request.
-                args.put_known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
-                args.put_known("hop", finding.hop.as_ref());
+                args.put_if_known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
+                args.put_if_known("hop", finding.hop.as_ref());
                 for (name, value) in &finding.evidence {
                     args.put_escaped(name, value);
                 }
-                args.put_known("advice", finding.advice.as_ref());
+                args.put_if_known("advice", finding.advice.as_ref());
             });
         }
         self.out.finish()
@@ -183,5 +184,5 @@ impl Perfetto<'_> {
 /// Writes the fields that all events have: phase, track, name and time since the start of the capture.
 fn write_event_head(object: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts_ns: u64) {
     object.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
-    object.put("name", name).put_micros("ts", ts_ns);
+    object.put("name", name).put_ns_as_micros("ts", ts_ns);
 }

@@ -35,8 +35,8 @@ impl Perfetto<'_> {
             self.out.write_object(|object| {
                 write_row_id(object.append_fields(&common_fields), id, context);
                 object.put_object("args", |args| {
-                    args.put_known("completion_tokens", chunk.completion_tokens);
-                    args.put_known("finish", chunk.finish);
+                    args.put_if_known("completion_tokens", chunk.completion_tokens);
+                    args.put_if_known("finish", chunk.finish);
                 });
             });
         }
@@ -52,7 +52,7 @@ impl Perfetto<'_> {
         if let Some(id) = row_if_drawn(chunk_index, ignores_limit, context) {
             RequestRowWriter { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {
                 args.put("tokens", delivery.tokens).put("mode", delivery.mode);
-                args.put_known("completion_tokens", delivery.completion_tokens);
+                args.put_if_known("completion_tokens", delivery.completion_tokens);
             });
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     let id = RequestRowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
     let mut row = RequestRowWriter { out, id, context };
     row.draw_event(STAGE_BEGIN, &summary.rid, from, |object| {
-        object.put_object("args", |args| write_facts(args, request, context));
+        object.put_object("args", |args| write_request_facts(args, request, context));
     });
     row.draw_stages(request);
     for note in &timeline.notes {
@@ -115,23 +115,24 @@ fn write_frame_of_stage(object: &mut Object<'_>, stage: &RequestStage<'_>) {
 fn add_no_fields(_: &mut Object<'_>) {}
 
 /// Writes the known facts about a request, for the panel of its slice.
-fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
+fn write_request_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
     let summary = request.summary;
     args.put("rid", &summary.rid).put("state", request.state());
-    args.put_known("finish", summary.finish);
+    args.put_if_known("finish", summary.finish);
     args.put("tokens_sent", summary.tokens_sent)
         .put("chunks_sent", summary.chunks_sent)
-        .put_known("worker", summary.worker);
-    args.put_known("prompt_tokens", summary.prompt_tokens).put_known("cached_tokens", summary.cached_tokens);
-    args.put_known("gap_ns", summary.gap_ns)
-        .put_known("last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
-    args.put_known("ttft_ns", TtftPath::new(summary).ttft_ns()).put_known("longest_silence_ns", summary.silence_ns);
-    args.put_known("chunks_delivered", summary.delivered).put_known("chunks_merged", summary.merged);
-    args.put_known("chunks_dropped", summary.dropped).put_known("chunks_unjudged", summary.unjudged);
-    args.put_known("tokens_delivered", summary.tokens_delivered).put_known("tokens_lost", summary.tokens_lost);
-    args.put_known("first_token_delivery_ns", request_stage::first_delivery_ns(summary));
-    args.put_known("itl_client_p99_ns", summary.itl.delivered.map(|itl| itl.p99));
-    args.put_known("itl_sent_p99_ns", summary.itl.sent.map(|itl| itl.p99));
+        .put_if_known("worker", summary.worker);
+    args.put_if_known("prompt_tokens", summary.prompt_tokens).put_if_known("cached_tokens", summary.cached_tokens);
+    args.put_if_known("gap_ns", summary.gap_ns)
+        .put_if_known("last_gap_ns", request_stage::last_chunk_gap_ns(request.timeline, context.ledger));
+    args.put_if_known("ttft_ns", TtftPath::new(summary).ttft_ns())
+        .put_if_known("longest_silence_ns", summary.silence_ns);
+    args.put_if_known("chunks_delivered", summary.delivered).put_if_known("chunks_merged", summary.merged);
+    args.put_if_known("chunks_dropped", summary.dropped).put_if_known("chunks_unjudged", summary.unjudged);
+    args.put_if_known("tokens_delivered", summary.tokens_delivered).put_if_known("tokens_lost", summary.tokens_lost);
+    args.put_if_known("first_token_delivery_ns", request_stage::first_token_delivery_ns(summary));
+    args.put_if_known("itl_client_p99_ns", summary.itl.delivered.map(|itl| itl.p99));
+    args.put_if_known("itl_sent_p99_ns", summary.itl.sent.map(|itl| itl.p99));
 }
 
 /// Identifies the row of a request. The time of its first event is part of the id only if the rid is used more than once.

@@ -103,7 +103,7 @@ impl Perfetto<'_> {
     }
 
     /// Track of a row. Adds and names the track at the row's first use.
-    pub(super) fn track_of_row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
+    pub(super) fn get_or_add_track_of_row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
         if let Some(&track) = self.tracks.rows.get(&row) {
             return track;
         }
@@ -127,8 +127,8 @@ impl Perfetto<'_> {
     fn add_track_of_sends(&mut self, row: SyntheticRow, hop: HopId, connection: u32, ledger: &Ledger) -> Track {
         let role = ledger.hop(hop).map_or(UNKNOWN, |hop| &ledger.groups()[hop.group].ends.from);
         // If only one process has the role, its main thread is the sender.
-        if let Some(thread) = self.tracks.opening.only_thread_of(role) {
-            let track = self.track_of_thread(thread, role, UNKNOWN);
+        if let Some(thread) = self.tracks.opening.main_thread_of_only_process(role) {
+            let track = self.name_and_get_track_of_thread(thread, role, UNKNOWN);
             self.tracks.rows.insert(row, track);
             return track;
         }
@@ -136,7 +136,7 @@ impl Perfetto<'_> {
     }
 
     /// Track of a real thread. Names its process by `role` and the thread by `name` when they are first known, up to [`MAX_ROWS`] of each.
-    pub(super) fn track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
+    pub(super) fn name_and_get_track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
         let track = Track { pid: thread.pid, tid: thread.tid };
         let named = &self.tracks.named_processes;
         if !role.is_empty() && named.len() < MAX_ROWS && !named.contains(&thread.pid) {
@@ -149,7 +149,7 @@ impl Perfetto<'_> {
     }
 
     /// Id of the synthetic process of a role. Adds and names the process at its first use.
-    fn synthetic_process_of(&mut self, role: &str) -> u32 {
+    fn get_or_add_synthetic_process(&mut self, role: &str) -> u32 {
         if let Some(&pid) = self.tracks.synthetic_process_by_role.get(role) {
             return pid;
         }
@@ -162,7 +162,7 @@ impl Perfetto<'_> {
 
     /// Adds a track for a row to the synthetic process of a role. Returns a track that further rows share if there are too many.
     fn add_track(&mut self, row: SyntheticRow, role: &str, name: &str) -> Track {
-        let pid = self.synthetic_process_of(role);
+        let pid = self.get_or_add_synthetic_process(role);
         if self.tracks.is_full() {
             // Not remembered, so that the map stays bounded.
             return Track { pid, tid: pid };
@@ -196,7 +196,12 @@ impl Perfetto<'_> {
     /// Writes a metadata event about a process, or about one of its threads if `tid` is given.
     fn write_metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
         self.out.write_object(|object| {
-            object.put("ph", METADATA).put("pid", pid).put_known("tid", tid).put("name", name).put_object("args", args);
+            object
+                .put("ph", METADATA)
+                .put("pid", pid)
+                .put_if_known("tid", tid)
+                .put("name", name)
+                .put_object("args", args);
         });
     }
 }

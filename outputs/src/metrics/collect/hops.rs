@@ -25,7 +25,7 @@ pub(super) fn add_hop_groups(families: &mut Families, ledger: &Ledger) {
             continue;
         }
         add_hop_group(families, group, &members, ledger.now());
-        add_hop_receiver(families, ledger, &group.name, &members);
+        add_cpu_shares_of_hop_receiver(families, ledger, &group.name, &members);
         added += 1;
     }
     families.put_left_out("hop", left_out);
@@ -49,7 +49,7 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
     }
     families.put_int(&metric::HOP_KERNEL_RECEIVE, label, group.kernel.bytes);
     families.put_int(&metric::HOP_KERNEL_SEND, label, group.kernel.send_bytes);
-    add_hop_times(families, group);
+    add_hop_distributions(families, group);
 }
 
 /// Adds the numbers of frames, chunks and bytes of a group of hops. Leaves out a number of frames that no hop of the group can observe.
@@ -75,7 +75,7 @@ fn add_hop_counts(families: &mut Families, group: &HopGroup, members: &[&Hop]) {
 
 /// Adds the distributions of a group of hops: the times of its frames, and the frames of each wakeup of the receiver. Leaves out those
 /// without a value.
-fn add_hop_times(families: &mut Families, group: &HopGroup) {
+fn add_hop_distributions(families: &mut Families, group: &HopGroup) {
     let label = [group.name.as_str()];
     let times_by_metric: [(&'static Definition, &Distribution); 5] = [
         (&metric::HOP_QUEUE_WAIT, &group.queue_wait),
@@ -95,7 +95,7 @@ fn add_hop_times(families: &mut Families, group: &HopGroup) {
 }
 
 /// Adds how the receiving thread of a group spent the time while frames waited.
-fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members: &[&Hop]) {
+fn add_cpu_shares_of_hop_receiver(families: &mut Families, ledger: &Ledger, hop_name: &str, members: &[&Hop]) {
     // Only the thread's time is used, which needs neither the busy share nor the length of the window.
     let busy_share = None;
     let window_ns = 0;
@@ -106,7 +106,7 @@ fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members
     }
     for (state, ns) in ns_by_cpu_state(&spent) {
         if let Some(ns) = ns {
-            families.put_value(&metric::HOP_RECEIVER, [hop, state], Value::Float(spent.share(ns)));
+            families.put_value(&metric::HOP_RECEIVER, [hop_name, state], Value::Float(spent.share(ns)));
         }
     }
 }
@@ -125,7 +125,7 @@ fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now:
     }
     families.put_int(&metric::HOP_BACKLOG_MAX, label, group.backlog_max);
     let oldest = members.iter().filter_map(|hop| hop.oldest_waiting()).min();
-    families.put_seconds(&metric::HOP_OLDEST, label, oldest.map_or(0, |since| now.since(since)));
+    families.put_ns_as_seconds(&metric::HOP_OLDEST, label, oldest.map_or(0, |since| now.since(since)));
 }
 
 /// Names of the thread states, each with the time spent in it; `None` if not observable.

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 use trace::words::{bytes, count, duration, percent};
 
-use super::super::brief::describe_span;
-use super::super::hostile::plain as escape_line;
+use super::super::brief::describe_finding_times;
+use super::super::hostile::escape_and_cut_line as escape_line;
 use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, SpreadSeries, ThreadSeries};
 use super::percent_or_unobserved;
 use super::plot::{Axis, Band, CurvePoint, Plot, TickLabel};
@@ -17,31 +17,31 @@ const HEIGHT: f64 = 190.0;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// All charts, or the reason why there are none.
-pub(super) fn draw_over_time(report: &Report, clock: &Clock) -> Markup {
+pub(super) fn draw_time_series_charts(report: &Report, clock: &Clock) -> Markup {
     // A line through a single slot shows nothing.
     let Some(series) = report.series.as_ref().filter(|series| series.len() > 1) else {
         return html! { p { "No time series: the capture is too short." } };
     };
     let charts = TimeSeriesCharts { report, series, clock };
     html! {
-        (charts.draw_tokens())
-        @if let Some(gaps) = charts.draw_gaps() { (gaps) }
-        @if let Some(backlog) = charts.draw_backlogs() { (backlog) }
-        @for thread in charts.draw_threads() { (thread) }
-        @if let Some(outcomes) = charts.draw_chunk_outcomes() { (outcomes) }
+        (charts.draw_token_rates())
+        @if let Some(gaps) = charts.draw_gap_chart() { (gaps) }
+        @if let Some(backlog) = charts.draw_backlog_chart() { (backlog) }
+        @for thread in charts.draw_thread_cpu_charts() { (thread) }
+        @if let Some(outcomes) = charts.draw_chunk_outcome_chart() { (outcomes) }
         // Charts that are missing are named, with the reason.
         @for (name, is_observed, fault) in [
             ("Gap", series.gap_ns.is_some(), FaultKind::FirstTokenGap),
             ("Backlog", series.hops.iter().any(|hop| hop.backlog_max_frames.is_some()), FaultKind::Queues),
             ("Chunks dropped (confirmed) and merged", series.chunks.merged.is_some(), FaultKind::Delivery),
         ] {
-            @if !is_observed { p.dim { (name) ": not observed" (describe_reason(report, fault)) } }
+            @if !is_observed { p.dim { (name) ": not observed" (describe_unjudged_reason(report, fault)) } }
         }
     }
 }
 
 /// Reason why faults of this kind were not judged, after a colon; empty if none is known.
-fn describe_reason(report: &Report, fault: FaultKind) -> String {
+fn describe_unjudged_reason(report: &Report, fault: FaultKind) -> String {
     let judgement = report.judged.iter().find(|judgement| judgement.fault == fault);
     let reason = judgement.and_then(|judgement| judgement.reason.as_deref());
     reason.map_or_else(String::new, |reason| format!(": {reason}"))
@@ -89,17 +89,17 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Names a slot: `second`, `2 s`.
-    fn slot_name(&self) -> String {
+    fn describe_slot_length(&self) -> String {
         match self.series.slot_ns {
             SECOND_NS => String::from("second"),
             ns => format!("{} s", ns as f64 / 1e9),
         }
     }
 
-    /// A plot over the time of the run, without curves. `label` formats the ticks of its axis `y`.
-    fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
+    /// A plot over the time of the run, without curves. `format_y_tick` formats the ticks of its axis `y`.
+    fn empty_plot(&self, y: Axis, format_y_tick: fn(f64) -> String) -> Plot {
         let mut plot = Plot::new(Axis::linear(0.0, self.report.capture_length_ns() as f64 / 1e9), y, HEIGHT);
-        plot.draw_y_ticks(label);
+        plot.draw_y_ticks(format_y_tick);
         plot.draw_x_ticks(|seconds| TickLabel {
             value: format_seconds(seconds),
             second_line: self.clock.time_of_day((seconds * 1e9) as u64),
@@ -117,14 +117,15 @@ impl TimeSeriesCharts<'_> {
         }
     }
 
-    /// Adds a tooltip for each slot, marks the findings, and returns the chart as a figure. `tooltip` describes the slot with an index.
-    fn finish_chart(&self, mut plot: Plot, text: &ChartText<'_>, tooltip: impl Fn(usize) -> String) -> Markup {
+    /// Adds a tooltip for each slot, marks the findings, and returns the chart as a figure. `describe_slot` describes the slot with an
+    /// index.
+    fn finish_chart(&self, mut plot: Plot, text: &ChartText<'_>, describe_slot: impl Fn(usize) -> String) -> Markup {
         // SVG shows the tooltip of the topmost element under the pointer, so the slots come after the curves.
         for slot in 0..self.series.len() {
             let from = self.series.begin_ns(slot);
             // The last slot may be shorter than the others.
             let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
-            let slot_text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
+            let slot_text = format!("{}: {}", self.clock.describe_moment(from), describe_slot(slot));
             plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &slot_text);
         }
         self.mark_findings(&mut plot);
@@ -134,13 +135,14 @@ impl TimeSeriesCharts<'_> {
     /// Marks the start of each finding with its number in the list of findings.
     fn mark_findings(&self, plot: &mut Plot) {
         for (finding, number) in self.report.findings.iter().take(MAX_MARKED_FINDINGS).zip(1..) {
-            let tooltip = format!("{} {}: {}", finding.kind, describe_span(finding, self.clock), finding.summary);
+            let tooltip =
+                format!("{} {}: {}", finding.kind, describe_finding_times(finding, self.clock), finding.summary);
             plot.draw_finding_marker(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
     }
 
     /// Tokens per second in a slot; `None` if it is too short for a reliable rate.
-    fn rate_in_slot(&self, slot: usize, tokens: u64) -> Option<f64> {
+    fn tokens_per_second_in_slot(&self, slot: usize, tokens: u64) -> Option<f64> {
         let seconds = self.series.seconds(slot);
         // The last slot may be shorter than the others. If it is shorter than a quarter of them, a few tokens seem to be a high rate.
         let length_ns = seconds * 1e9;
@@ -149,42 +151,42 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Tokens per second of a column, which has the number of tokens in each slot.
-    fn rate_curve<'n>(
+    fn tokens_per_second_curve<'n>(
         &self,
         class: &'static str,
         name: &'n str,
         column: impl IntoIterator<Item = Option<u64>>,
     ) -> Curve<'n> {
-        let rates = column.into_iter().enumerate().map(|(slot, tokens)| self.rate_in_slot(slot, tokens?));
+        let rates = column.into_iter().enumerate().map(|(slot, tokens)| self.tokens_per_second_in_slot(slot, tokens?));
         Curve { class, name, values: rates.collect() }
     }
 
     /// Chart of the tokens per second at each stage.
-    fn draw_tokens(&self) -> Markup {
+    fn draw_token_rates(&self) -> Markup {
         let tokens = &self.series.tokens;
         // `c0`, `c1 dashed` and so on are classes of the style sheet: a colour, and how the line is dashed.
-        let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied())];
+        let mut curves = vec![self.tokens_per_second_curve("c0", "sent", tokens.sent.iter().copied())];
         let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
         for (class, name, column) in observed {
             // A stage that is not observed has no column, so it gets no curve.
             if let Some(column) = column {
-                curves.push(self.rate_curve(class, name, column.iter().copied()));
+                curves.push(self.tokens_per_second_curve(class, name, column.iter().copied()));
             }
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
         let heading = match self.series.slot_ns {
             SECOND_NS => String::from("Tokens per second"),
-            _ => format!("Tokens per second, mean of each {}", self.slot_name()),
+            _ => format!("Tokens per second, mean of each {}", self.describe_slot_length()),
         };
         let description = format!("{heading}; the maximum is {}.", count(max as u64));
         let text = ChartText { id: "tokens", heading: &heading, description: &description };
-        let mut plot = self.empty_plot(Axis::counting(max), format_count);
+        let mut plot = self.empty_plot(Axis::from_zero_to_at_least(max), format_count);
         self.draw_curves(&mut plot, &curves);
-        self.finish_chart(plot, &text, |slot| self.describe_traffic(&curves, slot))
+        self.finish_chart(plot, &text, |slot| self.describe_traffic_in_slot(&curves, slot))
     }
 
     /// Rates of tokens and the live requests in a slot: `900 tokens/s sent, 12 requests live`. Leaves out what was not observed.
-    fn describe_traffic(&self, token_rates: &[Curve<'_>], slot: usize) -> String {
+    fn describe_traffic_in_slot(&self, token_rates: &[Curve<'_>], slot: usize) -> String {
         let mut parts = Vec::new();
         for curve in token_rates {
             parts.extend(curve.values[slot].map(|rate| format!("{} tokens/s {}", count(rate as u64), curve.name)));
@@ -194,15 +196,15 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Chart of the first-token gaps; `None` if no gap was observed.
-    fn draw_gaps(&self) -> Option<Markup> {
+    fn draw_gap_chart(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
-        let [min_ns, max_ns] = range_of_gaps(gap)?;
+        let [min_ns, max_ns] = smallest_and_largest_gap_ns(gap)?;
         // A logarithmic axis cannot show a gap of 0 alone.
         if max_ns == 0 {
             return None;
         }
         let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(max_ns));
-        let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
+        let heading = format!("Gap of the first tokens received in each {}", self.describe_slot_length());
         let text = ChartText { id: "gap-series", heading: &heading, description: &description };
         // Classes of the style sheet: a colour, and how the line is dashed.
         let curves = [
@@ -211,25 +213,27 @@ impl TimeSeriesCharts<'_> {
             Curve::of_column("c3 dotted", "largest", &gap.max),
         ];
         // Differences below a microsecond are not interesting.
-        let mut plot = self.empty_plot(Axis::decades((min_ns as f64).max(1e3), max_ns as f64), format_nanoseconds);
+        let mut plot =
+            self.empty_plot(Axis::logarithmic_over((min_ns as f64).max(1e3), max_ns as f64), format_nanoseconds);
         self.draw_curves(&mut plot, &curves);
-        Some(self.finish_chart(plot, &text, |slot| describe_gaps(gap, slot)))
+        Some(self.finish_chart(plot, &text, |slot| describe_gaps_in_slot(gap, slot)))
     }
 
     /// Chart of the backlogs of the first few hops, one curve each; `None` if none was observed.
-    fn draw_backlogs(&self) -> Option<Markup> {
+    fn draw_backlog_chart(&self) -> Option<Markup> {
         let observed = self.series.hops.iter().filter_map(HopBacklog::of_hop);
         let backlogs: Vec<HopBacklog<'_>> = observed.take(MAX_CURVES).collect();
         let max = backlogs.iter().flat_map(|backlog| backlog.frames.iter().flatten()).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
-        let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
+        let heading =
+            format!("Backlog: frames sent but not yet received, maximum of each {}", self.describe_slot_length());
         let text = ChartText { id: "backlog", heading: &heading, description: &description };
         let curves: Vec<Curve<'_>> = backlogs
             .iter()
             .enumerate()
             .map(|(n, backlog)| Curve::of_column(curve_class(n), &backlog.hop.name, backlog.frames))
             .collect();
-        let mut plot = self.empty_plot(Axis::counting(max as f64), format_count);
+        let mut plot = self.empty_plot(Axis::from_zero_to_at_least(max as f64), format_count);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish_chart(plot, &text, |slot| {
             let each: Vec<String> = backlogs.iter().map(|backlog| backlog.describe_in_slot(slot)).collect();
@@ -238,23 +242,23 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
-    fn draw_threads(&self) -> Vec<Markup> {
+    fn draw_thread_cpu_charts(&self) -> Vec<Markup> {
         let has_receiver = self.series.threads.iter().any(|thread| thread.receives);
         // Selects the receivers, or all threads if none of them receives.
         let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(MAX_CURVES);
-        threads.enumerate().map(|(n, thread)| self.draw_thread(n, thread)).collect()
+        threads.enumerate().map(|(n, thread)| self.draw_thread_cpu_chart(n, thread)).collect()
     }
 
-    /// Chart of the time use of a thread. `n` makes its id unique.
-    fn draw_thread(&self, n: usize, thread: &ThreadSeries) -> Markup {
+    /// Chart of the time use of a thread. `thread_index` makes its id unique.
+    fn draw_thread_cpu_chart(&self, thread_index: usize, thread: &ThreadSeries) -> Markup {
         let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, escape_line(&thread.name));
         let heading = format!("CPU of {name}, share of one core");
         let description =
             format!("How the thread {name} spent its time: on a CPU, waiting for one, throttled by its quota.");
-        let id = format!("cpu-{n}");
+        let id = format!("cpu-{thread_index}");
         let text = ChartText { id: &id, heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::linear(0.0, 1.0), percent);
-        self.stack_shares(&mut plot, thread);
+        self.draw_stacked_shares(&mut plot, thread);
         self.finish_chart(plot, &text, |slot| {
             let run_wait = thread.run_wait.as_ref().and_then(|column| column[slot]);
             let throttled = thread.throttled.as_ref().and_then(|column| column[slot]);
@@ -264,7 +268,7 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Draws the parts of a thread's time on top of each other.
-    fn stack_shares(&self, plot: &mut Plot, thread: &ThreadSeries) {
+    fn draw_stacked_shares(&self, plot: &mut Plot, thread: &ThreadSeries) {
         // Colours of the style sheet, names, and shares in each slot.
         let parts = [
             ("c0", "on a CPU", Some(&thread.on_cpu)),
@@ -275,7 +279,7 @@ impl TimeSeriesCharts<'_> {
         let mut tops = vec![0.0; self.series.len()];
         for (class, name, column) in parts {
             let Some(column) = column else { continue };
-            let bands = self.raise_tops(&mut tops, thread, column);
+            let bands = self.add_shares_to_tops(&mut tops, thread, column);
             plot.draw_area(class, &bands);
             plot.add_curve_name(class, name, bands.last().map_or(0.0, |band| f64::midpoint(band.below, band.above)));
         }
@@ -283,7 +287,7 @@ impl TimeSeriesCharts<'_> {
 
     /// Adds the shares of a column to the sums of the parts below it (`tops`). Returns the bands between the old and the new sums, without
     /// slots in which the thread was not sampled: these are not drawn as idle.
-    fn raise_tops(&self, tops: &mut [f64], thread: &ThreadSeries, column: &[Option<f64>]) -> Vec<Band> {
+    fn add_shares_to_tops(&self, tops: &mut [f64], thread: &ThreadSeries, column: &[Option<f64>]) -> Vec<Band> {
         let mut bands = Vec::new();
         for (slot, top) in tops.iter_mut().enumerate() {
             let is_sampled = thread.on_cpu[slot].is_some();
@@ -313,16 +317,16 @@ impl TimeSeriesCharts<'_> {
     }
 
     /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
-    fn draw_chunk_outcomes(&self) -> Option<Markup> {
+    fn draw_chunk_outcome_chart(&self) -> Option<Markup> {
         let curves = self.curves_of_outcomes();
         if curves.is_empty() {
             return None;
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
-        let heading = format!("Chunks dropped and merged, in each {}", self.slot_name());
+        let heading = format!("Chunks dropped and merged, in each {}", self.describe_slot_length());
         let description = format!("{heading}; the maximum is {}.", count(max as u64));
         let text = ChartText { id: "fates", heading: &heading, description: &description };
-        let mut plot = self.empty_plot(Axis::counting(max), format_count);
+        let mut plot = self.empty_plot(Axis::from_zero_to_at_least(max), format_count);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish_chart(plot, &text, |slot| {
             let each = curves.iter().map(|curve| match curve.values[slot] {
@@ -335,7 +339,7 @@ impl TimeSeriesCharts<'_> {
 }
 
 /// The smallest and the largest gap to draw: of all medians and maxima. `None` if no gap was observed.
-fn range_of_gaps(gap: &SpreadSeries) -> Option<[u64; 2]> {
+fn smallest_and_largest_gap_ns(gap: &SpreadSeries) -> Option<[u64; 2]> {
     let gaps_ns: Vec<u64> = gap.p50.iter().chain(&gap.max).copied().flatten().collect();
     let min_ns = gaps_ns.iter().copied().min()?;
     let max_ns = gaps_ns.iter().copied().max()?;
@@ -343,7 +347,7 @@ fn range_of_gaps(gap: &SpreadSeries) -> Option<[u64; 2]> {
 }
 
 /// Number and quantiles of the gaps of the first tokens received in a slot.
-fn describe_gaps(gap: &SpreadSeries, slot: usize) -> String {
+fn describe_gaps_in_slot(gap: &SpreadSeries, slot: usize) -> String {
     let Some(tokens) = gap.count[slot] else { return String::from("receives: not observed any more") };
     let [p50, p99, max] = [gap.p50[slot], gap.p99[slot], gap.max[slot]].map(duration_or_none);
     format!("{} first tokens, median {p50}, p99 {p99}, largest {max}", count(tokens))
@@ -411,14 +415,14 @@ fn format_seconds(seconds: f64) -> String {
 }
 
 /// Distributions of the gap and of each hop's queue wait.
-pub(super) fn draw_waits(report: &Report) -> Markup {
+pub(super) fn draw_wait_distributions(report: &Report) -> Markup {
     let hops = report.hops.iter().filter(|hop| !hop.queue_wait_classes.is_empty());
     html! {
         @if let Some(gap) = &report.gap_ns {
             @let heading = "Gap: from the first send to the first receive, by request";
             (draw_distribution("gap", heading, "requests", &gap.classes, [gap.p50, gap.p90, gap.p99, gap.max]))
         }
-        @for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
+        @for line in report.frontend.iter().flat_map(FrontendCounts::describe_frontend_waits) {
             p { "In the frontend, " (line) "." }
         }
         @for (n, hop) in hops.take(MAX_CURVES).enumerate() {
@@ -431,31 +435,31 @@ pub(super) fn draw_waits(report: &Report) -> Markup {
 }
 
 /// Chart of a distribution, with a bar for each of its buckets and a line for each of its quantiles: median, p90, p99 and maximum.
-/// `classes`: start, end and number of each bucket. `unit` is what they count.
-fn draw_distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
+/// `buckets`: start, end and number of each bucket. `unit` is what they count.
+fn draw_distribution(id: &str, heading: &str, unit: &str, buckets: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
     // The axis goes from the start of the first bucket to the end of the last. Without buckets, nothing is drawn.
-    let (Some([min_ns, ..]), Some([_, max_ns, _])) = (classes.first(), classes.last()) else {
+    let (Some([min_ns, ..]), Some([_, max_ns, _])) = (buckets.first(), buckets.last()) else {
         return Markup::default();
     };
-    let counts = classes.iter().map(|[_, _, n]| *n);
+    let counts = buckets.iter().map(|[_, _, n]| *n);
     let highest = counts.clone().max().unwrap_or(0);
-    let time_axis = Axis::decades(*min_ns as f64, *max_ns as f64);
-    let mut plot = Plot::new(time_axis, Axis::counting(highest as f64), HEIGHT);
+    let time_axis = Axis::logarithmic_over(*min_ns as f64, *max_ns as f64);
+    let mut plot = Plot::new(time_axis, Axis::from_zero_to_at_least(highest as f64), HEIGHT);
     plot.draw_y_ticks(|number| count(number as u64));
     plot.draw_x_ticks(|ns| TickLabel { value: format_nanoseconds(ns), second_line: None });
-    for &[from_ns, to_ns, n] in classes {
+    for &[from_ns, to_ns, n] in buckets {
         let tooltip = format!("{} to {}: {} {unit}", duration(from_ns), duration(to_ns), count(n));
         // A logarithmic axis has no zero.
         plot.draw_bar("c0", from_ns.max(1) as f64..to_ns as f64, n as f64, &tooltip);
     }
-    let labels = draw_quantiles(&mut plot, quantiles);
+    let labels = draw_quantiles_and_list_labels(&mut plot, quantiles);
     let total = count(counts.sum());
     let description = format!("{total} {unit} on a logarithmic scale of time: {}.", labels.join(", "));
     plot.into_figure(id, heading, &description)
 }
 
 /// Draws a line for each known quantile: median, p90, p99 and maximum. Returns their labels.
-fn draw_quantiles(plot: &mut Plot, quantiles: [Option<u64>; 4]) -> Vec<String> {
+fn draw_quantiles_and_list_labels(plot: &mut Plot, quantiles: [Option<u64>; 4]) -> Vec<String> {
     let mut labels = Vec::new();
     for (name, ns) in ["median", "p90", "p99", "max"].into_iter().zip(quantiles) {
         let Some(ns) = ns else { continue };

@@ -38,19 +38,19 @@ pub(super) fn render_page(report: &Report, clock: &Clock) -> String {
                     (page_header(report, clock, &headline))
                     (key_numbers(report))
                     (draw_section("Findings", Some(finding_list(report, clock))))
-                    (draw_section("Where TTFT goes on both servers", tables::draw_pair(report, clock)))
+                    (draw_section("Where TTFT goes on both servers", tables::draw_pair_ttft(report, clock)))
                     (draw_section("Where TTFT goes", tables::draw_ttft(report)))
                     (draw_section("Where a chunk's time goes", tables::draw_path(report)))
-                    (draw_section("Worst requests", tables::draw_slowest(report, clock)))
+                    (draw_section("Worst requests", tables::draw_slowest_requests(report, clock)))
                     (draw_section("Lost tokens", Some(tables::draw_losses(report, clock))))
-                    (draw_section("Cost of the streaming mode", tables::draw_modes(report)))
-                    (draw_section("How long tokens waited", Some(charts::draw_waits(report))))
-                    (draw_section("Over time", Some(charts::draw_over_time(report, clock))))
+                    (draw_section("Cost of the streaming mode", tables::draw_mode_table(report)))
+                    (draw_section("How long tokens waited", Some(charts::draw_wait_distributions(report))))
+                    (draw_section("Over time", Some(charts::draw_time_series_charts(report, clock))))
                     (draw_section("Hops", super::table::hop_table(report).map(tables::draw_table)))
                     (draw_section("CPU", super::table::cpu_table(report).map(tables::draw_table)))
-                    (draw_section("Python functions of the engine", tables::draw_functions(report)))
-                    (draw_section("The engine's own log", tables::draw_log(report, clock)))
-                    (draw_section("Limits and cost of the observation", Some(tables::draw_own_costs(report))))
+                    (draw_section("Python functions of the engine", tables::draw_python_functions(report)))
+                    (draw_section("The engine's own log", tables::draw_engine_log(report, clock)))
+                    (draw_section("Limits and cost of the observation", Some(tables::draw_unobserved_limits_and_costs(report))))
                     footer {
                         "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "
                         (if has_token_ids { "and token ids of lost tokens only" } else { "no token id" }) "."
@@ -78,10 +78,10 @@ fn page_header(report: &Report, clock: &Clock, headline: &str) -> Markup {
     html! {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
-            p.verdict.(verdict_class(report)) { (headline) }
+            p.verdict.(css_class_of_verdict(report)) { (headline) }
             p { b { "Capture" } " " (clock.describe_capture(report.capture_length_ns())) }
             @if let Some(worst) = report.worst_finding() {
-                p { b { "Worst finding" } " " (brief::describe_span(worst, clock)) }
+                p { b { "Worst finding" } " " (brief::describe_finding_times(worst, clock)) }
             }
             p { b { "Engine" } " " (engine) ": " (brief::describe_known_losses(report)) }
         }
@@ -89,7 +89,7 @@ fn page_header(report: &Report, clock: &Clock, headline: &str) -> Markup {
 }
 
 /// Style of the verdict: the severity of the worst finding. Without findings, a run is healthy only if it could have shown all kinds.
-fn verdict_class(report: &Report) -> &'static str {
+fn css_class_of_verdict(report: &Report) -> &'static str {
     match report.worst_finding() {
         Some(worst) => worst.severity.as_str(),
         None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
@@ -111,7 +111,7 @@ fn key_numbers(report: &Report) -> Markup {
     let busiest = receivers.max_by(|left, right| left.on_cpu.unwrap_or(0.0).total_cmp(&right.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
-            (key_number("Requests", &count(requests.seen), &brief::describe_outcomes(requests)))
+            (key_number("Requests", &count(requests.seen), &brief::describe_request_outcomes(requests)))
             (key_number(
                 "Gap, median",
                 &duration_or_unobserved(gap.and_then(|gap| gap.p50)),
@@ -203,7 +203,7 @@ fn finding_item(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
             h3 { (number) ". " span.severity { (severity) } " " (finding.kind) }
             p { (finding.summary) }
             p.dim {
-                (brief::describe_span(finding, clock))
+                (brief::describe_finding_times(finding, clock))
                 @if let Some(place) = &finding.hop { ", " (brief::describe_place(place)) }
                 @if !finding.rid.is_empty() { ", worst " span.rid { (finding.rid) } }
             }

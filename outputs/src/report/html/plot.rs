@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
 
-use super::super::hostile::plain as escape_line;
+use super::super::hostile::escape_and_cut_line as escape_line;
 
 const WIDTH: f64 = 960.0;
 const LEFT_MARGIN: f64 = 66.0;
@@ -48,15 +48,15 @@ impl Axis {
     }
 
     /// Linear scale from zero to a round number of at least `max`.
-    pub(super) fn counting(max: f64) -> Self {
+    pub(super) fn from_zero_to_at_least(max: f64) -> Self {
         // An axis without length could not be divided.
         let max = if max > 0.0 { max } else { 1.0 };
-        let step = round_step(max / Y_TICKS);
+        let step = round_up_step(max / Y_TICKS);
         Self::linear(0.0, (max / step).ceil() * step)
     }
 
     /// Logarithmic scale over whole decades; smaller values are drawn at its start.
-    pub(super) fn decades(min: f64, max: f64) -> Self {
+    pub(super) fn logarithmic_over(min: f64, max: f64) -> Self {
         // Zero has no logarithm, and a single value still needs a decade.
         let from = 10_f64.powf(min.max(1.0).log10().floor());
         let to = 10_f64.powf(max.max(1.0).log10().ceil()).max(from * 10.0);
@@ -70,19 +70,19 @@ impl Axis {
         ((self.on_linear_scale(value) - start) / length).clamp(0.0, 1.0)
     }
 
-    /// The value itself, or on a logarithmic axis its logarithm. A decades axis starts above zero, so the logarithm is finite.
+    /// The value itself, or on a logarithmic axis its logarithm. A logarithmic axis starts above zero, so the logarithm is finite.
     fn on_linear_scale(&self, value: f64) -> f64 {
         if self.is_logarithmic { value.max(self.from).log10() } else { value }
     }
 
-    /// About `max` round tick values. A logarithmic axis has one for each decade instead.
-    fn tick_values(&self, max: f64) -> Vec<f64> {
+    /// About `wanted_count` round tick values. A logarithmic axis has one for each decade instead.
+    fn tick_values(&self, wanted_count: f64) -> Vec<f64> {
         if self.is_logarithmic {
             let decades = (self.to / self.from).log10().round() as i32;
             return (0..=decades).map(|decade| self.from * 10_f64.powi(decade)).collect();
         }
         // Ticks are the multiples of the step within the axis.
-        let step = round_step((self.to - self.from) / max);
+        let step = round_up_step((self.to - self.from) / wanted_count);
         let first_multiple = (self.from / step).ceil();
         let further_ticks = ((self.to / step - first_multiple).floor().max(0.0) as usize).min(MAX_TICKS);
         (0..=further_ticks).map(|index| (first_multiple + index as f64) * step).collect()
@@ -90,7 +90,7 @@ impl Axis {
 }
 
 /// Smallest of 1, 2, 5, 10, 20 ... that is at least `step`.
-fn round_step(step: f64) -> f64 {
+fn round_up_step(step: f64) -> f64 {
     // Zero has no logarithm.
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
@@ -179,12 +179,12 @@ impl Plot {
     }
 
     /// Ticks on the left, each with a label and a grid line. In an SVG path, `M` moves to a point, and `H` draws a line to an x.
-    pub(super) fn draw_y_ticks(&mut self, label: impl Fn(f64) -> String) {
+    pub(super) fn draw_y_ticks(&mut self, format_tick: impl Fn(f64) -> String) {
         for tick in self.y.tick_values(Y_TICKS) {
             let y = self.y_at(tick);
             self.append(&html! {
                 path.grid d={ "M" (LEFT_MARGIN) " " (coordinate(y)) "H" (coordinate(WIDTH - RIGHT_MARGIN)) } {}
-                text.tick x=(coordinate(LEFT_MARGIN - LABEL_SPACE)) y=(coordinate(y + BASELINE)) text-anchor="end" { (label(tick)) }
+                text.tick x=(coordinate(LEFT_MARGIN - LABEL_SPACE)) y=(coordinate(y + BASELINE)) text-anchor="end" { (format_tick(tick)) }
             });
         }
     }
@@ -370,15 +370,15 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_within_the_axis() {
-        assert_eq!(Axis::counting(9_100.0).tick_values(4.0), [0.0, 5_000.0, 10_000.0]);
-        assert_eq!(Axis::decades(2e3, 8e6).tick_values(4.0), [1e3, 1e4, 1e5, 1e6, 1e7]);
-        assert!((Axis::counting(0.0).position_of(0.5) - 0.5).abs() < 1e-9);
+        assert_eq!(Axis::from_zero_to_at_least(9_100.0).tick_values(4.0), [0.0, 5_000.0, 10_000.0]);
+        assert_eq!(Axis::logarithmic_over(2e3, 8e6).tick_values(4.0), [1e3, 1e4, 1e5, 1e6, 1e7]);
+        assert!((Axis::from_zero_to_at_least(0.0).position_of(0.5) - 0.5).abs() < 1e-9);
         assert!(Axis::linear(0.0, 7.3).tick_values(8.0).iter().all(|t| (0.0..=7.3).contains(t)));
     }
 
     #[test]
     fn curve_names_do_not_overlap_and_stay_inside_the_plot() {
-        let mut plot = Plot::new(Axis::linear(0.0, 1.0), Axis::counting(1.0), 150.0);
+        let mut plot = Plot::new(Axis::linear(0.0, 1.0), Axis::from_zero_to_at_least(1.0), 150.0);
         for n in 0..6 {
             plot.add_curve_name("c0", &format!("name {n}"), 0.0);
         }

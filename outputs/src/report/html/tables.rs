@@ -13,7 +13,7 @@ use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar,
 use super::plot::coordinate;
 
 /// Style of a cell; `None` for text.
-fn cell_class(kind: CellKind) -> Option<&'static str> {
+fn css_class_of_cell(kind: CellKind) -> Option<&'static str> {
     match kind {
         Text => None,
         Number => Some("n"),
@@ -23,8 +23,8 @@ fn cell_class(kind: CellKind) -> Option<&'static str> {
 }
 
 /// Style of a heading. Only one of numbers has the style of its cells, which aligns it to the right.
-fn heading_class(kind: CellKind) -> Option<&'static str> {
-    if kind == Number { cell_class(kind) } else { None }
+fn css_class_of_heading(kind: CellKind) -> Option<&'static str> {
+    if kind == Number { css_class_of_cell(kind) } else { None }
 }
 
 /// A table with more columns than this is styled as wide.
@@ -39,7 +39,7 @@ pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Tab
                 thead {
                     tr {
                         @for (name, kind) in columns {
-                            th class=[heading_class(kind)] { (name) }
+                            th class=[css_class_of_heading(kind)] { (name) }
                         }
                     }
                 }
@@ -47,7 +47,7 @@ pub(super) fn draw_table<R: Render, const N: usize>(Table { columns, rows }: Tab
                     @for row in rows {
                         tr {
                             @for (cell, (name, kind)) in row.into_iter().zip(columns) {
-                                td class=[cell_class(kind)] data-label=(name) { (cell) }
+                                td class=[css_class_of_cell(kind)] data-label=(name) { (cell) }
                             }
                         }
                     }
@@ -63,11 +63,11 @@ const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 /// Where a chunk's time goes; `None` if no leg was observed.
 pub(super) fn draw_path(report: &Report) -> Option<Markup> {
     let segments = bar::path_segments(&report.path);
-    (!segments.is_empty()).then(|| html! { (draw_shares(&segments)) (draw_table(report_table::path_table(report))) })
+    (!segments.is_empty()).then(|| html! { (draw_share_bar(&segments)) (draw_table(report_table::path_table(report))) })
 }
 
 /// Where the time to first token goes on both servers of a pair; `None` without one.
-pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
+pub(super) fn draw_pair_ttft(report: &Report, clock: &Clock) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
     let no_limit = usize::MAX;
     Some(html! {
@@ -85,8 +85,8 @@ pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
 pub(super) fn draw_ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {
-        p { (brief::describe_ttft(main)) @for line in brief::ttft_caveats(report) { "; " (line) } }
-        (draw_shares(&main.segments()))
+        p { (brief::describe_ttft(main)) @for line in brief::describe_ttft_caveats(report) { "; " (line) } }
+        (draw_share_bar(&main.segments()))
         (draw_table(report_table::ttft_table(main)))
     })
 }
@@ -97,7 +97,7 @@ fn colour_class(index: usize) -> &'static str {
 }
 
 /// Parts of a whole as a bar with a legend.
-fn draw_shares(segments: &[Segment]) -> Markup {
+fn draw_share_bar(segments: &[Segment]) -> Markup {
     html! {
         p.shares {
             @for (index, part) in segments.iter().enumerate() {
@@ -167,16 +167,16 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
             }
         }
         @if let Some(list) = &losses.confirmed {
-            (affected_requests(list, clock, "Which tokens were lost: confirmed"))
+            (draw_lossy_requests(list, clock, "Which tokens were lost: confirmed"))
         }
         @if let Some(list) = predicted {
-            (affected_requests(list, clock, "Which tokens are expected to be lost: predicted"))
+            (draw_lossy_requests(list, clock, "Which tokens are expected to be lost: predicted"))
         }
         @if let Some(calls) = &report.tool_calls {
             h3 { "Tool calls of responses" }
             p { (calls.summarise_calls()) }
             ul {
-                @for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
+                @for ExplainedCalls { rid, explanation } in calls.explain_first_incomplete_calls() {
                     li { code { (rid) } ": " (explanation) }
                 }
             }
@@ -191,7 +191,7 @@ const MAX_RANGES: usize = 40;
 
 /// The requests that lost tokens, under a heading; nothing without any. Shows the first [`MAX_LOSSY_REQUESTS`] requests, each with up to
 /// [`MAX_RANGES`] ranges of lost positions.
-fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
+fn draw_lossy_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     if list.lines.is_empty() {
         return Markup::default();
     }
@@ -207,7 +207,7 @@ fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
 
 /// Table of the token ids and bytes on each hop, with the estimated bytes if only new ids were listed, or all ids so far. `None` if no ids
 /// crossed a hop.
-pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
+pub(super) fn draw_mode_table(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
     // Without a line there is no table.
@@ -232,11 +232,11 @@ pub(super) fn draw_modes(report: &Report) -> Option<Markup> {
 }
 
 /// What was not observed, the limits that were reached, and the cost of the observation.
-pub(super) fn draw_own_costs(report: &Report) -> Markup {
+pub(super) fn draw_unobserved_limits_and_costs(report: &Report) -> Markup {
     let own = &report.own;
     html! {
         ul {
-            @for what in brief::list_unobserved(report) {
+            @for what in brief::list_unobserved_stages(report) {
                 li { "Not observed (shown as -): " (what) "." }
             }
             @for failure in brief::describe_degraded(report) {
@@ -260,7 +260,7 @@ pub(super) fn draw_own_costs(report: &Report) -> Markup {
 const DRAWING_WIDTH: f64 = 220.0;
 
 /// Requests with the longest waits for their first token, each drawn on the time axis of the run; `None` if none is known.
-pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
+pub(super) fn draw_slowest_requests(report: &Report, clock: &Clock) -> Option<Markup> {
     if !report.has_slowest() {
         return None;
     }
@@ -272,8 +272,8 @@ pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
         [
             ("Request", Rid, &|line| line.rid.render()),
             ("TTFT", Number, &|line| known_or_dash(line.ttft_ns, duration).render()),
-            ("Gap", Number, &|line| line.gap_text(capture_length_ns).render()),
-            (&drawn, Text, &|line| draw_wait(line, capture_length_ns)),
+            ("Gap", Number, &|line| line.format_gap_or_wait(capture_length_ns).render()),
+            (&drawn, Text, &|line| draw_request_wait(line, capture_length_ns)),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)).render()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
             ("Received", Number, &|line| known_or_dash(line.tokens_received, count).render()),
@@ -299,7 +299,7 @@ fn x_of_time(ns: u64, capture_length_ns: u64) -> f64 {
 }
 
 /// When the first token of a request was sent and received, for screen readers. `None` if neither was observed.
-fn describe_wait(line: &SlowLine) -> Option<String> {
+fn describe_request_wait(line: &SlowLine) -> Option<String> {
     match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
         (Some(sent), Some(received)) => Some(format!("first sent at {sent}, first received at {received}")),
         (Some(sent), None) => Some(format!("first sent at {sent}, receive not observed")),
@@ -311,10 +311,10 @@ fn describe_wait(line: &SlowLine) -> Option<String> {
 /// Draws a request's wait on the time axis of the capture: a box from its first send to its first receive, and a dot at the receive.
 /// Without a receive, the box extends to the end. The drawing is 18 high: the axis is at 9, the box from 4 to 14, and a line marks the
 /// send.
-fn draw_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
+fn draw_request_wait(line: &SlowLine, capture_length_ns: u64) -> Markup {
     /// A short wait stays visible.
     const LEAST_WIDTH: f64 = 1.5;
-    let Some(label) = describe_wait(line) else { return "not observed".render() };
+    let Some(label) = describe_request_wait(line) else { return "not observed".render() };
     html! {
         svg viewBox={ "0 0 " (DRAWING_WIDTH) " 18" } role="img" aria-label=(label) {
             title { (label) }
@@ -338,7 +338,7 @@ const MAX_ROWS: usize = 12;
 const MAX_STAGE_TABLES: usize = 5;
 
 /// Python functions of each role; `None` if no stacks were sampled.
-pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
+pub(super) fn draw_python_functions(report: &Report) -> Option<Markup> {
     let roles = report.stacks.as_ref()?;
     Some(html! {
         @for role in roles {
@@ -350,7 +350,7 @@ pub(super) fn draw_functions(report: &Report) -> Option<Markup> {
 }
 
 /// Stages of requests, named by the engine; `None` if no log was read.
-pub(super) fn draw_log(report: &Report, clock: &Clock) -> Option<Markup> {
+pub(super) fn draw_engine_log(report: &Report, clock: &Clock) -> Option<Markup> {
     let log = report.stages.as_ref()?;
     let pairs = Table::new(
         log.between.iter().take(MAX_ROWS),

@@ -204,7 +204,7 @@ impl RequestHandler {
     fn select_runs(&self, request: &Request<Incoming>) -> Result<Vec<Arc<ServedRun>>, String> {
         self.runs.select_runs(request.uri().query()).map_err(|unknown| {
             let addresses = self.runs.engine_addresses(request.uri().path());
-            format!("no engine is named {}; there are:\n{addresses}", hostile::plain(&unknown))
+            format!("no engine is named {}; there are:\n{addresses}", hostile::escape_and_cut_line(&unknown))
         })
     }
 
@@ -256,7 +256,7 @@ impl RequestHandler {
         }
         match report_json(&reports, no_answer) {
             Ok(json) => {
-                let escaped = hostile::output(&json, EscapeForm::Json).into_owned();
+                let escaped = hostile::escape_output(&json, EscapeForm::Json).into_owned();
                 full_response(StatusCode::OK, "application/json", escaped + "\n")
             }
             Err(error) => {
@@ -347,8 +347,11 @@ fn index_page() -> String {
 /// Response for runs of which none has answered in time. Names their engines, escaped.
 fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
     let names: Vec<String> = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect();
-    let engine_names =
-        if names.is_empty() { String::new() } else { format!(" of {}", hostile::plain(&names.join(", "))) };
+    let engine_names = if names.is_empty() {
+        String::new()
+    } else {
+        format!(" of {}", hostile::escape_and_cut_line(&names.join(", ")))
+    };
     let why = format!("no response from the run{engine_names}: it failed or is overloaded\n");
     text_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }

@@ -181,7 +181,7 @@ impl OpeningReader {
         let read = blocks.read(block, &mut |record| {
             if let Record::Event(event) = &record {
                 *has_event = true;
-                let needs_more = opening.read_ahead(event);
+                let needs_more = opening.read_if_in_opening(event);
                 *is_complete |= !needs_more;
             }
         });

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use engines::sglang::wire::Value;
-use outputs::report::hostile::{lines, plain as printable};
+use outputs::report::hostile::{escape_and_cut_line as printable, lines};
 use trace::MonoNs;
 use trace::event::{EngineTimes, Finish, IdColumn};
 

@@ -120,7 +120,7 @@ impl Pod {
         let now = Instant::now();
         let record = args.record.clone();
         Self {
-            name: hostile::plain(&remote.endpoint()),
+            name: hostile::escape_and_cut_line(&remote.endpoint()),
             host: None,
             kind: String::from("watch"),
             last_status: ReportInput::default(),
@@ -163,7 +163,7 @@ impl Pod {
             (Some(host), None) => host.clone(),
             (None, _) => self.remote.endpoint(),
         };
-        self.name = hostile::plain(&name);
+        self.name = hostile::escape_and_cut_line(&name);
     }
 
     /// Keeps the reason for a missing connection. If the run was connected, marks it as lost and notifies the user.
@@ -242,7 +242,7 @@ impl Pod {
         self.forget_previous_run();
         self.state = PodState::Live;
         self.run = Some(run);
-        self.kind = hostile::plain(&header.source);
+        self.kind = hostile::escape_and_cut_line(&header.source);
         self.anchor = Some(header.anchor);
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
         session.sink().set_remote_header_and_options(header, self.options);

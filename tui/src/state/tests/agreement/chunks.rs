@@ -114,7 +114,7 @@ impl Run {
         let mut opening = Opening::new("attach", "", Anchor { mono: scenes::START, wall_ns: WALL_NS });
         play(&mut |step| {
             if let Step::Event(event) = step {
-                opening.read_ahead(event);
+                opening.read_if_in_opening(event);
             }
         });
         let mut out = Vec::new();
