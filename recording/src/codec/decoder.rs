@@ -132,7 +132,7 @@ impl<'b> DecodedBlock<'b> {
             // It is unknown when they were missed, so it gets the earliest time of the block.
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
         }
-        if let Some(what) = self.next_standing()? {
+        if let Some(what) = self.next_standing_event()? {
             return Ok(Some(Record::Event(Event::new(self.from, what))));
         }
         self.next_own_record()
@@ -141,7 +141,7 @@ impl<'b> DecodedBlock<'b> {
     /// The next announcement of the engine or a hop that the block repeats from earlier blocks, if the reader wants them. `None` behind the
     /// last one.
     #[inline]
-    fn next_standing(&mut self) -> Result<Option<What<'b>>, MalformedBlock> {
+    fn next_standing_event(&mut self) -> Result<Option<What<'b>>, MalformedBlock> {
         // Unwanted announcements are read as well, because they may have the first use of a text.
         while !self.columns.standing.is_empty() {
             let mut reader = RareReader::next_record(&mut self.columns.standing, &mut self.texts)?;
@@ -184,7 +184,7 @@ impl<'b> DecodedBlock<'b> {
         let kind = op & op::KIND_MASK;
         let what = match kind {
             op::TICK => return Ok(Some(Record::Tick(at))),
-            op::SENT => What::Sent(self.read_sent(op, at)?),
+            op::SENT => What::Sent(self.read_sent_frame(op, at)?),
             // Written before 2.6. It is read only because it changes the predictions.
             op::FORWARDED => {
                 self.read_frame_id(op, FrameStage::Forwarded)?;
@@ -203,14 +203,14 @@ impl<'b> DecodedBlock<'b> {
         Ok(Some(Record::Event(Event { at, what })))
     }
 
-    /// Reads a frame that was sent at `at`. A flag of `op` says whether a relay has forwarded it, and at which time.
+    /// Reads a frame that was sent at `sent_at`. A flag of `op` says whether a relay has forwarded it, and at which time.
     #[inline]
-    fn read_sent(&mut self, op: u8, at: MonoNs) -> Result<Frame<'b>, MalformedBlock> {
+    fn read_sent_frame(&mut self, op: u8, sent_at: MonoNs) -> Result<Frame<'b>, MalformedBlock> {
         let lane_frame = self.read_frame_id(op, FrameStage::Sent)?;
         let mut forwarded = None;
         if op & op::HAS_FORWARD_TIME != 0 {
             let delay_ns = self.columns.forwarded.read_signed()?;
-            forwarded = Some(MonoNs(at.0.wrapping_add(delay_ns as u64)));
+            forwarded = Some(MonoNs(sent_at.0.wrapping_add(delay_ns as u64)));
         }
         let frame = self.read_frame(lane_frame)?;
         Ok(Frame { forwarded, ..frame })
@@ -235,9 +235,9 @@ impl<'b> DecodedBlock<'b> {
     /// `op` says that it is as predicted.
     fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         if op & op::IS_PREDICTED != 0 {
-            self.state.lanes.take_predicted(stage)
+            self.state.lanes.take_predicted_frame(stage)
         } else {
-            self.state.lanes.read_id(stage, &mut self.columns)
+            self.state.lanes.read_mispredicted_frame_id(stage, &mut self.columns)
         }
     }
 
@@ -260,8 +260,11 @@ impl<'b> DecodedBlock<'b> {
         }
         // The frame has the id of the receive, or another one, which is stored like that of a send.
         let has_other_id = op & op::HAS_OTHER_FRAME_ID != 0;
-        let lane_frame =
-            if has_other_id { self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)? } else { received };
+        let lane_frame = if has_other_id {
+            self.state.lanes.read_mispredicted_frame_id(FrameStage::Sent, &mut self.columns)?
+        } else {
+            received
+        };
         self.read_frame(lane_frame).map(Some)
     }
 
@@ -289,12 +292,12 @@ impl<'b> DecodedBlock<'b> {
         chunks.clear();
         for _ in 0..count {
             let order = &mut self.state.order;
-            let predicted = order.predict_next(position);
-            let is_request_predicted = continues_run(&mut predicted_requests, &mut self.columns.requests)?;
+            let predicted = order.predict_next_link(position);
+            let is_request_predicted = count_off_if_predicted(&mut predicted_requests, &mut self.columns.requests)?;
             let link_index = if is_request_predicted {
                 predicted
             } else {
-                match read_request(&mut self.columns.requests, &mut self.texts, position.last_link)? {
+                match read_request_reference(&mut self.columns.requests, &mut self.texts, position.last_link)? {
                     RequestReference::Known { link_index } => link_index,
                     RequestReference::New { text } => {
                         order.add_request(text, ChunkPredictor::for_new_request(&newest_request))
@@ -305,13 +308,13 @@ impl<'b> DecodedBlock<'b> {
             order.advance_position(&mut position, predicted, link_index);
             let link = order.link_mut(link_index);
             let predictor = &mut link.state;
-            let are_fields_predicted = continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)?;
+            let are_fields_predicted = count_off_if_predicted(&mut predicted_chunks, &mut self.columns.chunk_flags)?;
             let flags = if are_fields_predicted { 0 } else { self.columns.chunk_flags.read_byte()? };
             let mut chunk = Chunk::new(self.texts.get(text)?);
             let mut worker = 0;
             predictor.write_or_read_fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
             if let Some(text) = worker.checked_sub(1) {
-                chunk.worker = Some(self.texts.get_or_take_new(text)?);
+                chunk.worker = Some(self.texts.get_text_or_take_new(text)?);
             }
             // The flag says that the prediction is wrong.
             let has_ids = predictor.has_ids != (flags & IDS != 0);
@@ -378,16 +381,19 @@ fn read_receiver(
 }
 
 /// Returns whether the next item belongs to the current run of predicted items, and counts it off. Otherwise it is the item that follows
-/// the run, which was not predicted. `remaining`: number of items left of the run; `None` if the next run's length must be read from
-/// `column`.
+/// the run, which was not predicted. `left_in_run`: number of items left of the run; `None` if the next run's length must be read from
+/// `run_lengths`.
 #[inline]
-fn continues_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
-    let items_left = match *remaining {
+fn count_off_if_predicted(
+    left_in_run: &mut Option<u64>,
+    run_lengths: &mut ColumnCursor<'_>,
+) -> Result<bool, MalformedBlock> {
+    let items_left = match *left_in_run {
         Some(items) => items,
-        None => column.read_number()?,
+        None => run_lengths.read_number()?,
     };
     // Becomes `None` if no item is left, because the next run's length follows the item that was not predicted.
-    *remaining = items_left.checked_sub(1);
+    *left_in_run = items_left.checked_sub(1);
     Ok(items_left > 0)
 }
 
@@ -399,13 +405,13 @@ enum RequestReference {
 
 /// Reads which request follows a run of predicted ones. A known request is stored by the index of its link, which is its entry in the
 /// predicted order. `last_link`: index of the last request's link, or [`NO_LINK`] before the first.
-fn read_request(
+fn read_request_reference(
     column: &mut ColumnCursor<'_>,
     texts: &mut TextReader<'_>,
     last_link: u32,
 ) -> Result<RequestReference, MalformedBlock> {
     match column.read_number()? {
-        NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new()? }),
+        NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new_text_index()? }),
         // The rid is known from another lane (connection) of the block, so it is one of the texts that were read.
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
         // Any code from `KNOWN_REQUEST` on also has the distance of the request's link from the last one.
@@ -438,7 +444,7 @@ mod tests {
     fn records_with_codes_of_a_later_minor_version_are_skipped_and_counted() {
         let mut encoder = Encoder::new(RecordedPayload::Lengths);
         let what = What::Missed(Missed::new(None, 0x55, MissedCause::Ended));
-        encoder.write_event(&Event { at: MonoNs(7), what });
+        encoder.write_event_or_loss(&Event { at: MonoNs(7), what });
         encoder.write_tick(MonoNs(9));
         let EncodedBlock { mut columns, content } = encoder.close_block(BlockColumns::default());
         let read = |columns: &BlockColumns<Vec<u8>>| {

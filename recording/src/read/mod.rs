@@ -15,14 +15,14 @@ use super::Record;
 use super::error::ReadError;
 
 /// Replays a whole recording. Returns the analysis and the other input of its report. The report equals that of the live run, because
-/// events and ticks are the same and in the same order. Calls `progress` as [`read_records`] does.
+/// events and ticks are the same and in the same order. Calls `report_progress` as [`read_records`] does.
 pub fn analyse(
     recording: &Recording,
     engines: Engines,
-    progress: &mut dyn FnMut(u64, u64),
+    report_progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Analysis, ReportInput), ReadError> {
     let mut analysis = Analysis::new(Config { engines, ..recording.header().config });
-    let mut input = read_records(recording, &mut |record| apply_record(&mut analysis, record), progress)?;
+    let mut input = read_records(recording, &mut |record| apply_record(&mut analysis, record), report_progress)?;
     // If the end of the run was not recorded, the clocks at its start are the best known.
     input.wall.get_or_insert(recording.header().anchor);
     Ok((analysis, input))
@@ -39,11 +39,11 @@ fn apply_record(analysis: &mut Analysis, record: &Record<'_>) {
 }
 
 /// Reads a whole recording and calls `visit` for each record. Damaged blocks are skipped; missing parts are listed in the returned input's
-/// `degraded`. Calls `progress` at each block with its end in the file and the file's size.
+/// `degraded`. Calls `report_progress` at each block with its end in the file and the file's size.
 pub fn read_records(
     recording: &Recording,
     visit: &mut dyn FnMut(&Record<'_>),
-    progress: &mut dyn FnMut(u64, u64),
+    report_progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ReportInput, ReadError> {
     let mut input = recording.input();
     if let Some(missing) = recording.missing() {

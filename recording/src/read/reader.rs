@@ -14,7 +14,7 @@ use super::super::codec::{DecodeBuffers, DecodedBlock};
 use super::super::error::ReadError;
 use super::super::section::{SECTION_HEADER_BYTES, Section};
 use super::open::{BlockInfo, Recording};
-use super::scan::read_payload;
+use super::scan::read_payload_and_verify;
 
 self_cell!(
     /// The block being read, and the buffers from which its records borrow.
@@ -176,6 +176,6 @@ fn load_block(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Resul
     // A ring may have been overwritten since it was opened.
     let section = Section::parse(&header).filter(|section| BlockInfo::new(block.offset, section) == *block);
     let Some(section) = section else { return Ok(None) };
-    let is_intact = read_payload(file, block.offset, &section, packed)?;
+    let is_intact = read_payload_and_verify(file, block.offset, &section, packed)?;
     Ok(is_intact.then_some(section))
 }

@@ -14,14 +14,14 @@ const STREAM_LEVEL: i32 = 1;
 
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
-pub struct OpenBlock {
+pub struct UncompressedBlock {
     pub(crate) columns: BlockColumns<Vec<u8>>,
     pub(crate) content: BlockContent,
     pub(crate) first_record: u64,
     pub(crate) anchor: Anchor,
 }
 
-impl OpenBlock {
+impl UncompressedBlock {
     /// Number of records.
     pub fn records(&self) -> u32 {
         self.content.records
@@ -56,7 +56,7 @@ impl BlockPacker {
     }
 
     /// Compresses a block and returns its bytes.
-    pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+    pub fn pack(&mut self, block: &UncompressedBlock) -> io::Result<&[u8]> {
         // A block outside of a file or a stream needs neither a run nor a number.
         let run = 0;
         let seq = 0;
@@ -69,7 +69,12 @@ impl BlockPacker {
     }
 
     /// Compresses a block into a section, which is number `seq` of the run.
-    pub(crate) fn pack_section(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<SealedSection<'_>> {
+    pub(crate) fn pack_section(
+        &mut self,
+        block: &UncompressedBlock,
+        run: u64,
+        seq: u64,
+    ) -> io::Result<SealedSection<'_>> {
         let mut section = Section {
             kind: kind::BLOCK,
             run,

@@ -14,7 +14,9 @@ use trace::ReportInput;
 use super::super::error::RecordError;
 use super::super::header::{EndReason, RecordingHeader};
 use super::super::section::Section;
-use super::recording_files::{BlockRefused, RecordingFiles, StartedFile, WrittenBlock, create_file, sync_folder};
+use super::recording_files::{
+    BlockRefused, RecordingFiles, StartedFile, WrittenBlock, WrittenBytes, create_file, sync_folder,
+};
 use super::{RecordOptions, RecordingSummary};
 
 use crate::storage;
@@ -72,7 +74,7 @@ impl RingFile {
 
     /// Writes a block, whose section header and compressed content are the bytes `sealed`, behind the last one, or at the start of the ring
     /// if it does not fit there. The blocks in its place are lost. Returns its length in bytes.
-    pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
+    pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<WrittenBytes, BlockRefused> {
         let length = section.total_bytes();
         // Not even the empty ring has space for the block.
         if self.first_offset + length > self.size_bytes {
@@ -110,7 +112,7 @@ impl RingFile {
     }
 
     /// Copies the content of the ring to a new recording. Removes the new file after an error.
-    pub(super) fn copy_to(
+    pub(super) fn copy_to_recording(
         &self,
         to: &Path,
         closing: &ReportInput,
@@ -150,7 +152,7 @@ impl RingFile {
     }
 
     /// Waits until all of the ring is on disk. Returns its summary.
-    pub(super) fn finish(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
+    pub(super) fn sync_and_summarise(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
         let synced = self.file.sync_all();
         synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
         // The file's entry in its folder must be on disk, too.
