@@ -1,5 +1,5 @@
-//! Observer of one direction of a connection without ZMTP. The server's bytes are queued as they are and parsed elsewhere; the clients' bytes
-//! are not observed.
+//! Observer of one direction of a connection without ZMTP. The server's bytes are queued as they are and parsed elsewhere; the clients'
+//! bytes are not observed.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl ByteWatch {
 
 impl StreamObserver for ByteWatch {
     /// No bytes: they are reported as soon as they are written. The reader of the observations joins events that span several writes.
-    fn bytes_to_keep(&mut self) -> Pending {
+    fn message_to_keep(&mut self) -> Pending {
         // This start is beyond any byte of the stream.
         Pending { start: u64::MAX, frame_end: None }
     }
@@ -50,7 +50,7 @@ impl StreamObserver for ByteWatch {
 
     /// Counts the written bytes, and reports them if the server sent them.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
-        self.reporter.count_relayed(count);
+        self.reporter.count_relayed_bytes(count);
         self.has_relayed = true;
         if !self.is_reported() {
             return;

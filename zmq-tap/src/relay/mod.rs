@@ -148,7 +148,7 @@ impl Relay {
             let pair = Pair { listen: bound.endpoint, upstream: pair.upstream };
             // Sent already, so that no connection waits for it.
             let gate = Signal::sent();
-            relay.pass_to_thread(pair, &sockets, upstream, gate)?;
+            relay.pass_pair_to_thread(pair, &sockets, upstream, gate)?;
         }
         Ok(relay)
     }
@@ -162,12 +162,12 @@ impl Relay {
         } else {
             UpstreamSocket::with_current_owners(&pair.upstream)?
         };
-        self.pass_to_thread(pair, &sockets, upstream, gate)
+        self.pass_pair_to_thread(pair, &sockets, upstream, gate)
     }
 
     /// Passes a pair of a listener and an upstream to the relay's thread, and waits until that thread listens. Connections are relayed once
     /// `gate` is sent.
-    fn pass_to_thread(
+    fn pass_pair_to_thread(
         &mut self,
         pair: Pair,
         sockets: &PairSockets,

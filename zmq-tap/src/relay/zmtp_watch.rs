@@ -16,12 +16,13 @@ use crate::zmtp::{Opaque, Pending, Scanner};
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
 pub(super) trait StreamObserver {
     /// Bytes that the window must keep for the incomplete message.
-    fn bytes_to_keep(&mut self) -> Pending;
+    fn message_to_keep(&mut self) -> Pending;
 
     /// Notes that the window could not keep those bytes.
     fn note_discarded(&mut self);
 
-    /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Self::bytes_to_keep`] asked for.
+    /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Self::message_to_keep`] asked
+    /// for.
     fn observe_read(&mut self, bytes: &[u8], at: MonoNs, is_kept: bool);
 
     /// Counts `count` bytes that have been written, and reports them or their messages.
@@ -78,7 +79,7 @@ impl ZmtpWatch {
         let has_no_new_loss = matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed));
         if !has_no_new_loss {
             // The messages of a stretch cannot be counted, so the stretch counts as one.
-            self.reporter.report_lost(1, MissedCause::Unframed);
+            self.reporter.report_lost_messages(1, MissedCause::Unframed);
         }
     }
 }
@@ -100,19 +101,19 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
 
 /// The bytes of each part of a message. `None` if those of a part are not in `written`.
 #[inline]
-fn bytes_of_parts(earlier: Vec<Range<u64>>, last: Range<u64>, written: &StreamSlice) -> Option<Vec<Bytes>> {
-    let mut parts = Vec::with_capacity(earlier.len() + 1);
-    for part in earlier {
+fn bytes_of_parts(earlier_parts: Vec<Range<u64>>, last_part: Range<u64>, written: &StreamSlice) -> Option<Vec<Bytes>> {
+    let mut parts = Vec::with_capacity(earlier_parts.len() + 1);
+    for part in earlier_parts {
         parts.push(written.part_at(part)?);
     }
-    parts.push(written.part_at(last)?);
+    parts.push(written.part_at(last_part)?);
     Some(parts)
 }
 
 impl StreamObserver for ZmtpWatch {
     /// Position of the incomplete message, whose bytes the window must keep. A position behind all bytes if there is none, or if that
     /// message is not kept.
-    fn bytes_to_keep(&mut self) -> Pending {
+    fn message_to_keep(&mut self) -> Pending {
         if let Some(pending) = self.scanner.pending() {
             // Its header may show only now that it is too long to be kept.
             self.assembly.discard_if_too_large(pending);
@@ -151,7 +152,7 @@ impl StreamObserver for ZmtpWatch {
 
     /// Counts the written bytes, and reports the messages whose last byte is written now.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
-        self.reporter.count_relayed(count);
+        self.reporter.count_relayed_bytes(count);
         let mut completed = 0;
         let mut end_of_last_message = 0;
         for message in &self.assembly.complete {
@@ -189,7 +190,7 @@ impl Drop for ZmtpWatch {
     /// Reports a message that the end of the stream has cut short.
     fn drop(&mut self) {
         if self.scanner.pending().is_some() {
-            self.reporter.report_lost(1, MissedCause::CutShort);
+            self.reporter.report_lost_messages(1, MissedCause::CutShort);
         }
     }
 }

@@ -53,6 +53,9 @@ pub struct Pending {
     pub frame_end: Option<u64>,
 }
 
+/// Number of bytes at the front of the input that a step has processed.
+type ConsumedBytes = usize;
+
 /// Scans one direction of one connection.
 #[derive(Clone, Debug)]
 pub struct Scanner {
@@ -187,7 +190,7 @@ impl Scanner {
     }
 
     /// Scans one byte of the greeting. Returns the number of bytes it took.
-    fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
+    fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Greeting(reader) = &mut self.state else { return 0 };
         let step = reader.push_byte(byte);
@@ -210,7 +213,7 @@ impl Scanner {
 
     /// Scans bytes of a frame's body. Returns the number of bytes it took.
     #[inline]
-    fn scan_body(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+    fn scan_body(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Body { bytes_left, header, name, .. } = &mut self.state else { return 0 };
         // A length has 64 bits, which an address may not have.
@@ -232,7 +235,7 @@ impl Scanner {
 
     /// Scans bytes of a frame header, which may come in several pieces. After an invalid one, searches for the next frame. Returns the
     /// number of bytes it took.
-    fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+    fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Header { buffer, filled } = &mut self.state else { return 0 };
         let buffered_before = *filled;
@@ -270,7 +273,7 @@ impl Scanner {
         start: u64,
         buffered_before: usize,
         mark: &mut impl FnMut(Mark),
-    ) -> usize {
+    ) -> ConsumedBytes {
         let consumed = header.size - buffered_before;
         self.fed_bytes += consumed as u64;
         let name = CommandName::default();
@@ -282,7 +285,7 @@ impl Scanner {
 
     /// Searches for the start of a frame from the second byte of an invalid header on. `buffered_before`: number of header bytes that came
     /// with earlier input. Returns the number of bytes of this input that the search has.
-    fn search_after_invalid_header(&mut self, buffered_before: usize) -> usize {
+    fn search_after_invalid_header(&mut self, buffered_before: usize) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Header { buffer, .. } = self.state else { return 0 };
         // The message is lost, even if it has parts before this header.
@@ -316,7 +319,7 @@ impl Scanner {
     }
 
     /// Continues the search for the start of a frame, after a gap or an invalid header. Returns the number of bytes it took.
-    fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+    fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Seeking(search) = &mut self.state else { return 0 };
         let Some(boundary) = search.feed(bytes) else {
