@@ -192,10 +192,10 @@ fn short_value_len(first: u8) -> usize {
     usize::from(LENGTH[usize::from(first)])
 }
 
-/// Length of the complete short values at the beginning of `bytes`, but of `values_left` at most, which is reduced by their number. A value is
-/// short if its first byte determines its length.
+/// Length of the complete short values at the beginning of `bytes`, but of `values_left` at most, which is reduced by their number. A value
+/// is short if its first byte determines its length.
 #[inline]
-fn skip_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
+fn measure_and_count_off_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
     let mut skipped = 0;
     while *values_left > 0
         && let Some(first) = bytes.get(skipped)
@@ -209,14 +209,14 @@ fn skip_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
     skipped
 }
 
-/// Offset after the `count` values from `at` on in a part of a message. The contents of strings, bytes and extensions need not have been
-/// captured, because their heads state the length. `None` if a head was not captured, or if the values end beyond the part.
-pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
+/// Offset after the `value_count` values from `at` on in a part of a message. The contents of strings, bytes and extensions need not have
+/// been captured, because their heads state the length. `None` if a head was not captured, or if the values end beyond the part.
+pub(crate) fn offset_after_values(part: Excerpt<'_>, mut at: u64, value_count: u32) -> Option<u64> {
     // A container is one value, and adds its items to the values left.
-    let mut values_left = u64::from(count);
+    let mut values_left = u64::from(value_count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        let skipped = skip_short_values(bytes, &mut values_left);
+        let skipped = measure_and_count_off_short_values(bytes, &mut values_left);
         if skipped > 0 {
             at += skipped as u64;
             continue;
@@ -228,7 +228,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
             continue;
         }
         let (head, head_length) = read_head(bytes, 0)?;
-        values_left += values_inside(head);
+        values_left += count_values_inside(head);
         at += head_length as u64;
     }
     (at <= part.length).then_some(at)
@@ -236,7 +236,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
 
 /// Number of values in a container: items, or keys and values. 0 for any other value.
 #[inline]
-fn values_inside(head: Head) -> u64 {
+fn count_values_inside(head: Head) -> u64 {
     match head {
         Head::Array { len } => u64::from(len),
         Head::Map { len } => 2 * u64::from(len),
@@ -267,7 +267,7 @@ pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
 
 /// End of the value at `at` in a message that has been validated, so that the end is within the message. `None` only if no value starts at
 /// `at`.
-pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn end_of_validated_value(bytes: &[u8], at: usize) -> Option<usize> {
     match *bytes.get(at..)? {
         // The head of a short extension has three bytes: type byte, length, and kind.
         [EXT_8, len, ..] => Some(at + 3 + usize::from(len)),
@@ -392,7 +392,7 @@ mod tests {
                 (Err(why), Some(head)) => prop_assert!(false, "{head:?}: {why:?}"),
             }
             if let Ok(end) = skip_value(&bytes, 0) {
-                prop_assert_eq!(skip_validated(&bytes, 0), Some(end));
+                prop_assert_eq!(end_of_validated_value(&bytes, 0), Some(end));
             }
         }
     }

@@ -81,7 +81,7 @@ fn take_number(fields: &mut &[u8], byte_count: usize) -> u64 {
     let (number, rest) = fields.split_at(byte_count);
     *fields = rest;
     let mut padded = [0; 8];
-    padded[..bytes].copy_from_slice(number);
+    padded[..byte_count].copy_from_slice(number);
     u64::from_le_bytes(padded)
 }
 

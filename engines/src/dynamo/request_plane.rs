@@ -117,7 +117,7 @@ impl ParseRequests for RequestPlaneParser {
                 continue;
             }
             // Otherwise the head continues in the next input, or the bytes are not a message.
-            let Some(head_bytes) = self.parse_head(input, emit) else { return };
+            let Some(head_bytes) = self.parse_head_and_count_bytes(input, emit) else { return };
             input = &input[head_bytes..];
         }
     }
@@ -126,7 +126,7 @@ impl ParseRequests for RequestPlaneParser {
 impl RequestPlaneParser {
     /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it.
     /// `None` if the head continues in the next input, or if the bytes are not a message.
-    fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
+    fn parse_head_and_count_bytes(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
         // Taken out, and put back only if the head continues in the next input.
         let mut head_so_far = std::mem::take(&mut self.kept_head);
         let bytes_of_earlier_inputs = head_so_far.len();
@@ -164,8 +164,8 @@ impl RequestPlaneParser {
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
     let may_begin_path = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_graphic);
     let may_begin_headers = |bytes: &[u8]| bytes.starts_with(b"{");
-    let Some(path) = split_part(bytes, may_begin_path)? else { return Ok(None) };
-    let Some(json) = split_part(path.rest, may_begin_headers)? else { return Ok(None) };
+    let Some(path) = split_length_prefixed_part(bytes, may_begin_path)? else { return Ok(None) };
+    let Some(json) = split_length_prefixed_part(path.rest, may_begin_headers)? else { return Ok(None) };
     let headers = serde_json::from_slice(json.bytes).map_err(|_| Invalid)?;
     let Some(payload) = split_payload(json.rest)? else { return Ok(None) };
     emit_ids(path.bytes, &headers, payload.control, emit);
@@ -191,7 +191,10 @@ fn split_payload(bytes: &[u8]) -> Result<Option<Payload<'_>>, Invalid> {
 
 /// Splits off a part that is preceded by its length. `None` if more bytes are needed. Fails if the part is empty, or if `may_begin` rejects
 /// the bytes of it that are present.
-fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<MessagePart<'_>>, Invalid> {
+fn split_length_prefixed_part(
+    bytes: &[u8],
+    may_begin: impl Fn(&[u8]) -> bool,
+) -> Result<Option<MessagePart<'_>>, Invalid> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
     let present = &rest[..rest.len().min(length)];

@@ -64,7 +64,7 @@ pub fn read_records(
         // The offset changes only when the next block begins, and one block has many records.
         if reported_offset != reader.offset() {
             reported_offset = reader.offset();
-            progress(reported_offset, recording.bytes());
+            report_progress(reported_offset, recording.bytes());
         }
     }
     if reader.unknown_records() > 0 {

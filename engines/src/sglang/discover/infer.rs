@@ -10,8 +10,8 @@ use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOK
 /// Infers a role for each node where possible, and enters it in `roles`.
 pub(super) fn infer_roles(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // The order matters: known roles are used before any role is guessed.
-    infer_from_children(nodes, roles);
-    infer_from_neighbours(nodes, edges, roles);
+    infer_main_roles_from_children(nodes, roles);
+    infer_roles_from_neighbours(nodes, edges, roles);
     guess_groups_without_role(nodes, edges, roles);
     // Needs the roles of all other processes.
     mark_routers(nodes, edges, roles);
@@ -30,7 +30,7 @@ fn is_worker(roles: &Roles, node: usize) -> bool {
 
 /// Gives the unnamed parents of schedulers and detokenizers the role of the engine's main process, whatever their command. A parent that
 /// does not use ZMQ gets no role.
-fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
+fn infer_main_roles_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in nodes {
         // Only a title counts, because the engine itself sets it.
         let Some((role, RoleSource::Title)) = child.stated else { continue };
@@ -48,7 +48,7 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
 
 /// Infers the roles of unnamed processes from named neighbours, until no role changes. An edge is a connection from a sending to a
 /// receiving process, by their indices among `nodes`. A process that does not use ZMQ gets no role.
-fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+fn infer_roles_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // A role that was found may show the role of the next process.
     loop {
         let mut has_changed = false;

@@ -39,24 +39,24 @@ impl LauncherDefaults {
         let incremental_flag = known_flag.unwrap_or(STREAM_OUTPUT);
         let skips_by_default = false;
         Self {
-            skips_tokenizer_init: setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default),
-            mode: setting_without_argument(evidence, incremental_flag, Mode::Cumulative),
+            skips_tokenizer_init: default_setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default),
+            mode: default_setting_without_argument(evidence, incremental_flag, Mode::Cumulative),
         }
     }
 }
 
-/// Setting with its default `value`, of a server that was started without `argument`. `None` if a configuration file may contain the
-/// argument.
-pub(crate) fn setting_without_argument<T>(
+/// Setting with its default `default_value`, of a server that was started without `argument`. `None` if a configuration file may contain
+/// the argument.
+pub(crate) fn default_setting_without_argument<T>(
     evidence: &Evidence<'_>,
     argument: &'static str,
-    value: T,
+    default_value: T,
 ) -> Option<Setting<T>> {
     let has_config_file = evidence.flags.get(CONFIG).is_some();
     if has_config_file {
         return None;
     }
-    Some(Setting::new(value, Origin::NoArgument { pid: evidence.pid, argument }))
+    Some(Setting::new(default_value, Origin::NoArgument { pid: evidence.pid, argument }))
 }
 
 /// Settings of an engine by its release, flags, environment and sockets; `defaults` where its flags leave a setting open. A waiter is the
@@ -196,11 +196,11 @@ impl StreamingRules<'_> {
             return None;
         }
         let is_exact = true;
-        setting_without_argument(self.evidence, REASONING_PARSER, is_exact)
+        default_setting_without_argument(self.evidence, REASONING_PARSER, is_exact)
     }
 
-    /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them. `None` if
-    /// neither the command line nor the release tells.
+    /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them.
+    /// `None` if neither the command line nor the release tells.
     fn skips_tokenizer_init(&self) -> Option<Setting<bool>> {
         match self.evidence.flags.get(SKIP_TOKENIZER_INIT) {
             Some(argument) => Some(Setting::new(true, self.evidence.argument(argument))),
@@ -278,12 +278,12 @@ impl StreamingRules<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::evidence_of;
+    use crate::fixture::with_evidence_of_command;
 
     const SERVER: &str = "python -m sglang.launch_server";
 
     fn rules<T>(command: &str, release: &str, see: impl FnOnce(StreamingRules<'_>) -> T) -> T {
-        evidence_of(command, &[("sglang", release)], |evidence| {
+        with_evidence_of_command(command, &[("sglang", release)], |evidence| {
             let defaults = if evidence.is_launched_by(&Sglang) {
                 LauncherDefaults::of_server(evidence)
             } else {

@@ -56,11 +56,11 @@ struct Impossible;
 /// on, `entry_time` is the wall time at which the first phase began. Before, the line has none or another clock's, so the durations count
 /// back from the line's own timestamp.
 pub(super) fn read_time_stats(
-    rest: &str,
+    text_behind_mark: &str,
     line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let (head, tail) = split_once(rest, "): ").ok_or(MalformedLine)?;
+    let (head, tail) = split_once(text_behind_mark, "): ").ok_or(MalformedLine)?;
     let (rid, head) = split_once(head, ",").unwrap_or((head, ""));
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     let request = LineFields::parse(head, b',');
@@ -68,7 +68,7 @@ pub(super) fn read_time_stats(
     // Only the rest of the line.
     let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
     let times = LineFields::parse(tail, b' ');
-    emit_half(&request, rid, role, sink);
+    emit_request_half(&request, rid, role, sink);
     let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
     let end_stage = Stage { tokens, ..Stage::new(rid.text, role.completion_stage(), "scheduler") };
     // With impossible durations, only the time of the end is used.
@@ -88,7 +88,7 @@ pub(super) fn read_time_stats(
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         return Ok(());
     };
-    let begin_stage = Stage::new(rid.text, first_stage(&times, role), "scheduler");
+    let begin_stage = Stage::new(rid.text, begin_stage_of_first_phase(&times, role), "scheduler");
     sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
     emit_phase_ends(rid, begin_ns, &phases, end_stage, sink);
     Ok(())
@@ -213,7 +213,12 @@ fn parse_number(value: &str) -> Option<f64> {
 /// Passes the id and the room of a request to `sink` if this server runs one half of it, the prefill or the decode. A room
 /// (`bootstrap_room`) is the number under which both servers of a pair know the request. Does nothing for a single server, and without a
 /// whole id.
-fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
+fn emit_request_half(
+    request: &LineFields<'_>,
+    rid: LoggedRid<'_>,
+    role: ServerRole,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) {
     if role == ServerRole::Unified || rid.is_truncated {
         return;
     }
@@ -233,7 +238,7 @@ fn read_begin_ns(times: &LineFields<'_>) -> Option<u64> {
 }
 
 /// Stage at which the first phase of the line began. 0.5.16 and later omit the bootstrap if its start is unset.
-fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
+fn begin_stage_of_first_phase(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     match role {
         ServerRole::Unified => "wait_queue_entry",
         // Such a line begins at the end of the bootstrap.
@@ -281,12 +286,12 @@ fn add_phases_before_queue(
         ServerRole::Prefill => {
             let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
             let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, phases)?;
+            add_bootstrap_and_allocation(times, whole_ns, &ends, phases)?;
         }
         ServerRole::Decode => {
             let whole_ns = times.duration_ns_of(&["prealloc_queue_duration", "prealloc_duration"])?;
             let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, phases)?;
+            add_bootstrap_and_allocation(times, whole_ns, &ends, phases)?;
             let transfer_ns = times.duration_ns_of(&["transfer_duration"])?;
             phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
         }
@@ -302,7 +307,7 @@ struct BootstrapEnds {
 
 /// Adds bootstrap and allocation, the first two phases of a request in a pair of servers. Adds both as one phase of `whole_ns` if the line
 /// does not have them separately, and nothing if it has neither.
-fn add_bootstrap(
+fn add_bootstrap_and_allocation(
     times: &LineFields<'_>,
     whole_ns: Option<u64>,
     ends: &BootstrapEnds,

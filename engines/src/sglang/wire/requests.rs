@@ -15,7 +15,7 @@ use crate::msgpack::type_byte::{
     ARRAY_16, ARRAY_32, BIN_8, BIN_32, EXT_8, EXT_32, FIXARRAY_0, FIXARRAY_2, FIXARRAY_15, FIXEXT_1, FIXEXT_16,
     FIXSTR_1,
 };
-use crate::msgpack::{Head, be_bytes, payload_range, read_head, read_string, skip_in_excerpt, utf8};
+use crate::msgpack::{Head, be_bytes, offset_after_values, payload_range, read_head, read_string, utf8};
 
 /// The first opcode of every pickle.
 const PICKLE_PROTO: u8 = 0x80;
@@ -386,7 +386,7 @@ impl<'a> PackedObject<'a> {
 
     /// Offset after `count` fields from `at` on.
     fn skip_fields(&self, at: u64, count: u32) -> Result<u64, Undecoded> {
-        skip_in_excerpt(self.message, at, count).ok_or(self.truncated())
+        offset_after_values(self.message, at, count).ok_or(self.truncated())
     }
 
     /// Head of the value at `at`, and the length of the head. `None` if it was not captured.

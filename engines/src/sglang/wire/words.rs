@@ -61,7 +61,7 @@ fn words_in_extension(data: &[u8], start: usize, end: usize) -> Option<Range<usi
     let metadata_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
     let metadata = start + LENGTH_BYTES;
     let metadata_end = metadata.checked_add(metadata_length)?;
-    let is_only_type_code = skip_type_code(data, metadata)? == metadata_end;
+    let is_only_type_code = offset_after_type_code(data, metadata)? == metadata_end;
     if !is_only_type_code || metadata_end > end {
         return None;
     }
@@ -70,7 +70,7 @@ fn words_in_extension(data: &[u8], start: usize, end: usize) -> Option<Range<usi
 
 /// Where the words are in the pair of a type code and bytes, whose first item is at `start`. `None` for another pair.
 fn words_in_pair(data: &[u8], start: usize) -> Option<Range<usize>> {
-    let bytes_at = skip_type_code(data, start)?;
+    let bytes_at = offset_after_type_code(data, start)?;
     match read_head(data, bytes_at)? {
         (Head::Bin { end }, first_word) => Some(first_word..end),
         _ => None,
@@ -78,7 +78,7 @@ fn words_in_pair(data: &[u8], start: usize) -> Option<Range<usize>> {
 }
 
 /// Offset after the string "q" at `at`; `None` for anything else.
-fn skip_type_code(bytes: &[u8], at: usize) -> Option<usize> {
+fn offset_after_type_code(bytes: &[u8], at: usize) -> Option<usize> {
     let (Head::Str { end }, start) = read_head(bytes, at)? else { return None };
     let is_type_code = bytes.get(start..end)? == b"q";
     is_type_code.then_some(end)

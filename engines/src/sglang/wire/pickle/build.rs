@@ -19,7 +19,7 @@ impl PickleMachine<'_, '_> {
         // The index of the list's run, which is added at the end, once its items are known.
         let list = Node::List(self.arena.list_runs.len() as u32);
         self.push_value(list)?;
-        self.memoize_next()?;
+        self.memoize_top_if_requested()?;
         let batch = match self.message.get(self.at) {
             Some(&op::MARK) => flat::scan_batch(self.message, self.at + 1, &mut self.arena.memo, self.limits.memo),
             _ => flat::scan_single_int(self.message, self.at),
@@ -33,42 +33,42 @@ impl PickleMachine<'_, '_> {
         Ok(())
     }
 
-    /// Moves the stack's values from the index `from` on into the list below them.
-    pub(super) fn fill_list(&mut self, from: usize) -> Result<(), Undecoded> {
-        match self.value_below(from)? {
-            Node::List(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
+    /// Moves the stack's values from the index `first_index` on into the list below them.
+    pub(super) fn move_stack_values_into_list(&mut self, first_index: usize) -> Result<(), Undecoded> {
+        match self.value_below(first_index)? {
+            Node::List(list) => self.arena.append_items(list, &self.stack[first_index..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             // No pickler appends to a list after it has completed it.
             Node::Ints { .. } => return Err(self.malformed("items for a completed list")),
             _ => return Err(self.malformed("items for something that is not a list")),
         }
-        self.stack.truncate(from);
+        self.stack.truncate(first_index);
         Ok(())
     }
 
-    /// Moves the stack's values from the index `from` on into the dict below them. Keys and values alternate.
-    pub(super) fn fill_dict(&mut self, from: usize) -> Result<(), Undecoded> {
-        match self.value_below(from)? {
-            Node::Dict(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
+    /// Moves the stack's values from the index `first_index` on into the dict below them. Keys and values alternate.
+    pub(super) fn move_stack_values_into_dict(&mut self, first_index: usize) -> Result<(), Undecoded> {
+        match self.value_below(first_index)? {
+            Node::Dict(list) => self.arena.append_items(list, &self.stack[first_index..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             _ => return Err(self.malformed("items for something that is not a dict")),
         }
-        self.stack.truncate(from);
+        self.stack.truncate(first_index);
         Ok(())
     }
 
-    /// Replaces the stack's values from the index `from` on by a tuple of them.
-    pub(super) fn build_tuple(&mut self, from: usize) -> Result<(), Undecoded> {
+    /// Replaces the stack's values from the index `first_index` on by a tuple of them.
+    pub(super) fn replace_stack_values_by_tuple(&mut self, first_index: usize) -> Result<(), Undecoded> {
         let list = self.arena.add_list_run(ListRun::EMPTY, self.limits)?;
-        self.arena.append_items(list, &self.stack[from..], self.limits)?;
-        self.stack.truncate(from);
+        self.arena.append_items(list, &self.stack[first_index..], self.limits)?;
+        self.stack.truncate(first_index);
         self.push_value(Node::Tuple(list))
     }
 
     /// Runs `STACK_GLOBAL`: replaces the names of a module and a class on the stack by the class.
-    pub(super) fn stack_global(&mut self) -> Result<(), Undecoded> {
+    pub(super) fn run_stack_global(&mut self) -> Result<(), Undecoded> {
         let name = self.pop_value()?;
         let module = self.pop_value()?;
         let (Node::Str(name), Node::Str(module)) = (name, module) else {
@@ -87,12 +87,12 @@ impl PickleMachine<'_, '_> {
 
     /// Reads the two lines of text that follow `GLOBAL` and `INST`.
     pub(super) fn read_text_global(&mut self) -> Result<Node, Undecoded> {
-        let global = Global { module: self.read_line()?, name: self.read_line()? };
+        let global = Global { module: self.read_line_span()?, name: self.read_line_span()? };
         self.add_global(global)
     }
 
     /// Reads the rest of a line, as in pickles of protocol 0. Continues after the end of the line.
-    fn read_line(&mut self) -> Result<NameSpan, Undecoded> {
+    fn read_line_span(&mut self) -> Result<NameSpan, Undecoded> {
         let at = self.at;
         let len = self.message[at..].iter().position(|byte| *byte == b'\n').ok_or(Undecoded::Truncated { at })?;
         self.at += len + 1;
@@ -109,7 +109,7 @@ impl PickleMachine<'_, '_> {
     }
 
     /// Runs `callable(*args)`: builds the array if it constructs one, and otherwise records the call.
-    pub(super) fn construct_value(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
+    pub(super) fn push_constructed_value(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         match self.construct_array(callable, args) {
             Some(array) => self.push_value(array),
             None => self.push_object(callable, args),

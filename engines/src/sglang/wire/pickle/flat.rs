@@ -82,14 +82,14 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
             }
             op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
-                let ScannedStrings { count, next } = scan_strings(data, at, memo, memo_limit);
+                let ScannedStrings { count, next } = memoize_strings(data, at, memo, memo_limit);
                 if count > 0 {
                     // The end of the loop counts one of them.
                     len += count - 1;
                     at = next;
                 } else {
                     let text = scalar::payload_range(data, at)?;
-                    at = memoize_node(data, Node::Str(at as u32), text.end, memo, memo_limit)?;
+                    at = memoize_node_if_requested(data, Node::Str(at as u32), text.end, memo, memo_limit)?;
                 }
             }
             op::BINGET | op::LONG_BINGET => {
@@ -116,7 +116,7 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
                 return Some(FlatBatch { start, end: at, len: len as u32, kinds: set });
             }
             op::FRAME => {
-                at = skip_frame(data, at)?;
+                at = offset_after_single_frame_header(data, at)?;
                 continue;
             }
             _ => return None,
@@ -146,7 +146,7 @@ struct ScannedStrings {
 
 /// Enters short strings from `at` on into the memo, the table of values for later references. Stops at another item, and at a string that
 /// is memoized in an explicit slot, which is rare.
-fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> ScannedStrings {
+fn memoize_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> ScannedStrings {
     /// Length of `SHORT_BINUNICODE` with the length of the text, and of `MEMOIZE`.
     const OPCODE_BYTES: usize = 3;
     let first = memo.len();
@@ -181,7 +181,7 @@ fn count_floats(bytes: &[u8], at: usize) -> usize {
 
 /// Offset after the `FRAME` at `at`, which CPython writes between any two items. `None` if the message ends before the frame, or if another
 /// `FRAME` follows: two frames in a row are left to the machine.
-pub(super) fn skip_frame(bytes: &[u8], at: usize) -> Option<usize> {
+pub(super) fn offset_after_single_frame_header(bytes: &[u8], at: usize) -> Option<usize> {
     let (length, rest) = bytes.get(at + 1..)?.split_first_chunk()?;
     let fits = u64::from_le_bytes(*length) <= rest.len() as u64;
     (fits && rest.first() != Some(&op::FRAME)).then_some(at + op::FRAME_LEN)
@@ -321,7 +321,7 @@ pub(super) fn scan_single_int(bytes: &[u8], start: usize) -> Option<FlatBatch> {
     let mut end = start + width;
     let mut next_opcode = *bytes.get(end)?;
     if next_opcode == op::FRAME {
-        end = skip_frame(bytes, end)?;
+        end = offset_after_single_frame_header(bytes, end)?;
         next_opcode = *bytes.get(end)?;
     }
     (next_opcode == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
@@ -348,7 +348,13 @@ pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
 
 /// Enters `node` into the memo, the table of values for later references, if the opcode at `at` requests it. Returns the offset after that
 /// opcode, or `at` if it is another one. `None` at the limit, and for a slot out of order: both are left to the machine.
-fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
+fn memoize_node_if_requested(
+    bytes: &[u8],
+    node: Node,
+    at: usize,
+    memo: &mut Vec<Node>,
+    memo_limit: usize,
+) -> Option<usize> {
     let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + op::MEMOIZE_LEN),
         op::BINPUT => (usize::from(*bytes.get(at + 1)?), at + op::BINPUT_LEN),
@@ -381,7 +387,7 @@ pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Opt
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(offset), at + op::BINFLOAT_LEN),
         op::SHORT_BINUNICODE | op::BINUNICODE => {
-            (Node::Str(offset), skip_memo_put(bytes, scalar::payload_range(bytes, at)?.end))
+            (Node::Str(offset), offset_after_memo_put(bytes, scalar::payload_range(bytes, at)?.end))
         }
         _ => {
             let MemoGet { slot, next } = read_memo_get(bytes, at)?;
@@ -407,7 +413,7 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;
-    let after = bytes.get(skip_memo_put(bytes, text.end)..)?;
+    let after = bytes.get(offset_after_memo_put(bytes, text.end)..)?;
     Some((bytes.get(text)?, after))
 }
 
@@ -417,7 +423,7 @@ pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, 
 }
 
 /// Offset after the opcode at `at` that enters a value into the memo, or `at` if it is another opcode.
-fn skip_memo_put(bytes: &[u8], at: usize) -> usize {
+fn offset_after_memo_put(bytes: &[u8], at: usize) -> usize {
     at + match bytes.get(at) {
         Some(&op::MEMOIZE) => op::MEMOIZE_LEN,
         Some(&op::BINPUT) => op::BINPUT_LEN,
