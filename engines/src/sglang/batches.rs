@@ -7,7 +7,7 @@ use adapter::decode::{Decode, Decoded, Format, Opening, Refused, Shape, recycle}
 use trace::event::{Chunk, Finish, IdColumn, Kind};
 
 use super::NAME;
-use crate::msgpack::{Head, read_head, read_string, skip_value};
+use crate::msgpack::{Head, NextOffset, read_head, read_string, skip_value};
 use crate::undecoded::Undecoded;
 
 /// Format of these batches. No socket carries them.
@@ -133,7 +133,7 @@ fn read_batch_and_count_columns<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a
 
 /// Reads the first column, the request ids, and adds a chunk for each to `chunks`. Returns the end of the column.
 #[inline]
-fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>) -> Result<usize, Undecoded> {
+fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>) -> Result<NextOffset, Undecoded> {
     let (requests, mut at) =
         read_array_head(message, at).ok_or_else(|| malformed_at(at, "request ids are not a list"))?;
     // Bounds the memory for a message that states a length and has other content.
@@ -150,7 +150,7 @@ fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>
 
 /// Reads the second column, the finish reasons, into the chunks. Returns the end of the column.
 #[inline]
-fn read_finish_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<usize, Undecoded> {
+fn read_finish_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<NextOffset, Undecoded> {
     let mut at = first_item_of_column(message, at, chunks.len())?;
     for chunk in chunks {
         (chunk.finish, at) = read_finish_reason(message, at)?;
@@ -160,7 +160,7 @@ fn read_finish_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Re
 
 /// Reads the fourth column, the numbers of new token ids, into the chunks. Returns the end of the column.
 #[inline]
-fn read_id_count_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<usize, Undecoded> {
+fn read_id_count_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<NextOffset, Undecoded> {
     let mut at = first_item_of_column(message, at, chunks.len())?;
     for chunk in chunks {
         let (new_ids, next) = read_id_count(message, at)?;
@@ -171,7 +171,7 @@ fn read_id_count_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> 
 }
 
 /// Length of the array at `at`, and the offset of its first item. `None` for another value.
-fn read_array_head(message: &[u8], at: usize) -> Option<(u32, usize)> {
+fn read_array_head(message: &[u8], at: usize) -> Option<(u32, NextOffset)> {
     match read_head(message, at)? {
         (Head::Array { len }, first) => Some((len, first)),
         _ => None,
@@ -188,7 +188,7 @@ fn first_item_of_column(message: &[u8], column_at: usize, item_count: usize) -> 
 
 /// The request id at `at`, with the offset behind it.
 #[inline]
-fn read_rid(message: &[u8], at: usize) -> Result<(&str, usize), Undecoded> {
+fn read_rid(message: &[u8], at: usize) -> Result<(&str, NextOffset), Undecoded> {
     let (rid, next) = read_string(message, at).ok_or_else(|| malformed_at(at, "a request id is not a string"))?;
     if rid.len() > MAX_RID_BYTES {
         return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
@@ -199,7 +199,7 @@ fn read_rid(message: &[u8], at: usize) -> Result<(&str, usize), Undecoded> {
 
 /// The number of new token ids at `at`, with the offset behind it.
 #[inline]
-fn read_id_count(message: &[u8], at: usize) -> Result<(u32, usize), Undecoded> {
+fn read_id_count(message: &[u8], at: usize) -> Result<(u32, NextOffset), Undecoded> {
     match read_head(message, at) {
         Some((Head::Int(count), next)) if u32::try_from(count).is_ok() => Ok((count as u32, next)),
         Some(_) => Err(malformed_at(at, "the number of ids is not a count")),
@@ -208,7 +208,7 @@ fn read_id_count(message: &[u8], at: usize) -> Result<(u32, usize), Undecoded> {
 }
 
 /// Reads the finish reason at `at`, which is nil for a request that goes on, or a map with a `type`. Returns it with the offset behind it.
-fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
+fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, NextOffset), Undecoded> {
     let end = skip_value(message, at)?;
     match read_head(message, at) {
         Some((Head::Nil, _)) => Ok((None, end)),

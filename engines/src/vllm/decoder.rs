@@ -16,7 +16,7 @@ use crate::msgpack::type_byte::{
     FIXARRAY_1, FIXARRAY_2, FIXARRAY_3, FIXINT_MAX, FIXMAP_1, FIXMAP_15, FIXSTR_0, FIXSTR_31, MAP_16, STR_8, UINT_8,
     UINT_16, UINT_32,
 };
-use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
+use crate::msgpack::{Head, NextOffset, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
 use output_tail::{LastTail, OutputTail};
 
@@ -407,7 +407,7 @@ impl<'a> OutputReader<'a, '_> {
 
     /// Reads the list of new ids at `at` like [`Self::read_new_ids`]. Where ids are not kept, the length of a list of one id is enough.
     #[inline]
-    fn read_or_count_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+    fn read_or_count_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, NextOffset), Undecoded> {
         if self.ids.is_none()
             && let Some(list_bytes) = single_id_list_bytes(&self.message[at..])
         {
@@ -418,7 +418,7 @@ impl<'a> OutputReader<'a, '_> {
 
     /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is
     /// the position of the output in the message, for errors.
-    fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+    fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, NextOffset), Undecoded> {
         let message = self.message;
         let Some((Head::Array { len }, mut at)) = read_head(message, at) else {
             return Err(column_error(message, at, "new_token_ids", row, "not a list"));
@@ -438,7 +438,7 @@ impl<'a> OutputReader<'a, '_> {
 
 /// The request id at `at`, and the offset after it. `row` is the position of the output in the message, for errors.
 #[inline]
-fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, usize), Undecoded> {
+fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, NextOffset), Undecoded> {
     let (rid, next) =
         read_string(message, at).ok_or_else(|| column_error(message, at, "request_id", row, "not a string"))?;
     if rid.len() > MAX_RID_BYTES {

@@ -89,7 +89,8 @@ impl DeliveryPredictor {
         self.mode = Mode::Incremental;
     }
 
-    /// Writes the mispredicted fields of a delivery. Returns `true` without writing anything if all were predicted.
+    /// Writes the mispredicted fields of a delivery, and advances the predictions. Returns `true` if all fields were predicted; then
+    /// nothing is written.
     pub(super) fn write_delivery_unless_predicted(
         &mut self,
         delivery: &Delivery<'_>,

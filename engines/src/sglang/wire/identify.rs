@@ -5,7 +5,7 @@ use super::columns::RowBuffers;
 use super::doc::Doc;
 use super::schema::{self, ColumnIndices, MessageForm, MessageLayout};
 use super::{Limits, Undecoded, not_a_codec};
-use crate::msgpack::{self, Head};
+use crate::msgpack::{self, Head, NextOffset};
 use trace::event::Kind;
 
 /// Python module of all message classes.
@@ -222,7 +222,7 @@ fn push_packed_fields(
     mut at: usize,
     field_count: usize,
     values: &mut Vec<Node>,
-) -> Result<usize, Undecoded> {
+) -> Result<NextOffset, Undecoded> {
     for _ in 0..field_count {
         values.push(Node::Pack(at as u32));
         at = msgpack::skip_value(message, at)?;

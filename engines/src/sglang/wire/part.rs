@@ -8,7 +8,7 @@ use super::doc::{Doc, ItemRun, Items};
 use super::pickle;
 use super::words;
 use crate::msgpack::type_byte::FIXINT_MAX;
-use crate::msgpack::{self, Head};
+use crate::msgpack::{self, Head, NextOffset};
 
 /// Contiguous items of a list.
 #[derive(Clone, Copy, Debug)]
@@ -264,7 +264,7 @@ impl<'a> ColumnPart<'a> {
 /// The value at `at` in a msgpack message, as an item of a list of integers, and the offset after it. For an item of another kind, the
 /// offset stays.
 #[inline]
-fn read_packed_int(bytes: &[u8], at: usize) -> (IntItem, usize) {
+fn read_packed_int(bytes: &[u8], at: usize) -> (IntItem, NextOffset) {
     match msgpack::read_head(bytes, at) {
         Some((Head::Int(value), next)) => (IntItem::Int(value), next),
         Some((Head::Nil, next)) => (IntItem::Nil, next),

@@ -4,7 +4,7 @@ use adapter::decode::EngineSeconds;
 use trace::event::Finish;
 
 use super::column_error;
-use crate::msgpack::{Head, read_head, read_string, skip_value};
+use crate::msgpack::{Head, NextOffset, read_head, read_string, skip_value};
 use crate::undecoded::Undecoded;
 use crate::vllm::layout::{OutputColumns, OutputLayout};
 
@@ -31,7 +31,7 @@ impl<'a> LastTail<'a> {
         ids_end: usize,
         row: usize,
         layout: &OutputLayout,
-    ) -> Result<usize, Undecoded> {
+    ) -> Result<NextOffset, Undecoded> {
         let (end, values) = read_output_tail(message, ids_end, row, layout)?;
         *self = Self { bytes: &message[ids_end..end], values };
         Ok(end)
@@ -59,7 +59,7 @@ fn read_output_tail(
     mut at: usize,
     row: usize,
     layout: &OutputLayout,
-) -> Result<(usize, OutputTail), Undecoded> {
+) -> Result<(NextOffset, OutputTail), Undecoded> {
     // The index of each field that is read; `None` for one that these releases do not send.
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();

@@ -5,6 +5,7 @@
 
 use super::super::arena::{ListRun, Node, kinds};
 use super::{op, scalar};
+use crate::msgpack::NextOffset;
 use crate::msgpack::runs::{count_equal_words, count_repeats};
 
 /// A batch that stays in the message.
@@ -354,7 +355,7 @@ fn memoize_node_if_requested(
     at: usize,
     memo: &mut Vec<Node>,
     memo_limit: usize,
-) -> Option<usize> {
+) -> Option<NextOffset> {
     let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + op::MEMOIZE_LEN),
         op::BINPUT => (usize::from(*bytes.get(at + 1)?), at + op::BINPUT_LEN),
@@ -373,7 +374,7 @@ fn memoize_node_if_requested(
 }
 
 /// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it. A reference is replaced by its value in the memo.
-pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
+pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, NextOffset)> {
     // A pickle is cut into frames of any length, so one can begin before any item.
     let at = past_frame(bytes, at);
     let offset = at as u32;
@@ -418,7 +419,7 @@ fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The integer at `at` of a batch in which [`scan_batch`] found only short integers, and the offset after it.
-pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
+pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, NextOffset)> {
     scalar::read_short_int(bytes, past_frame(bytes, at))
 }
 
