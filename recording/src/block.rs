@@ -125,11 +125,11 @@ impl BlockReader {
         self.unknown_records
     }
 
-    /// Reads a block, and calls `visit` for each of its records. If records are missing before it, a [`What::Missed`] comes first and the
-    /// standing data (the latest engine and hops) is repeated. A block that was already read yields nothing.
+    /// Reads a block, and calls `visit_record` for each of its records. If records are missing before it, a [`What::Missed`] comes first
+    /// and the standing data (the latest engine and hops) is repeated. A block that was already read yields nothing.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
-    pub fn read_block(&mut self, bytes: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
+    pub fn read_block(&mut self, bytes: &[u8], visit_record: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
         let PackedBlock { section, packed } = PackedBlock::parse_and_verify(bytes)?;
         // After a reconnection, a block may come again that was already read.
         if self.next_record.is_some_and(|next| section.first_record < next) {
@@ -149,7 +149,7 @@ impl BlockReader {
         let mut block = self.buffers.decode_block(&section.content, wants_standing, missed).map_err(damaged_block)?;
         while block.advance().map_err(damaged_block)? {
             if let Some(record) = block.last_record() {
-                visit(record);
+                visit_record(record);
             }
         }
         self.unknown_records += block.unknown_records;

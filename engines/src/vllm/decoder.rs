@@ -198,7 +198,9 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
         // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine,
         // wave)`.
         [[0 | 1] | b"READY"] => Some(OtherMessage::control("coordination", "text")),
-        [[FIXARRAY_2 | FIXARRAY_3, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
+        [[FIXARRAY_2 | FIXARRAY_3, ..]] => {
+            is_wave_message(parts[0]).then(|| OtherMessage::control("coordination", "msgpack"))
+        }
         // A request begins with its kind: ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
         [[0..=5], ..] if parts.len() > 1 => Some(OtherMessage::control("EngineCoreRequest", "msgpack")),
         _ => None,
@@ -221,7 +223,7 @@ impl OtherMessage {
 }
 
 /// Whether a message is a tuple from the coordinator or to it, about a wave: a period in which all data-parallel engines run.
-fn is_wave(message: &[u8]) -> bool {
+fn is_wave_message(message: &[u8]) -> bool {
     let Some((len, [first, second, third])) = read_tuple_heads(message) else { return false };
     let has_wave_number = matches!(second, Head::Int(_));
     match len {

@@ -1,9 +1,9 @@
 //! vLLM's messages as seen by the relay and the probe: how a message begins, and its decoder behind the generic trait.
 //!
-//! Probability that a message seems to begin at one position of random bytes, in addition to the frame header's 2^-7: a known length
-//! of the message (6 of 256), an engine index (2^-1) or none, a list of outputs (2^-4), a known length of an output (2^-4.4), a string header
-//! (2^-3), and 8 characters of a request id (each 2^-1.9). Together below 2^-30. A message without outputs is not recognised in the
-//! middle of a stream.
+//! Probability that a message seems to begin at one position of random bytes, in addition to the frame header's 2^-7: a known length of the
+//! message (6 of 256), an engine index (2^-1) or none, a list of outputs (2^-4), a known length of an output (2^-4.4), a string header
+//! (2^-3), and 8 characters of a request id (each 2^-1.9). Together below 2^-30. A message without outputs is not recognised in the middle
+//! of a stream.
 
 use adapter::decode::{Decode, Decoded, Format, Opening, Refused};
 use trace::event::Kind;
@@ -13,7 +13,7 @@ use super::NAME;
 use super::decoder::{Decoder, classify_other_message};
 use super::layout::envelope_with_fields;
 use super::requests::read_requests;
-use super::response_id::response_id;
+use super::response_id::response_id_and_choice;
 use crate::msgpack::type_byte::{
     ARRAY_16, FIXARRAY_0, FIXARRAY_1, FIXARRAY_2, FIXARRAY_4, FIXARRAY_7, FIXARRAY_9, FIXARRAY_15, FIXINT_MAX,
     FIXSTR_0, FIXSTR_31, STR_8,
@@ -24,10 +24,10 @@ pub const FORMAT: Format = Format {
     engine: NAME,
     decoder: |longest| Box::new(Decoder::new(longest)),
     may_begin_with: |byte| (FIXARRAY_0..=FIXARRAY_15).contains(&byte),
-    opening: |body, _| check_opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
+    opening: |body, _| require_opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
     hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(Ends::new("engine-core", "api-server")),
     receivers: &["api-server"],
-    response_id: Some(response_id),
+    response_id: Some(response_id_and_choice),
     read_requests,
     read_pair_message: |_, _| None,
 };
@@ -64,7 +64,7 @@ impl Decode for Decoder {
 
 /// Tests whether a message with outputs begins with these bytes. Returns `Ok` if it does. The error is [`Opening::No`] if it does not, or
 /// [`Opening::More`] if more bytes are needed.
-fn check_opening(body: &[u8]) -> Result<(), Opening> {
+fn require_opening(body: &[u8]) -> Result<(), Opening> {
     let mut rest = body;
     // The message: an array of at most 15 fields.
     let first = take_byte(&mut rest)?;

@@ -161,11 +161,11 @@ impl<'b> DecodedBlock<'b> {
         while self.records_left > 0 {
             self.records_left -= 1;
             // The kind of the record, with flags.
-            let op = self.columns.op.read_byte()?;
+            let kind_and_flags = self.columns.op.read_byte()?;
             // Negative after a late event: records are in the order in which they were written.
             let elapsed_ns = self.columns.time.read_signed()?;
             self.last_record_ns = self.last_record_ns.wrapping_add(elapsed_ns as u64);
-            let record = self.read_record(op, MonoNs(self.last_record_ns))?;
+            let record = self.read_record(kind_and_flags, MonoNs(self.last_record_ns))?;
             if record.is_some() {
                 return Ok(record);
             }
@@ -178,22 +178,22 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads the record with this time. `op` has its kind and flags. `None` if the record is skipped, because its kind is obsolete or
+    /// Reads the record with this time. `None` if the record is skipped, because its kind is obsolete or
     /// unknown.
-    fn read_record(&mut self, op: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
-        let kind = op & op::KIND_MASK;
+    fn read_record(&mut self, kind_and_flags: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
+        let kind = kind_and_flags & op::KIND_MASK;
         let what = match kind {
             op::TICK => return Ok(Some(Record::Tick(at))),
-            op::SENT => What::Sent(self.read_sent_frame(op, at)?),
+            op::SENT => What::Sent(self.read_sent_frame(kind_and_flags, at)?),
             // Written before 2.6. It is read only because it changes the predictions.
             op::FORWARDED => {
-                self.read_frame_id(op, FrameStage::Forwarded)?;
+                self.read_frame_id(kind_and_flags, FrameStage::Forwarded)?;
                 return Ok(None);
             }
-            op::RECEIVED => What::Received(self.read_received(op)?),
-            op::PROCESSED => What::Processed(self.read_frame_id(op, FrameStage::Processed)?.id),
+            op::RECEIVED => What::Received(self.read_receive(kind_and_flags)?),
+            op::PROCESSED => What::Processed(self.read_frame_id(kind_and_flags, FrameStage::Processed)?.id),
             op::DELIVERED => {
-                let is_predicted = op & op::IS_PREDICTED != 0;
+                let is_predicted = kind_and_flags & op::IS_PREDICTED != 0;
                 let deliveries = &mut self.state.deliveries;
                 What::Delivered(deliveries.read_delivery(is_predicted, &mut self.columns.delivery, &mut self.texts)?)
             }
@@ -203,12 +203,12 @@ impl<'b> DecodedBlock<'b> {
         Ok(Some(Record::Event(Event { at, what })))
     }
 
-    /// Reads a frame that was sent at `sent_at`. A flag of `op` says whether a relay has forwarded it, and at which time.
+    /// Reads a frame that was sent at `sent_at`. A flag of `kind_and_flags` says whether a relay has forwarded it, and at which time.
     #[inline]
-    fn read_sent_frame(&mut self, op: u8, sent_at: MonoNs) -> Result<Frame<'b>, MalformedBlock> {
-        let lane_frame = self.read_frame_id(op, FrameStage::Sent)?;
+    fn read_sent_frame(&mut self, kind_and_flags: u8, sent_at: MonoNs) -> Result<Frame<'b>, MalformedBlock> {
+        let lane_frame = self.read_frame_id(kind_and_flags, FrameStage::Sent)?;
         let mut forwarded = None;
-        if op & op::HAS_FORWARD_TIME != 0 {
+        if kind_and_flags & op::HAS_FORWARD_TIME != 0 {
             let delay_ns = self.columns.forwarded.read_signed()?;
             forwarded = Some(MonoNs(sent_at.0.wrapping_add(delay_ns as u64)));
         }
@@ -232,9 +232,9 @@ impl<'b> DecodedBlock<'b> {
     }
 
     /// Reads the id of a frame, with the index of its lane (its connection) in the block. The id has no bytes in the columns if a flag of
-    /// `op` says that it is as predicted.
-    fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
-        if op & op::IS_PREDICTED != 0 {
+    /// `kind_and_flags` says that it is as predicted.
+    fn read_frame_id(&mut self, kind_and_flags: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
+        if kind_and_flags & op::IS_PREDICTED != 0 {
             self.state.lanes.take_predicted_frame(stage)
         } else {
             self.state.lanes.read_mispredicted_frame_id(stage, &mut self.columns)
@@ -242,24 +242,28 @@ impl<'b> DecodedBlock<'b> {
     }
 
     /// Reads a receive: the frame's id, the wakeup and the thread that received it, and sometimes the frame itself.
-    fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
-        let received = self.read_frame_id(op, FrameStage::Received)?;
+    fn read_receive(&mut self, kind_and_flags: u8) -> Result<Received<'b>, MalformedBlock> {
+        let received = self.read_frame_id(kind_and_flags, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);
-        let wakeup = read_wakeup(&mut self.columns.wakeup, &mut lane.last_wakeup)?;
+        let wakeup = read_wakeup_number(&mut self.columns.wakeup, &mut lane.last_wakeup)?;
         let receiver = read_receiver(&mut self.columns.receiver, &mut lane.last_receiver)?;
-        let frame = self.read_received_frame(op, received)?;
+        let frame = self.read_received_frame(kind_and_flags, received)?;
         Ok(Received { id: received.id, wakeup, by: receiver, frame })
     }
 
-    /// Reads the frame of a receive. `None` if a flag of `op` says that the receive has none, because the frame is in the record of its
-    /// send.
+    /// Reads the frame of a receive. `None` if a flag of `kind_and_flags` says that the receive has none, because the frame is in the
+    /// record of its send.
     #[inline]
-    fn read_received_frame(&mut self, op: u8, received: LaneFrame) -> Result<Option<Frame<'b>>, MalformedBlock> {
-        if op & op::HAS_FRAME == 0 {
+    fn read_received_frame(
+        &mut self,
+        kind_and_flags: u8,
+        received: LaneFrame,
+    ) -> Result<Option<Frame<'b>>, MalformedBlock> {
+        if kind_and_flags & op::HAS_FRAME == 0 {
             return Ok(None);
         }
         // The frame has the id of the receive, or another one, which is stored like that of a send.
-        let has_other_id = op & op::HAS_OTHER_FRAME_ID != 0;
+        let has_other_id = kind_and_flags & op::HAS_OTHER_FRAME_ID != 0;
         let lane_frame = if has_other_id {
             self.state.lanes.read_mispredicted_frame_id(FrameStage::Sent, &mut self.columns)?
         } else {
@@ -355,7 +359,7 @@ impl<'b> DecodedBlock<'b> {
 /// Reads the number of the wakeup in which a thread received a frame; `None` if it is not known. It is stored as the distance from the
 /// lane's `last_wakeup`, which becomes this one.
 #[inline]
-fn read_wakeup(column: &mut ColumnCursor<'_>, last_wakeup: &mut u64) -> Result<Option<u64>, MalformedBlock> {
+fn read_wakeup_number(column: &mut ColumnCursor<'_>, last_wakeup: &mut u64) -> Result<Option<u64>, MalformedBlock> {
     let Some(distance) = column.read_optional()? else { return Ok(None) };
     *last_wakeup = last_wakeup.wrapping_add(unzigzag(distance) as u64);
     Ok(Some(*last_wakeup))

@@ -91,12 +91,12 @@ impl Encoder {
         }
         match &event.what {
             What::Sent(frame) => self.write_sent_frame(event.at, frame),
-            What::Received(received) => self.write_received(event.at, received),
+            What::Received(received) => self.write_receive(event.at, received),
             What::Processed(id) => {
                 // The record is complete with the id, so the frame's lane is not needed.
                 self.begin_frame_record_and_get_lane(op::PROCESSED, FrameStage::Processed, event.at, *id);
             }
-            What::Delivered(delivery) => self.write_delivered(event.at, delivery),
+            What::Delivered(delivery) => self.write_delivery_record(event.at, delivery),
             what => self.write_rare_event(event.at, what),
         }
         true
@@ -115,8 +115,8 @@ impl Encoder {
         EncodedBlock { columns, content: std::mem::take(&mut self.content) }
     }
 
-    /// Starts a record: writes its kind with its flags, which are `op`, and its time, and counts it. The first record starts the block.
-    fn begin_record(&mut self, op: u8, at: MonoNs) {
+    /// Starts a record: writes its kind with its flags, and its time, and counts it. The first record starts the block.
+    fn begin_record(&mut self, kind_and_flags: u8, at: MonoNs) {
         let content = &mut self.content;
         if content.records == 0 {
             content.from = at;
@@ -126,21 +126,27 @@ impl Encoder {
         // Events may be late, so the first record need not be the earliest.
         content.from = content.from.min(at);
         content.to = content.to.max(at);
-        self.columns.op.push(op);
+        self.columns.op.push(kind_and_flags);
         // A difference takes fewer bytes than the time itself.
         self.columns.time.put_signed(at.0.wrapping_sub(self.last_record_ns) as i64);
         self.last_record_ns = at.0;
     }
 
-    /// Starts a record about a frame, whose kind and flags are `op`. Writes the frame's id unless it is as predicted. Returns the index of
+    /// Starts a record about a frame. Writes the frame's id unless it is as predicted. Returns the index of
     /// the frame's lane, which is the connection that it crosses.
-    fn begin_frame_record_and_get_lane(&mut self, op: u8, stage: FrameStage, at: MonoNs, id: FrameId) -> u32 {
+    fn begin_frame_record_and_get_lane(
+        &mut self,
+        kind_and_flags: u8,
+        stage: FrameStage,
+        at: MonoNs,
+        id: FrameId,
+    ) -> u32 {
         if let Some(lane_index) = self.state.lanes.advance_lane_if_predicted(stage, id) {
-            self.begin_record(op | op::IS_PREDICTED, at);
+            self.begin_record(kind_and_flags | op::IS_PREDICTED, at);
             lane_index
         } else {
-            self.begin_record(op, at);
-            self.state.lanes.write_mispredicted_frame_id(stage, id, &mut self.columns)
+            self.begin_record(kind_and_flags, at);
+            self.state.lanes.write_mispredicted_frame_id_and_get_lane(stage, id, &mut self.columns)
         }
     }
 
@@ -159,7 +165,7 @@ impl Encoder {
 
     /// Writes a delivery of tokens to a client. One that is as predicted has only its kind and its time.
     #[inline]
-    fn write_delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+    fn write_delivery_record(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         let deliveries = &mut self.state.deliveries;
         let is_predicted =
             deliveries.write_delivery_unless_predicted(delivery, &mut self.texts, &mut self.links, &mut self.columns);
@@ -168,15 +174,15 @@ impl Encoder {
     }
 
     /// Writes a receive: the frame's id, the wakeup and the thread that received it, and the frame itself if the receive has it.
-    fn write_received(&mut self, at: MonoNs, received: &Received<'_>) {
-        let mut op = op::RECEIVED;
+    fn write_receive(&mut self, at: MonoNs, received: &Received<'_>) {
+        let mut kind_and_flags = op::RECEIVED;
         if let Some(frame) = &received.frame {
-            op |= op::HAS_FRAME;
+            kind_and_flags |= op::HAS_FRAME;
             if frame.id != received.id {
-                op |= op::HAS_OTHER_FRAME_ID;
+                kind_and_flags |= op::HAS_OTHER_FRAME_ID;
             }
         }
-        let lane_index = self.begin_frame_record_and_get_lane(op, FrameStage::Received, at, received.id);
+        let lane_index = self.begin_frame_record_and_get_lane(kind_and_flags, FrameStage::Received, at, received.id);
         let lane = self.state.lanes.lane_mut(lane_index);
         // Wakeups are numbered in order, so the distance from the last one usually takes one byte.
         let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.last_wakeup) as i64);
@@ -188,7 +194,7 @@ impl Encoder {
             let frame_lane = if frame.id == received.id {
                 lane_index
             } else {
-                self.state.lanes.write_mispredicted_frame_id(FrameStage::Sent, frame.id, &mut self.columns)
+                self.state.lanes.write_mispredicted_frame_id_and_get_lane(FrameStage::Sent, frame.id, &mut self.columns)
             };
             self.write_frame(frame_lane, frame);
         }
@@ -319,9 +325,9 @@ impl Encoder {
     fn write_rare_event(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
         // `None` would mean an event with columns of its own, which `write_event_or_loss` does not pass to this function.
-        let Some(op) = writer.write_event_fields(what) else { return };
+        let Some(kind_and_flags) = writer.write_event_fields(what) else { return };
         writer.finish_record();
-        self.begin_record(op, at);
+        self.begin_record(kind_and_flags, at);
         self.standing.keep_if_standing(what);
     }
 

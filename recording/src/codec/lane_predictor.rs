@@ -90,7 +90,7 @@ impl LanePredictors {
 
     /// Writes the id of a mispredicted frame: its lane (connection), and its number `seq` within the lane. The next frame of the lane is
     /// then predicted. Returns the index of the lane.
-    pub(super) fn write_mispredicted_frame_id(
+    pub(super) fn write_mispredicted_frame_id_and_get_lane(
         &mut self,
         stage: FrameStage,
         id: FrameId,

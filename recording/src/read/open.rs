@@ -145,7 +145,7 @@ impl Recording {
             return Err(OpenError::NotARecording(path));
         }
         let bytes = metadata.len();
-        let start = read_start(&file, &path, bytes)?;
+        let start = read_preamble_and_header(&file, &path, bytes)?;
         let is_ring = start.preamble.is_ring;
         let found = find_sections(&file, &start, bytes).map_err(|error| OpenError::io(&path, error))?;
         let FoundSections { mut sections, is_indexed, cut_bytes, damaged_bytes } = found;
@@ -273,7 +273,7 @@ fn read_preamble(file: &File, path: &Path, file_bytes: u64) -> Result<Preamble, 
 
 /// Reads the preamble and the header of a file with this length. The header, which describes the run, is the first section. Fails if the
 /// file is no recording of this version, or does not have a whole header.
-fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
+fn read_preamble_and_header(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
     let preamble = read_preamble(file, path, file_bytes)?;
     let mut section_header = [0; SECTION_HEADER_BYTES];
     let read = file.read_exact_at(&mut section_header, PREAMBLE_BYTES as u64);

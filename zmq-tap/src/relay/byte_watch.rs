@@ -9,7 +9,7 @@ use super::journal::{Journal, Reporter};
 use super::observation::{Direction, Observed};
 use super::stream_window::StreamWindow;
 use super::zmtp_watch::StreamObserver;
-use crate::zmtp::Pending;
+use crate::zmtp::PendingMessage;
 
 /// Observer of one direction of a connection without ZMTP.
 #[derive(Debug)]
@@ -35,9 +35,9 @@ impl ByteWatch {
 
 impl StreamObserver for ByteWatch {
     /// No bytes: they are reported as soon as they are written. The reader of the observations joins events that span several writes.
-    fn message_to_keep(&mut self) -> Pending {
+    fn message_to_keep(&mut self) -> PendingMessage {
         // This start is beyond any byte of the stream.
-        Pending { start: u64::MAX, frame_end: None }
+        PendingMessage { start: u64::MAX, frame_end: None }
     }
 
     /// Nothing is kept for a message, so nothing can be lost.
@@ -57,7 +57,7 @@ impl StreamObserver for ByteWatch {
         }
         // Without budget, the window no longer holds the bytes, so they can only be counted.
         if self.is_kept {
-            let bytes = window.split_before(window.written()).bytes;
+            let bytes = window.take_bytes_before(window.written()).bytes;
             self.reporter.report_or_count(Observed::Passed { at, bytes });
         } else {
             self.reporter.count_unreported();

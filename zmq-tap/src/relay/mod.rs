@@ -128,7 +128,7 @@ impl Relay {
     pub fn start(pairs: Vec<Pair>, options: RelayOptions) -> Result<Self, RelayError> {
         // All before the thread starts, so that a failure leaves no pair half served.
         let bound: Vec<_> = pairs.iter().map(listener::bind_listener).collect::<Result<_, _>>()?;
-        let shared = RelayState::new(options.in_range());
+        let shared = RelayState::new(options.with_limits_in_range());
         let stop = Signal::default();
         let (pair_sender, pair_receiver) = unbounded_channel();
         let (listener_sender, listener_receiver) = files::listener_channel().map_err(RelayError::Thread)?;

@@ -70,7 +70,7 @@ pub(super) async fn copy_until_end(
             }
             Err(error) => return end_after_source_error(&error, to, watch),
         };
-        watch.observe_read(window.record_read(count), MonoNs::now(), is_kept);
+        watch.observe_read(window.record_read_and_get_bytes(count), MonoNs::now(), is_kept);
         while !window.unwritten().is_empty() {
             match to.try_write(window.unwritten()) {
                 Ok(written) => {
@@ -86,7 +86,7 @@ pub(super) async fn copy_until_end(
                 }
                 Err(error) if is_retryable(&error) => {
                     watch.note_short_write();
-                    if let Err(error) = to.writable().await {
+                    if let Err(error) = to.wait_until_writable().await {
                         return DirectionEnd::Sink(error.kind());
                     }
                 }

@@ -303,7 +303,7 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream_path: Option<&Pat
     let file = entry.find_file()?.filter(|file| file.is_socket() && file.owner_uid() == own_user);
     let file = file.ok_or_else(|| io::Error::other("another process replaced the socket file"))?;
     let default_mode = ALL_PERMISSIONS & !umask.bits();
-    let max_mode = upstream_path.map_or(ALL_PERMISSIONS, mode_of_upstream);
+    let max_mode = upstream_path.map_or(ALL_PERMISSIONS, permissions_of_upstream_socket);
     if let Err(error) = file.set_mode(default_mode & max_mode) {
         // The first error is the one to report.
         let _ = entry.folder.remove_file(&entry.name, file.metadata());
@@ -312,9 +312,10 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream_path: Option<&Pat
     Ok(BoundSocket { listener, file })
 }
 
-/// Permissions of the socket file at `path`. While there is none, others get no write permission, without which nobody can connect.
-fn mode_of_upstream(path: &Path) -> u32 {
-    match FolderEntry::of_path(path).and_then(|entry| entry.find_file()) {
+/// Permissions of the socket file at `upstream_path`. While there is none, others get no write permission, without which nobody can
+/// connect.
+fn permissions_of_upstream_socket(upstream_path: &Path) -> u32 {
+    match FolderEntry::of_path(upstream_path).and_then(|entry| entry.find_file()) {
         Ok(Some(file)) if file.is_socket() => file.metadata().permissions().mode(),
         _ => NO_WRITE_FOR_OTHERS,
     }

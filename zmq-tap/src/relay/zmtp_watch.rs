@@ -11,12 +11,12 @@ use super::assembly::{AssembledMessage, MessageAssembly};
 use super::journal::{Journal, Reporter};
 use super::observation::{Direction, NotKept, Observed, Payload, Unread};
 use super::stream_window::{StreamSlice, StreamWindow};
-use crate::zmtp::{Opaque, Pending, Scanner};
+use crate::zmtp::{Opaque, PendingMessage, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
 pub(super) trait StreamObserver {
     /// Bytes that the window must keep for the incomplete message.
-    fn message_to_keep(&mut self) -> Pending;
+    fn message_to_keep(&mut self) -> PendingMessage;
 
     /// Notes that the window could not keep those bytes.
     fn note_discarded(&mut self);
@@ -91,7 +91,7 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
         Err(why) => return Payload::NotKept(why),
     };
     let payload = if earlier_parts.is_empty() {
-        written.part_at(message.last_part).map(Payload::Whole)
+        written.bytes_at_offsets(message.last_part).map(Payload::Whole)
     } else {
         bytes_of_parts(earlier_parts, message.last_part, written).map(Payload::Multipart)
     };
@@ -104,16 +104,16 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
 fn bytes_of_parts(earlier_parts: Vec<Range<u64>>, last_part: Range<u64>, written: &StreamSlice) -> Option<Vec<Bytes>> {
     let mut parts = Vec::with_capacity(earlier_parts.len() + 1);
     for part in earlier_parts {
-        parts.push(written.part_at(part)?);
+        parts.push(written.bytes_at_offsets(part)?);
     }
-    parts.push(written.part_at(last_part)?);
+    parts.push(written.bytes_at_offsets(last_part)?);
     Some(parts)
 }
 
 impl StreamObserver for ZmtpWatch {
     /// Position of the incomplete message, whose bytes the window must keep. A position behind all bytes if there is none, or if that
     /// message is not kept.
-    fn message_to_keep(&mut self) -> Pending {
+    fn message_to_keep(&mut self) -> PendingMessage {
         if let Some(pending) = self.scanner.pending() {
             // Its header may show only now that it is too long to be kept.
             self.assembly.discard_if_too_large(pending);
@@ -122,7 +122,7 @@ impl StreamObserver for ZmtpWatch {
             }
         }
         // Nothing read so far is needed.
-        Pending { start: self.scanner.position(), frame_end: None }
+        PendingMessage { start: self.scanner.position(), frame_end: None }
     }
 
     /// Marks the bytes of the incomplete message, if there is one, as not kept.
@@ -167,7 +167,7 @@ impl StreamObserver for ZmtpWatch {
             return;
         }
         // Their bytes leave the window together, and each message gets its part of them.
-        let written = window.split_before(end_of_last_message);
+        let written = window.take_bytes_before(end_of_last_message);
         for _ in 0..completed {
             if let Some(message) = self.assembly.complete.pop_front() {
                 self.report_frame(message, &written, at);

@@ -46,7 +46,7 @@ pub enum Mark {
 
 /// The incomplete message at the end of the bytes fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingMessage {
     /// Offset of the first byte of its first frame's header.
     pub start: u64,
     /// Offset of the end of the current frame, as its header claims; `None` until that header is complete.
@@ -151,9 +151,9 @@ impl Scanner {
     }
 
     /// Returns the incomplete message, if any. It may have several parts, each in a frame of its own. Commands do not count as messages.
-    pub fn pending(&self) -> Option<Pending> {
+    pub fn pending(&self) -> Option<PendingMessage> {
         // While no part is incomplete, as a command may occur between two parts.
-        let message_between_parts = self.message_start.map(|start| Pending { start, frame_end: None });
+        let message_between_parts = self.message_start.map(|start| PendingMessage { start, frame_end: None });
         match &self.state {
             ScannerState::Header { buffer, filled } => {
                 let has_begun_part = *filled > 0 && !header::is_command(buffer[0]);
@@ -161,10 +161,10 @@ impl Scanner {
                     return message_between_parts;
                 }
                 let header_start = self.fed_bytes - *filled as u64;
-                Some(Pending { start: self.message_start.unwrap_or(header_start), frame_end: None })
+                Some(PendingMessage { start: self.message_start.unwrap_or(header_start), frame_end: None })
             }
             ScannerState::Body { header, .. } if header.is_command => message_between_parts,
-            ScannerState::Body { start: header_start, bytes_left, .. } => Some(Pending {
+            ScannerState::Body { start: header_start, bytes_left, .. } => Some(PendingMessage {
                 start: self.message_start.unwrap_or(*header_start),
                 frame_end: self.fed_bytes.checked_add(*bytes_left),
             }),

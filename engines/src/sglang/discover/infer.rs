@@ -183,15 +183,17 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 
 /// Whether tokenizer workers belong to the engine of this main process: it starts one, is connected to one, or receives from the same
 /// detokenizer as one. An edge is a connection from a sending to a receiving process.
-fn has_workers(main: usize, nodes: &[Node], edges: &[Edge], roles: &Roles) -> bool {
-    let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(main));
+fn has_workers(main_process: usize, nodes: &[Node], edges: &[Edge], roles: &Roles) -> bool {
+    let starts_worker =
+        (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(main_process));
     let is_connected_to_worker = edges.iter().any(|&(from, to)| {
-        let sends_to_worker = from == main && is_worker(roles, to);
-        let receives_from_worker = to == main && is_worker(roles, from);
+        let sends_to_worker = from == main_process && is_worker(roles, to);
+        let receives_from_worker = to == main_process && is_worker(roles, from);
         sends_to_worker || receives_from_worker
     });
     // A detokenizer that connects to both a worker and this process serves one engine.
-    let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, main)));
+    let shares_detokenizer =
+        edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, main_process)));
     starts_worker || is_connected_to_worker || shares_detokenizer
 }
 

@@ -6,7 +6,7 @@ use logs::text::{epoch_seconds_to_ns, number_of_key, value_of_key};
 use logs::{FieldUse, JsonRecord, LoggedRid, MalformedLine, Statement};
 use trace::event::Stage;
 
-use super::python::{Fields, strings_in};
+use super::python::{Fields, unquoted_strings_in};
 use super::stage_statement;
 
 /// A time field of a finished request, in seconds since the epoch.
@@ -124,7 +124,7 @@ pub(super) fn read_receive(
     let (_, rids) = fields.find(|(name, _)| *name == "rid").ok_or(MalformedLine)?;
     // A received request has no output yet.
     let output_id = None;
-    let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
+    let named = named_requests(unquoted_strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "receive_logged", sink);
     Ok(())
 }
@@ -150,7 +150,7 @@ pub(super) fn read_finish(
     let id = meta.and_then(|meta| value_of_key(meta, "'id': ")).and_then(LoggedRid::parse);
     let output_id = id.map(|id| id.text);
     let rids = rids.ok_or(MalformedLine)?;
-    let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
+    let named = named_requests(unquoted_strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "finish_logged", sink);
     // The times of several requests cannot be told apart.
     if let [rid] = *named

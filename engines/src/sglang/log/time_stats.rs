@@ -64,12 +64,12 @@ pub(super) fn read_time_stats(
     let (rid, head) = split_once(head, ",").unwrap_or((head, ""));
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     let request = LineFields::parse(head, b',');
-    let role = ServerRole::of_type(request.value_of(&["type"]).ok_or(MalformedLine)?);
+    let role = ServerRole::of_type(request.value_of_first_key(&["type"]).ok_or(MalformedLine)?);
     // Only the rest of the line.
     let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
     let times = LineFields::parse(tail, b' ');
     emit_request_half(&request, rid, role, sink);
-    let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
+    let tokens = request.value_of_first_key(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
     let end_stage = Stage { tokens, ..Stage::new(rid.text, role.completion_stage(), "scheduler") };
     // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
@@ -166,7 +166,7 @@ impl<'l> LineFields<'l> {
     }
 
     /// Value of the first of these keys that the line has. `None` if it has none of them.
-    fn value_of(&self, keys: &[&str]) -> Option<&'l str> {
+    fn value_of_first_key(&self, keys: &[&str]) -> Option<&'l str> {
         let fields = &self.fields[..self.len];
         let field = keys.iter().find_map(|key| fields.iter().find(|field| field.key == *key))?;
         Some(field.value)
@@ -174,12 +174,12 @@ impl<'l> LineFields<'l> {
 
     /// Number under the first of these keys that the line has. `None` if it has none of them, or if the value is not a valid number.
     fn number(&self, keys: &[&str]) -> Option<f64> {
-        parse_number(self.value_of(keys)?)
+        parse_number(self.value_of_first_key(keys)?)
     }
 
     /// Duration under the first of these keys that the line has; `None` if it has none of them. An error if the value cannot be one.
-    fn duration_ns_of(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
-        let Some(value) = self.value_of(keys) else { return Ok(None) };
+    fn duration_ns_of_first_key(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
+        let Some(value) = self.value_of_first_key(keys) else { return Ok(None) };
         match parse_number(value) {
             Some(ms) if ms < MAX_DURATION_MS => Ok(Some((ms * NS_PER_MS).round() as u64)),
             _ => Err(Impossible),
@@ -222,7 +222,7 @@ fn emit_request_half(
     if role == ServerRole::Unified || rid.is_truncated {
         return;
     }
-    let stated_room: Option<u64> = request.value_of(&["bootstrap_room"]).and_then(|room| room.parse().ok());
+    let stated_room: Option<u64> = request.value_of_first_key(&["bootstrap_room"]).and_then(|room| room.parse().ok());
     let Some(room) = stated_room else { return };
     let is_health_check = room == 0;
     if is_health_check {
@@ -242,7 +242,9 @@ fn begin_stage_of_first_phase(times: &LineFields<'_>, role: ServerRole) -> &'sta
     match role {
         ServerRole::Unified => "wait_queue_entry",
         // Such a line begins at the end of the bootstrap.
-        ServerRole::Prefill if times.value_of(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
+        ServerRole::Prefill if times.value_of_first_key(&["bootstrap_done_time"]).is_some() => {
+            "prefill_wait_queue_entry"
+        }
         ServerRole::Prefill => "prefill_bootstrap_queue_entry",
         ServerRole::Decode => "decode_prealloc_queue_entry",
     }
@@ -258,8 +260,8 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
     }
     let mut phases = Vec::with_capacity(MAX_PHASES);
     add_phases_before_queue(times, role, &mut phases)?;
-    let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
-    let forward_ns = times.duration_ns_of(&["forward_duration"])?.ok_or(Impossible)?;
+    let queue_ns = times.duration_ns_of_first_key(&["queue_duration"])?.ok_or(Impossible)?;
+    let forward_ns = times.duration_ns_of_first_key(&["forward_duration"])?.ok_or(Impossible)?;
     // Later releases write 0 if the request never ran.
     if forward_ns == 0 {
         return Err(Impossible);
@@ -284,15 +286,15 @@ fn add_phases_before_queue(
     match role {
         ServerRole::Unified => {}
         ServerRole::Prefill => {
-            let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
+            let whole_ns = times.duration_ns_of_first_key(&["bootstrap_queue_duration"])?;
             let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
             add_bootstrap_and_allocation(times, whole_ns, &ends, phases)?;
         }
         ServerRole::Decode => {
-            let whole_ns = times.duration_ns_of(&["prealloc_queue_duration", "prealloc_duration"])?;
+            let whole_ns = times.duration_ns_of_first_key(&["prealloc_queue_duration", "prealloc_duration"])?;
             let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
             add_bootstrap_and_allocation(times, whole_ns, &ends, phases)?;
-            let transfer_ns = times.duration_ns_of(&["transfer_duration"])?;
+            let transfer_ns = times.duration_ns_of_first_key(&["transfer_duration"])?;
             phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
         }
     }
@@ -313,11 +315,11 @@ fn add_bootstrap_and_allocation(
     ends: &BootstrapEnds,
     phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
-    let stated_bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
+    let stated_bootstrap_ns = times.duration_ns_of_first_key(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write a bootstrap that they do not measure. Only their lines have the field `other`.
-    let is_measured = times.value_of(&["other"]).is_none();
+    let is_measured = times.value_of_first_key(&["other"]).is_none();
     let bootstrap_ns = if is_measured { stated_bootstrap_ns } else { None };
-    let allocation_ns = times.duration_ns_of(&["alloc_wait_duration", "alloc_wait"])?;
+    let allocation_ns = times.duration_ns_of_first_key(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(allocation_ns)) = (bootstrap_ns, allocation_ns) {
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });
         phases.push(LoggedPhase { ns: allocation_ns, end: ends.allocation });

@@ -161,7 +161,7 @@ impl Arena {
 
     /// Adds a run of contiguous items: the first one of a new list, or a further one of its chain. Returns its index. A [`Node::List`]
     /// holds the index of its first run. Fails at the limit of items.
-    pub(super) fn add_list_run(&mut self, run: ListRun, limits: &Limits) -> Result<u32, Undecoded> {
+    pub(super) fn add_list_run_and_get_index(&mut self, run: ListRun, limits: &Limits) -> Result<u32, Undecoded> {
         Self::check_item_limit(self.list_runs.len(), limits)?;
         self.list_runs.push(run);
         Ok((self.list_runs.len() - 1) as u32)
@@ -207,7 +207,7 @@ impl Arena {
             last.len += run.len;
             last.kinds |= run.kinds;
         } else {
-            let new = self.add_list_run(run, limits)?;
+            let new = self.add_list_run_and_get_index(run, limits)?;
             self.list_runs[tail as usize].next = new;
             self.list_runs[list_index as usize].tail = new;
         }

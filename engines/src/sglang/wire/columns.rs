@@ -74,14 +74,14 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// Reads the counts and finish reasons of all chunks. They have a column each, or are in each request's `meta_info` (SGLang 0.4.0).
-    /// Appends each chunk's finish reason to `finished`, which stays empty if the message has none.
+    /// Appends each chunk's finish reason to `finish_reasons`, which stays empty if the message has none.
     pub(super) fn read_counts_and_finish_reasons(
         &self,
         chunks: &mut [Chunk<'a>],
-        finished: &mut Vec<Node>,
+        finish_reasons: &mut Vec<Node>,
     ) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
-            return self.read_meta_column(chunks, finished);
+            return self.read_meta_column(chunks, finish_reasons);
         }
         self.read_count_column(chunks, self.columns.completion, "completion_tokens", |chunk| {
             &mut chunk.completion_tokens
@@ -89,24 +89,24 @@ impl<'a> MessageColumns<'a, '_> {
         self.read_count_column(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
         self.read_count_column(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
         self.read_count_column(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
-        self.read_finish_column(chunks, finished)
+        self.read_finish_column(chunks, finish_reasons)
     }
 
     /// Reads the counts and finish reasons from the column `meta_info`.
     #[inline]
-    fn read_meta_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+    fn read_meta_column(&self, chunks: &mut [Chunk<'a>], finish_reasons: &mut Vec<Node>) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
             return Ok(());
         };
         self.doc.column_parts(meta).try_for_each(|part| {
-            part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finished))
+            part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finish_reasons))
         })
     }
 
-    /// Reads the column of finish reasons into the chunks, and appends each reason as it was sent to `finished`.
+    /// Reads the column of finish reasons into the chunks, and appends each reason as it was sent to `finish_reasons`.
     #[inline]
-    fn read_finish_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+    fn read_finish_column(&self, chunks: &mut [Chunk<'a>], finish_reasons: &mut Vec<Node>) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(reasons) = self.column_per_request(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
@@ -114,7 +114,7 @@ impl<'a> MessageColumns<'a, '_> {
         self.doc.column_parts(reasons).try_for_each(|part| {
             part.for_each_item(|row, reason| {
                 chunks[row].finish = self.parse_finish_reason(row, reason)?;
-                finished.push(reason);
+                finish_reasons.push(reason);
                 Ok(())
             })
         })
@@ -207,13 +207,13 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
-    /// Reads the counts and the finish reason of a request from its `meta_info`, and appends the reason to `finished`.
+    /// Reads the counts and the finish reason of a request from its `meta_info`, and appends the reason to `finish_reasons`.
     fn read_meta_info(
         &self,
         chunk: &mut Chunk<'a>,
         row: usize,
         meta: Node,
-        finished: &mut Vec<Node>,
+        finish_reasons: &mut Vec<Node>,
     ) -> Result<(), Undecoded> {
         if self.doc.dict_entries(meta).is_none() {
             return Err(self.bad_value("meta_info", row, "not a dict"));
@@ -223,7 +223,7 @@ impl<'a> MessageColumns<'a, '_> {
         chunk.cached_tokens = self.read_meta_count(row, meta, b"cached_tokens")?;
         let reason = self.doc.find_entry(meta, b"finish_reason").unwrap_or(Node::Nil);
         chunk.finish = self.parse_finish_reason(row, reason)?;
-        finished.push(reason);
+        finish_reasons.push(reason);
         Ok(())
     }
 

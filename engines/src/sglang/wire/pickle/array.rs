@@ -4,6 +4,7 @@
 use super::super::arena::{ListRun, NameSpan, Node};
 use super::vm::PickleMachine;
 use super::{op, scalar};
+use crate::msgpack::NextOffset;
 use crate::msgpack::runs::count_repeats;
 
 /// Type code of `array` for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
@@ -122,14 +123,14 @@ impl<'m> PickleMachine<'m, '_> {
 
     /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one. Each call
     /// takes one value on the stack, and three slots of the memo, the pickle's table of values that later opcodes refer to.
-    fn process_matching_array_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
-        let Some(known) = known.first_chunk::<N>() else { return at };
+    fn process_matching_array_calls<const N: usize>(&mut self, mut at: usize, known_bytes: &[u8]) -> NextOffset {
+        let Some(known_bytes) = known_bytes.first_chunk::<N>() else { return at };
         let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
         let free_values = self.limits.stack.saturating_sub(self.stack.len());
         let mut calls_left = (free_slots / SLOTS_PER_CALL).min(free_values);
         let mut rest = self.message.get(at..).unwrap_or_default();
         loop {
-            let batch = self.process_call_batch(at, rest, known, calls_left.min(CALLS_PER_BATCH));
+            let batch = self.process_call_batch(at, rest, known_bytes, calls_left.min(CALLS_PER_BATCH));
             at = batch.end;
             rest = batch.rest;
             calls_left -= batch.count;

@@ -25,7 +25,12 @@ impl FlatBatch {
 
 /// Measures the batch whose first item is at `start`, and enters its strings into the memo. The machine must run the opcodes one by one if
 /// an item is a container or object, the memo reaches its limit, or the message ends: `None`, with the memo unchanged.
-pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
+pub(super) fn measure_batch_and_memoize_strings(
+    bytes: &[u8],
+    start: usize,
+    memo: &mut Vec<Node>,
+    memo_limit: usize,
+) -> Option<FlatBatch> {
     let memo_before = memo.len();
     let batch = scan_items(bytes, start, memo, memo_limit);
     if batch.is_none() {
@@ -34,7 +39,7 @@ pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_
     batch
 }
 
-/// [`scan_batch`] without restoring the memo.
+/// [`measure_batch_and_memoize_strings`] without restoring the memo.
 pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let mut at = start;
     let mut len = 0_usize;
@@ -188,7 +193,7 @@ pub(super) fn offset_after_single_frame_header(bytes: &[u8], at: usize) -> Optio
     (fits && rest.first() != Some(&op::FRAME)).then_some(at + op::FRAME_LEN)
 }
 
-/// Offset of the item at `at` in a batch that [`scan_batch`] measured, after a `FRAME` if there is one.
+/// Offset of the item at `at` in a batch that [`measure_batch_and_memoize_strings`] measured, after a `FRAME` if there is one.
 fn past_frame(bytes: &[u8], at: usize) -> usize {
     if bytes.get(at) == Some(&op::FRAME) { at + op::FRAME_LEN } else { at }
 }
@@ -373,7 +378,8 @@ fn memoize_node_if_requested(
     Some(next)
 }
 
-/// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it. A reference is replaced by its value in the memo.
+/// The item at `at` of a batch that [`measure_batch_and_memoize_strings`] measured, and the offset after it. A reference is replaced by its
+/// value in the memo.
 pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, NextOffset)> {
     // A pickle is cut into frames of any length, so one can begin before any item.
     let at = past_frame(bytes, at);
@@ -398,7 +404,7 @@ pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Opt
     Some((node, next))
 }
 
-/// The string at the beginning of `bytes`, in a batch that [`scan_batch`] measured, and the bytes after it.
+/// The string at the beginning of `bytes`, in a batch that [`measure_batch_and_memoize_strings`] measured, and the bytes after it.
 #[inline]
 pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     // The form of nearly every string.
@@ -418,7 +424,7 @@ fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((bytes.get(text)?, after))
 }
 
-/// The integer at `at` of a batch in which [`scan_batch`] found only short integers, and the offset after it.
+/// The integer at `at` of a batch in which [`measure_batch_and_memoize_strings`] found only short integers, and the offset after it.
 pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, NextOffset)> {
     scalar::read_short_int(bytes, past_frame(bytes, at))
 }

@@ -214,8 +214,8 @@ impl<'a> PickleWalk<'a> {
     }
 
     /// The field whose name has just been read, by its index in [`FIELDS`].
-    fn field_item(&self, index: usize, is_only_field: bool) -> WalkItem<'a> {
-        let (field, _) = FIELDS[index];
+    fn field_item(&self, field_index: usize, is_only_field: bool) -> WalkItem<'a> {
+        let (field, _) = FIELDS[field_index];
         // For the first key of a dict, nothing has been pushed since the dict's mark.
         let is_after_mark =
             self.open_marks.checked_sub(1).is_some_and(|last| self.marks[last].height == self.stack_height);

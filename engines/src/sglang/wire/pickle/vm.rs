@@ -39,7 +39,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         let Scratch { stack, marks } = scratch;
         stack.clear();
         marks.clear();
-        let empty_tuple = arena.add_list_run(ListRun::EMPTY, limits)?;
+        let empty_tuple = arena.add_list_run_and_get_index(ListRun::EMPTY, limits)?;
         // Skip PROTO and its version.
         Ok(Self { message, at: 2, arena, stack, marks, limits, empty_tuple, array_calls: ArrayCalls::default() })
     }
@@ -92,7 +92,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 op::NONE => self.push_value(Node::Nil)?,
                 op::NEWTRUE => self.push_value(Node::Bool(true))?,
                 op::NEWFALSE => self.push_value(Node::Bool(false))?,
-                op::EMPTY_LIST => self.push_list()?,
+                op::EMPTY_LIST => self.run_empty_list_and_first_batch()?,
                 // Its items are added later, as to a list.
                 op::EMPTY_SET => self.push_empty(Node::List)?,
                 op::EMPTY_DICT => self.push_empty(Node::Dict)?,
@@ -112,11 +112,11 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     self.move_stack_values_into_dict(container + 1)?;
                 }
                 op::APPENDS | op::ADDITEMS => {
-                    let mark = self.pop_mark()?;
+                    let mark = self.pop_mark_height()?;
                     self.move_stack_values_into_list(mark)?;
                 }
                 op::SETITEMS => {
-                    let mark = self.pop_mark()?;
+                    let mark = self.pop_mark_height()?;
                     if (self.stack.len() - mark) % 2 == 1 {
                         return Err(self.malformed("a dict with a key and no value"));
                     }
@@ -127,7 +127,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     self.replace_stack_values_by_tuple(from)?;
                 }
                 op::TUPLE | op::FROZENSET => {
-                    let mark = self.pop_mark()?;
+                    let mark = self.pop_mark_height()?;
                     self.replace_stack_values_by_tuple(mark)?;
                 }
                 op::STACK_GLOBAL => self.run_stack_global()?,
@@ -151,7 +151,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 op::OBJ => self.construct_from_mark()?,
                 op::INST => {
                     let callable = self.read_text_global()?;
-                    let mark = self.pop_mark()?;
+                    let mark = self.pop_mark_height()?;
                     self.replace_stack_values_by_tuple(mark)?;
                     let args = self.pop_value()?;
                     self.push_constructed_value(callable, args)?;
@@ -175,7 +175,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     self.stack.pop();
                 }
                 op::POP | op::POP_MARK => {
-                    let mark = self.pop_mark()?;
+                    let mark = self.pop_mark_height()?;
                     self.stack.truncate(mark);
                 }
                 op::DUP => self.push_value(self.top_value()?)?,
@@ -189,9 +189,9 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     #[inline]
     fn push_object_without_arguments(&mut self) -> Result<(), Undecoded> {
         let callable = self.pop_value()?;
-        self.push_object(callable, Node::Tuple(self.empty_tuple))?;
+        self.record_call_and_push_object(callable, Node::Tuple(self.empty_tuple))?;
         let is_memoized = self.memoize_top_if_requested()?;
-        if self.skip_empty_state() && is_memoized {
+        if self.try_skip_empty_state() && is_memoized {
             self.repeat_last_object();
         }
         Ok(())
@@ -199,7 +199,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Runs `OBJ`: replaces the class behind the innermost mark, and the arguments behind the class, by an object.
     fn construct_from_mark(&mut self) -> Result<(), Undecoded> {
-        let mark = self.pop_mark()?;
+        let mark = self.pop_mark_height()?;
         let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
         self.replace_stack_values_by_tuple(mark + 1)?;
         let args = self.pop_value()?;
@@ -235,15 +235,16 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
-    /// Reads the batch of plain items at `self.at` into `list_index`. Returns false if the batch has any other item; then nothing has
-    /// changed.
+    /// Reads the batch of plain items at `self.at` into the list at `list_index`. Returns false if the batch has any other item; then
+    /// nothing has changed.
     #[inline]
     fn try_read_plain_batch(&mut self, list_index: u32) -> Result<bool, Undecoded> {
         // Lists in a list, such as the ids of each request.
         if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
             return self.try_read_flat_lists(list_index);
         }
-        let batch = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo);
+        let batch =
+            flat::measure_batch_and_memoize_strings(self.message, self.at, &mut self.arena.memo, self.limits.memo);
         let Some(batch) = batch else { return Ok(false) };
         // Continue after the `APPENDS` that ends the batch.
         self.at = batch.end + 1;
@@ -333,17 +334,17 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     }
 
     /// Removes the innermost mark. Returns the height of the stack at it. Fails without an open mark.
-    pub(super) fn pop_mark(&mut self) -> Result<usize, Undecoded> {
+    pub(super) fn pop_mark_height(&mut self) -> Result<usize, Undecoded> {
         match self.marks.pop() {
             Some(mark) => Ok(mark as usize),
             None => Err(self.malformed("no mark on the stack")),
         }
     }
 
-    /// The value below the stack's index `mark`, which is the container for the values from there on. Fails if there is none above the
-    /// innermost open mark.
-    pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
-        match mark.checked_sub(1) {
+    /// The value below the stack's index `stack_index`, which is the container for the values from there on. Fails if there is none above
+    /// the innermost open mark.
+    pub(super) fn container_below(&self, stack_index: usize) -> Result<Node, Undecoded> {
+        match stack_index.checked_sub(1) {
             Some(index) if index >= self.stack_base() => Ok(self.stack[index]),
             _ => Err(self.malformed("items without a container")),
         }
