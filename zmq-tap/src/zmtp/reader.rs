@@ -34,6 +34,9 @@ pub enum Element<'a> {
     Found,
 }
 
+/// Whether the element is a frame that the receiver knows. Means nothing for other elements.
+type IsKnownFrame = bool;
+
 /// Knowledge about the position of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -80,7 +83,7 @@ impl FrameReader {
     }
 
     /// Processes a hole in the stream: the bytes before the next ones were not seen. Does nothing if the stream is unreadable anyway.
-    pub fn record_hole(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    pub fn record_hole(&mut self, on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         if !matches!(self.assembly.framing, Framing::Unreadable(_)) {
             self.assembly.lose_and_report_framing(on_element);
             self.assembly.forget_all_bytes(self.scanner.position());
@@ -90,7 +93,7 @@ impl FrameReader {
 
     /// Processes the next bytes. `on_element` returns whether it knows the frame. A stream that is joined midway is presumed to begin with
     /// a frame. The first known frame proves that, and a search that finds frames elsewhere disproves it.
-    pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         let Self { scanner, assembly, .. } = self;
         let bytes_start = scanner.position();
         scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, bytes_start, on_element));
@@ -144,7 +147,7 @@ impl FrameAssembly {
         mark: Mark,
         bytes: &[u8],
         bytes_start: u64,
-        on_element: &mut impl FnMut(Element<'_>) -> bool,
+        on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame,
     ) {
         match mark {
             Mark::Frame { span, more } => {
@@ -168,7 +171,7 @@ impl FrameAssembly {
 
     /// Reports a complete frame, whose header and body are the kept bytes. If `on_element` knows the frame, the presumed position of frames
     /// is proven.
-    fn report_frame(&mut self, span: Span, more: bool, on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn report_frame(&mut self, span: Span, more: bool, on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         let header_bytes = (span.body - span.header) as usize;
         let payload = self.kept.get(header_bytes..).unwrap_or_default();
         let is_known = on_element(Element::Frame(Frame { bytes: span.end - span.body, more, payload }));
@@ -180,7 +183,7 @@ impl FrameAssembly {
 
     /// Marks the stream as one whose frames are not found any more, and reports this to `on_element`, if they were found until now. The
     /// result of `on_element` means nothing here.
-    fn lose_and_report_framing(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn lose_and_report_framing(&mut self, on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         if matches!(self.framing, Framing::Presumed | Framing::Proven) {
             let proven = self.framing == Framing::Proven;
             self.framing = Framing::Searched;
