@@ -98,7 +98,7 @@ fn seed_of_block(packer: &mut BlockPacker, block: &UncompressedBlock) -> Result<
     /// Length of a section's header, which docs/internals/RECORDING.md specifies.
     const HEADER_LENGTH: usize = 88;
     let numbers = [block.records() as u16, block.chunks() as u16];
-    let packed = packer.pack(block)?;
+    let packed = packer.pack_standalone_block(block)?;
     // Field of the header with the unpacked length of the payload.
     let length_field = packed.get(16..20).context("a block has a header")?;
     let length = u32::from_le_bytes(length_field.try_into()?) as usize;

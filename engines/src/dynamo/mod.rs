@@ -77,11 +77,11 @@ impl Recognise for Dynamo {
 
     /// Whether the mapped file is Dynamo's native module, `dynamo/_core.abi3.so` of `ai-dynamo-runtime`. A worker with this module connects
     /// to its clients, the frontends, to respond.
-    fn connects_to_clients(&self, mapped: &Path) -> bool {
-        let name = mapped.file_name().and_then(|name| name.to_str());
+    fn connects_to_clients(&self, mapped_file: &Path) -> bool {
+        let name = mapped_file.file_name().and_then(|name| name.to_str());
         let is_native_module = name.is_some_and(|name| name.starts_with("_core."))
-            && mapped.extension().is_some_and(|extension| extension == "so");
-        is_native_module && mapped.parent().is_some_and(|folder| folder.ends_with("dynamo"))
+            && mapped_file.extension().is_some_and(|extension| extension == "so");
+        is_native_module && mapped_file.parent().is_some_and(|folder| folder.ends_with("dynamo"))
     }
 
     fn is_frontend(&self, argv: &[String]) -> bool {

@@ -88,12 +88,13 @@ impl ParseRequests for RequestPlaneParser {
         self.unread_bytes > MAX_HEADER_BYTES
     }
 
-    /// Notes that `bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a read.
-    fn missed(&mut self, bytes: u64) {
-        let are_all_in_body = self.body_bytes_left > 0 && bytes <= self.body_bytes_left;
+    /// Notes that `missed_bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a
+    /// read.
+    fn missed(&mut self, missed_bytes: u64) {
+        let are_all_in_body = self.body_bytes_left > 0 && missed_bytes <= self.body_bytes_left;
         if are_all_in_body {
             // The body would not be read anyway.
-            self.body_bytes_left -= bytes;
+            self.body_bytes_left -= missed_bytes;
         } else {
             self.kept_head.clear();
             self.body_bytes_left = 0;
@@ -102,10 +103,10 @@ impl ParseRequests for RequestPlaneParser {
     }
 
     /// Passes the ids of each request whose head ends in `input` to `emit`. A head is everything before the request's body, and may come in
-    /// several inputs. `begins` says that `input` is the start of a read, where a message may begin.
-    fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
+    /// several inputs. `is_start_of_read` says that `input` is the start of a read, where a message may begin.
+    fn parse(&mut self, mut input: &[u8], is_start_of_read: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
-        if self.is_out_of_sync && !begins {
+        if self.is_out_of_sync && !is_start_of_read {
             self.unread_bytes += input.len() as u64;
             return;
         }

@@ -34,8 +34,8 @@ struct ReleaseRow {
     text_ids: IdColumn,
 }
 
-/// A row of the table below: first release; behaviour of a waiter; output modes on the token and text path; `output_ids` of token and text
-/// frames.
+/// A row of the table of releases. Its values hold from the release `from` on: what a waiter (the task that waits for a request's chunks)
+/// does with several chunks, the output modes on the token and the text path, and what `output_ids` holds in the frames of each path.
 const fn release_row(
     from: &'static str,
     waiter: Waiter,

@@ -312,26 +312,26 @@ impl<'a> OutputReader<'a, '_> {
         Ok(ReadBatch { outputs, made_at })
     }
 
-    /// Reads the list of `count` outputs at `at`. `envelope` is the layout of the whole message. A message does not name the layout of its
-    /// outputs, so layouts with the right number of fields are tried, that of the last message first.
+    /// Reads the list of `output_count` outputs at `first_output_at`. `envelope` is the layout of the whole message. A message does not
+    /// name the layout of its outputs, so layouts with the right number of fields are tried, that of the last message first.
     fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
         last_used: Option<UsedLayout>,
-        at: usize,
-        count: u32,
+        first_output_at: usize,
+        output_count: u32,
     ) -> Result<ReadOutputs, Undecoded> {
         // Without an output there is nothing to try a layout on.
-        if count == 0 {
-            return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
+        if output_count == 0 {
+            return Ok(ReadOutputs { layout: None, are_pooled: false, end: first_output_at });
         }
-        let fields = read_field_count(self.message, at)?;
+        let fields = read_field_count(self.message, first_output_at)?;
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in layouts_to_try(envelope, last_used).filter(|layout| layout.field_count == fields) {
             // An attempt with another layout may have left some outputs.
             self.discard_outputs();
-            match self.read_outputs_in_layout(layout, at, count) {
+            match self.read_outputs_in_layout(layout, first_output_at, output_count) {
                 Ok(outputs) => return Ok(outputs),
                 Err(why) => refused = why,
             }

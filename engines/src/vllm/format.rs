@@ -78,13 +78,13 @@ fn require_opening(body: &[u8]) -> Result<(), Opening> {
         refuse_unless(engine_index <= FIXINT_MAX)?;
     }
     // The list of outputs, which is not empty.
-    let outputs = take_array_head(&mut rest)?;
+    let outputs = take_array_length(&mut rest)?;
     refuse_unless(outputs > 0)?;
     // The first output, an array of as many fields as one of its layouts has.
-    let fields = take_array_head(&mut rest)?;
+    let fields = take_array_length(&mut rest)?;
     refuse_unless(envelope.layouts.iter().any(|layout| layout.field_count == fields))?;
     // Its first field, the id of a request, of which the first characters are tested.
-    let id_bytes = take_string_head(&mut rest)?;
+    let id_bytes = take_string_length(&mut rest)?;
     refuse_unless(id_bytes >= TESTED_ID_BYTES)?;
     for _ in 0..TESTED_ID_BYTES {
         let character = take_byte(&mut rest)?;
@@ -94,7 +94,7 @@ fn require_opening(body: &[u8]) -> Result<(), Opening> {
 }
 
 /// Removes the head of an array of fewer than 65,536 elements. Returns their number.
-fn take_array_head(rest: &mut &[u8]) -> Result<u32, Opening> {
+fn take_array_length(rest: &mut &[u8]) -> Result<u32, Opening> {
     match take_byte(rest)? {
         short @ FIXARRAY_0..=FIXARRAY_15 => Ok(u32::from(short - FIXARRAY_0)),
         // The number is in two bytes.
@@ -104,7 +104,7 @@ fn take_array_head(rest: &mut &[u8]) -> Result<u32, Opening> {
 }
 
 /// Removes the head of a string of at most 255 bytes. Returns its length.
-fn take_string_head(rest: &mut &[u8]) -> Result<usize, Opening> {
+fn take_string_length(rest: &mut &[u8]) -> Result<usize, Opening> {
     match take_byte(rest)? {
         short @ FIXSTR_0..=FIXSTR_31 => Ok(usize::from(short - FIXSTR_0)),
         // The length is in one byte.

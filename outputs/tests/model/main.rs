@@ -233,7 +233,7 @@ fn replay_through_blocks(events: &[(u64, Option<OwnedEvent>)]) -> Analysis {
 
 fn pass(writer: &mut BlockWriter, packer: &mut BlockPacker, reader: &mut BlockReader, analysis: &mut Analysis) {
     let Some(block) = writer.close_block() else { return };
-    let bytes = packer.pack(&block).expect("packed").to_vec();
+    let bytes = packer.pack_standalone_block(&block).expect("packed").to_vec();
     let read = reader.read_block(&bytes, &mut |record| match record {
         Record::Event(event) => analysis.apply(&event),
         Record::Tick(now) => analysis.tick(now),

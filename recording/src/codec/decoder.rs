@@ -120,13 +120,13 @@ impl<'b> DecodedBlock<'b> {
 
     /// Reads the next record, which [`Self::last_record`] then returns. Returns `false` at the end.
     pub(crate) fn advance(&mut self) -> Result<bool, MalformedBlock> {
-        self.last = self.read_next()?;
+        self.last = self.read_next_record()?;
         Ok(self.last.is_some())
     }
 
     /// The next record; `None` at the end. The missed records come first, then the standing data (the latest engine and hops), then the
     /// records of the block.
-    fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
+    fn read_next_record(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         // Taken, so that it is reported once.
         if let Some(missed) = self.missed.take() {
             // It is unknown when they were missed, so it gets the earliest time of the block.

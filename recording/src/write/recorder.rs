@@ -82,7 +82,7 @@ impl Recorder {
         let run = new_run_id();
         let header = RecordingHeader { part: 0, ..header.clone() };
         let store = BlockStore::Files(RecordingFiles::create(path, &header, run, options)?);
-        Self::start_thread(path, store, run, &header, options)
+        Self::start_writer_thread(path, store, run, &header, options)
     }
 
     /// Creates a ring: a file of `size` bytes that keeps the latest part of a run. All of its space is reserved, and only its owner can
@@ -96,11 +96,11 @@ impl Recorder {
     ) -> Result<Self, RecordError> {
         let run = new_run_id();
         let store = BlockStore::Ring(RingFile::create(path, size, header, run, options.force)?);
-        Self::start_thread(path, store, run, header, options)
+        Self::start_writer_thread(path, store, run, header, options)
     }
 
     /// Starts the thread that writes to `store`, and returns the recorder that gives it blocks.
-    fn start_thread(
+    fn start_writer_thread(
         path: &Path,
         store: BlockStore,
         run: u64,

@@ -185,7 +185,7 @@ impl RecordingFiles {
             return Err(RecordError::Removed(self.current.path.clone()));
         }
         let end_offset = self.current.bytes;
-        let written = self.append_end(&EndSection { why, dropped, closing: closing.cloned() });
+        let written = self.append_end_index_and_trailer(&EndSection { why, dropped, closing: closing.cloned() });
         if written.is_err() {
             // Write the whole end or nothing: a reader interprets the last bytes as the trailer.
             self.file.set_len(end_offset).ok();
@@ -194,12 +194,12 @@ impl RecordingFiles {
         let synced = written.and_then(|()| self.file.sync_all());
         synced.map_err(|error| RecordError::io("finish", &self.current.path, error))?;
         // The file's entry in its folder must be on disk, too.
-        sync_folder(&self.current.path);
+        sync_folder_of_file(&self.current.path);
         Ok(())
     }
 
     /// Appends the end section, an index of the blocks, and a trailer with the offset of the index.
-    fn append_end(&mut self, end: &EndSection) -> io::Result<()> {
+    fn append_end_index_and_trailer(&mut self, end: &EndSection) -> io::Result<()> {
         self.append_json(kind::END, end)?;
         // Beyond a limit, blocks are not listed. Readers scan a file without an index.
         let has_unlisted_blocks = self.index.len() as u64 != self.current.blocks;
@@ -214,7 +214,7 @@ impl RecordingFiles {
         let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
         let index_offset = self.current.bytes;
         let mut packer = BlockPacker::with_level(FILE_LEVEL)?;
-        self.append_bytes(packer.pack_bytes(&entries, &mut section)?)?;
+        self.append_bytes(packer.compress_into_section(&entries, &mut section)?)?;
         self.append_bytes(&trailer_bytes(index_offset))
     }
 
@@ -379,8 +379,8 @@ pub(crate) fn write_preamble_and_header(
 }
 
 /// Waits until the entry of this file in its folder is on disk. Errors are ignored, because some file systems do not support it.
-pub(super) fn sync_folder(path: &Path) {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+pub(super) fn sync_folder_of_file(file_path: &Path) {
+    let parent = file_path.parent().filter(|parent| !parent.as_os_str().is_empty());
     // The parent of a bare file name is empty.
     let folder = parent.unwrap_or(Path::new("."));
     if let Ok(folder) = File::open(folder) {

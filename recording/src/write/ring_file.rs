@@ -15,7 +15,7 @@ use super::super::error::RecordError;
 use super::super::header::{EndReason, RecordingHeader};
 use super::super::section::Section;
 use super::recording_files::{
-    BlockRefused, RecordingFiles, StartedFile, WrittenBlock, WrittenBytes, create_file, sync_folder,
+    BlockRefused, RecordingFiles, StartedFile, WrittenBlock, WrittenBytes, create_file, sync_folder_of_file,
 };
 use super::{RecordOptions, RecordingSummary};
 
@@ -114,21 +114,21 @@ impl RingFile {
     /// Copies the content of the ring to a new recording. Removes the new file after an error.
     pub(super) fn copy_to_recording(
         &self,
-        to: &Path,
+        path_of_copy: &Path,
         closing: &ReportInput,
         dropped: u64,
     ) -> Result<RecordingSummary, RecordError> {
         if self.blocks.is_empty() {
             return Err(RecordError::Empty);
         }
-        let mut files = RecordingFiles::create(to, &self.header, self.run, RecordOptions::default())?;
+        let mut files = RecordingFiles::create(path_of_copy, &self.header, self.run, RecordOptions::default())?;
         let copied =
             self.copy_blocks(&mut files).and_then(|()| files.end_file(EndReason::Dumped, dropped, Some(closing)));
         match copied {
             Ok(()) => Ok(RecordingSummary { dropped, ..files.summarise_recording() }),
             Err(error) => {
                 // The first error is the one to report.
-                storage::remove(to).ok();
+                storage::remove(path_of_copy).ok();
                 Err(error)
             }
         }
@@ -156,7 +156,7 @@ impl RingFile {
         let synced = self.file.sync_all();
         synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
         // The file's entry in its folder must be on disk, too.
-        sync_folder(&self.path);
+        sync_folder_of_file(&self.path);
         Ok(RecordingSummary {
             files: vec![self.path.clone()],
             bytes: self.size_bytes,

@@ -113,12 +113,12 @@ impl WriterThread {
         }
     }
 
-    /// Copies the ring to a recording at `to`, which ends with the data for a report, `closing`. Fails for a recording, which cannot be
-    /// copied.
-    fn dump_ring(&self, to: &Path, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
+    /// Copies the ring to a recording at `path_of_copy`, which ends with the data for a report, `closing`. Fails for a recording, which
+    /// cannot be copied.
+    fn dump_ring(&self, path_of_copy: &Path, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         match &self.store {
-            BlockStore::Ring(ring) => ring.copy_to_recording(to, closing, dropped),
+            BlockStore::Ring(ring) => ring.copy_to_recording(path_of_copy, closing, dropped),
             BlockStore::Files(_) => Err(RecordError::Empty),
         }
     }

@@ -129,7 +129,7 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
         if number == 2 || number == 3 {
             continue;
         }
-        let packed = packer.pack(&closed).expect("packed").to_vec();
+        let packed = packer.pack_standalone_block(&closed).expect("packed").to_vec();
         for _ in 0..2 {
             // The second read yields nothing: the block is already known.
             reader

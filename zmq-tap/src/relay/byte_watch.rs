@@ -41,7 +41,7 @@ impl StreamObserver for ByteWatch {
     }
 
     /// Nothing is kept for a message, so nothing can be lost.
-    fn note_discarded(&mut self) {}
+    fn note_discarded_message(&mut self) {}
 
     /// Remembers whether the window holds the bytes, which are reported once they are written.
     fn observe_read(&mut self, _bytes: &[u8], _at: MonoNs, is_kept: bool) {

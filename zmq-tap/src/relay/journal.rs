@@ -72,7 +72,7 @@ impl Journal {
     }
 
     /// Queues a rare observation that must not be lost. If the queue is full, it goes to a second queue, which is read after all frames.
-    pub(super) fn push_rare(&self, what: Observed) {
+    pub(super) fn push_rare_observation(&self, what: Observed) {
         // `Ok` means that it is queued like a frame.
         let Err(observation) = self.push(what) else { return };
         let was_announced = self.is_announced.swap(true, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Drop for Journal {
         // Without a recorded end, the task panicked, or the relay dropped it. Then neither side has ended first.
         let cause_if_unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
         let end = recorded.unwrap_or(ConnectionEnd { cause: cause_if_unrecorded, first: None });
-        self.push_rare(Observed::Closed { at: MonoNs::now(), first: end.first, why: end.cause });
+        self.push_rare_observation(Observed::Closed { at: MonoNs::now(), first: end.first, why: end.cause });
     }
 }
 
@@ -152,7 +152,7 @@ impl Reporter {
     /// Reports the loss of `count` messages, by an observation that must itself not be lost. Does nothing if `count` is 0.
     pub(super) fn report_lost_messages(&self, count: u64, cause: MissedCause) {
         if count > 0 {
-            self.journal.push_rare(self.loss_of(count, cause));
+            self.journal.push_rare_observation(self.loss_of(count, cause));
         }
     }
 

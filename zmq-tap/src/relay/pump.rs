@@ -55,7 +55,7 @@ pub(super) async fn copy_until_end(
         }
         let is_kept = window.reserve_space_or_discard(watch.message_to_keep());
         if !is_kept {
-            watch.note_discarded();
+            watch.note_discarded_message();
         }
         let count = match from.try_read(&mut window.spare_buffer()) {
             Ok(0) => {

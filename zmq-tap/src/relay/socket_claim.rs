@@ -202,7 +202,7 @@ impl SocketNote {
             }
             let note = Self { folder: folder.clone(), name: name.clone(), file };
             // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
-            if note.is_at_its_name() {
+            if note.is_still_at_its_name() {
                 return Ok(Some(note));
             }
         }
@@ -210,7 +210,7 @@ impl SocketNote {
     }
 
     /// Returns whether the note was not removed or replaced since it was opened.
-    fn is_at_its_name(&self) -> bool {
+    fn is_still_at_its_name(&self) -> bool {
         let Ok(open_file) = self.file.metadata() else { return false };
         let Ok(Some(file_at_name)) = self.folder.find_file(&self.name) else { return false };
         file_at_name.is_same_file(&open_file) && is_own(&open_file)

@@ -19,7 +19,7 @@ pub(super) trait StreamObserver {
     fn message_to_keep(&mut self) -> PendingMessage;
 
     /// Notes that the window could not keep those bytes.
-    fn note_discarded(&mut self);
+    fn note_discarded_message(&mut self);
 
     /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Self::message_to_keep`] asked
     /// for.
@@ -74,7 +74,7 @@ impl ZmtpWatch {
     /// Reports that the stream, or a stretch of it, could not be read, and why. Also reports its messages as lost, if it may have had any.
     fn report_unread(&mut self, why: Unread) {
         self.has_unreadable_part = true;
-        self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));
+        self.reporter.journal.push_rare_observation(Observed::Unread(self.reporter.direction, why));
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         let has_no_new_loss = matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed));
         if !has_no_new_loss {
@@ -126,7 +126,7 @@ impl StreamObserver for ZmtpWatch {
     }
 
     /// Marks the bytes of the incomplete message, if there is one, as not kept.
-    fn note_discarded(&mut self) {
+    fn note_discarded_message(&mut self) {
         if self.scanner.pending().is_some() {
             self.assembly.discard_message(NotKept::Budget);
         }
@@ -137,7 +137,7 @@ impl StreamObserver for ZmtpWatch {
         let Self { scanner, assembly, .. } = self;
         scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, at, is_kept));
         if !is_kept {
-            self.note_discarded();
+            self.note_discarded_message();
         }
         // Taken, because a report changes `self`.
         for why in std::mem::take(&mut self.assembly.unread) {
@@ -146,7 +146,7 @@ impl StreamObserver for ZmtpWatch {
         if self.assembly.is_rejected {
             // Cleared, so that it is reported once.
             self.assembly.is_rejected = false;
-            self.reporter.journal.push_rare(Observed::Rejected(self.reporter.direction));
+            self.reporter.journal.push_rare_observation(Observed::Rejected(self.reporter.direction));
         }
     }
 

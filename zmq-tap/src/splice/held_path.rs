@@ -94,7 +94,7 @@ impl HeldPath {
         self.moved.ours = Some(FileIdentity::of_metadata(created.metadata()));
         // Again, with the identity of the new socket, by which a cleanup recognises it.
         self.write_note()?;
-        copy_permissions(&created, self.engine.metadata())
+        copy_owner_and_mode(&created, self.engine.metadata())
             .map_err(|error| self.file_error("create a socket with the same permissions next to", error))?;
         // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.
         self.folder.exchange_names(&self.moved.aside, &self.name).map_err(|error| self.file_error("replace", error))?;
@@ -214,7 +214,7 @@ fn find_own_socket(folder: &Folder, name: &str) -> io::Result<HeldFile> {
 }
 
 /// Gives a socket file the owner and mode of `model`, so that the same peers may connect.
-fn copy_permissions(socket: &HeldFile, model: &Metadata) -> io::Result<()> {
+fn copy_owner_and_mode(socket: &HeldFile, model: &Metadata) -> io::Result<()> {
     let current = socket.metadata();
     let has_same_owner = current.uid() == model.uid() && current.gid() == model.gid();
     // Changing the owner needs rights, which the engine's own user may lack.

@@ -64,7 +64,7 @@ impl<'a> BoundEndpoints<'a> {
     }
 
     /// Endpoints of the process `acceptor` to which processes with this role connect.
-    fn endpoints_with_connector(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
+    fn endpoints_with_connecting_role(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
         let mut endpoints = Vec::new();
         for (bound, connecting_roles) in &self.connecting_roles {
             if bound.acceptor == acceptor && connecting_roles.contains(&role) {
@@ -78,7 +78,7 @@ impl<'a> BoundEndpoints<'a> {
     /// `None` for a connection to the transfer server, which a prefill engine runs for decode engines.
     fn interpret_wire_from_scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
         // Detokenizers connect only to the output socket. They are started even where they are idle.
-        let output_endpoints = self.endpoints_with_connector(wire.acceptor, DETOKENIZER);
+        let output_endpoints = self.endpoints_with_connecting_role(wire.acceptor, DETOKENIZER);
         if output_endpoints.contains(&wire.endpoint) {
             return Some(Reading::forward(Carries::Output, confidence));
         }
@@ -99,7 +99,7 @@ impl<'a> BoundEndpoints<'a> {
     /// Interprets a wire from a scheduler to a main process to which no detokenizer connects. One of the main process's sockets has the
     /// output; if schedulers connect to several, only the traffic shows which one.
     fn interpret_wire_without_detokenizer(&self, main_process: usize) -> Reading {
-        let has_one_socket = self.endpoints_with_connector(main_process, SCHEDULER).len() == 1;
+        let has_one_socket = self.endpoints_with_connecting_role(main_process, SCHEDULER).len() == 1;
         let carries = if has_one_socket { Carries::Output } else { Carries::Unknown };
         Reading::forward(carries, Confidence::Inferred)
     }
@@ -107,8 +107,8 @@ impl<'a> BoundEndpoints<'a> {
     /// Whether the schedulers connect to just one socket of the main process beside those for output. It is then the one with their
     /// requests, unless a controller passes the requests to them.
     fn schedulers_connect_only_for_requests(&self, main_process: usize, output_endpoints: &[&str]) -> bool {
-        let has_controller = !self.endpoints_with_connector(main_process, DP_CONTROLLER).is_empty();
-        let mut other_endpoints = self.endpoints_with_connector(main_process, SCHEDULER);
+        let has_controller = !self.endpoints_with_connecting_role(main_process, DP_CONTROLLER).is_empty();
+        let mut other_endpoints = self.endpoints_with_connecting_role(main_process, SCHEDULER);
         other_endpoints.retain(|endpoint| {
             let is_output = output_endpoints.contains(endpoint);
             // The transfer server has another transport.
@@ -126,11 +126,11 @@ fn transport_of(endpoint: &str) -> Option<&str> {
 }
 
 /// Interprets a wire of which only the accepting side is visible. `None` for a role that receives no output.
-fn interpret_one_sided_wire(acceptor: Role) -> Option<Reading> {
-    let carries = match acceptor {
+fn interpret_one_sided_wire(acceptor_role: Role) -> Option<Reading> {
+    let carries = match acceptor_role {
         // Schedulers connect to several sockets of a main process.
         TOKENIZER | ROUTER => Carries::Unknown,
-        _ if acceptor.receives_output() => Carries::Output,
+        _ if acceptor_role.receives_output() => Carries::Output,
         _ => return None,
     };
     Some(Reading::forward(carries, Confidence::Inferred))

@@ -74,31 +74,31 @@ struct NeighbourRole {
 
 /// Infers the role of one end of a connection by the role of the other. The sender connects, and the receiver accepts. `None` if both have
 /// a role, if neither has one, or if the role of the one does not show that of the other.
-fn role_by_neighbour(sender: usize, receiver: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
-    match (known_role(roles, sender), known_role(roles, receiver)) {
+fn role_by_neighbour(sender_node: usize, receiver_node: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
+    match (known_role(roles, sender_node), known_role(roles, receiver_node)) {
         (None, Some(receiver_role)) => {
-            let also_receives = has_incoming_edge(edges, sender);
+            let also_receives = has_incoming_edge(edges, sender_node);
             let role = role_of_sender_to(receiver_role, also_receives)?;
-            Some(NeighbourRole { node: sender, role })
+            Some(NeighbourRole { node: sender_node, role })
         }
         (Some(DETOKENIZER), None) => {
             // A detokenizer connects to every worker and also to the main process.
-            let role = if sends_to_main(sender, edges, roles) { WORKER } else { TOKENIZER };
-            Some(NeighbourRole { node: receiver, role })
+            let role = if sends_to_main(sender_node, edges, roles) { WORKER } else { TOKENIZER };
+            Some(NeighbourRole { node: receiver_node, role })
         }
         (Some(sender_role), None) => {
-            let also_sends = has_outgoing_edge(edges, receiver);
+            let also_sends = has_outgoing_edge(edges, receiver_node);
             let role = role_of_receiver_from(sender_role, also_sends)?;
-            Some(NeighbourRole { node: receiver, role })
+            Some(NeighbourRole { node: receiver_node, role })
         }
         _ => None,
     }
 }
 
-/// Role of a process that sends to one with the role `receiver`. Among them, only a detokenizer also receives. `None` if the receiver does
-/// not show the role.
-fn role_of_sender_to(receiver: Role, also_receives: bool) -> Option<Role> {
-    match receiver {
+/// Role of a process that sends to one with the role `receiver_role`. Among them, only a detokenizer also receives. `None` if the receiver
+/// does not show the role.
+fn role_of_sender_to(receiver_role: Role, also_receives: bool) -> Option<Role> {
+    match receiver_role {
         TOKENIZER | ROUTER if also_receives => Some(DETOKENIZER),
         TOKENIZER | ROUTER | DETOKENIZER | DETOKENIZER_ROUTER => Some(SCHEDULER),
         _ => None,
@@ -107,8 +107,8 @@ fn role_of_sender_to(receiver: Role, also_receives: bool) -> Option<Role> {
 
 /// Role of a process that receives from a scheduler or a router. Behind a scheduler, only a detokenizer also sends. `None` for a sender
 /// with another role.
-fn role_of_receiver_from(sender: Role, also_sends: bool) -> Option<Role> {
-    match sender {
+fn role_of_receiver_from(sender_role: Role, also_sends: bool) -> Option<Role> {
+    match sender_role {
         SCHEDULER if also_sends => Some(DETOKENIZER),
         SCHEDULER => Some(TOKENIZER),
         DETOKENIZER_ROUTER => Some(DETOKENIZER),

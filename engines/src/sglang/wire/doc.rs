@@ -197,8 +197,8 @@ impl<'a> Doc<'a> {
     }
 
     /// A recorded construction with the names of its class, which are empty for a callable that is no class.
-    pub(super) fn named_call(self, id: u32) -> NamedCall<'a> {
-        let call = self.arena.objects[id as usize];
+    pub(super) fn named_call(self, object_id: u32) -> NamedCall<'a> {
+        let call = self.arena.objects[object_id as usize];
         let (module, class_name) = self.module_and_name(call.callable).unwrap_or_default();
         NamedCall { module, class_name, call }
     }

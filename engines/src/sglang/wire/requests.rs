@@ -247,11 +247,14 @@ fn read_pickled_abort<'a>(
             _ => {}
         }
     }
-    push_abort(rid, requests)
+    push_aborted_request(rid, requests)
 }
 
 /// Adds the request that an abort names. An abort without an id aborts all, so nothing is added.
-fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+fn push_aborted_request<'a>(
+    rid: Option<&'a [u8]>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
     if rid.is_some_and(|rid| !rid.is_empty()) {
         requests.push(DispatchedRequest::new(validate_rid(rid)?));
     }
@@ -312,7 +315,7 @@ fn read_packed_abort<'a>(
             return Ok(DispatchKind::Aborts);
         }
     }
-    push_abort(abort.string_at(abort.first_field), requests)
+    push_aborted_request(abort.string_at(abort.first_field), requests)
 }
 
 /// A request in msgpack.

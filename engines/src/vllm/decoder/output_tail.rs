@@ -24,7 +24,7 @@ impl<'a> LastTail<'a> {
         is_same.then_some(ids_end + self.bytes.len())
     }
 
-    /// Reads the values at `ids_end`, behind the ids of the next output. Returns their end.
+    /// Reads the values at `ids_end`, behind the ids of the next output. They become the last ones. Returns their end.
     pub(super) fn read_next_tail(
         &mut self,
         message: &'a [u8],
