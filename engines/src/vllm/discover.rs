@@ -48,7 +48,7 @@ impl Recognise for VllmServer {
     }
 
     /// Role with this other name in `--pid PID=ROLE`. `None` if no role has it.
-    fn alias(&self, word: &str) -> Option<Role> {
+    fn role_with_alias(&self, word: &str) -> Option<Role> {
         match word {
             "engine" | "enginecore" => Some(ENGINE_CORE),
             "apiserver" | "vllm-rs" => Some(API_SERVER),
@@ -118,7 +118,7 @@ impl Recognise for VllmServer {
         }
     }
 
-    fn sender_of(&self, kind: Kind) -> Option<Role> {
+    fn sender_role_of(&self, kind: Kind) -> Option<Role> {
         matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(ENGINE_CORE)
     }
 

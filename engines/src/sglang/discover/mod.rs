@@ -41,7 +41,7 @@ impl Recognise for Sglang {
         role::ROLES
     }
 
-    fn alias(&self, word: &str) -> Option<Role> {
+    fn role_with_alias(&self, word: &str) -> Option<Role> {
         role::role_of_alias(word)
     }
 
@@ -93,7 +93,7 @@ impl Recognise for Sglang {
     }
 
     /// Role of the processes that send this kind of message; `None` if several roles do.
-    fn sender_of(&self, kind: Kind) -> Option<Role> {
+    fn sender_role_of(&self, kind: Kind) -> Option<Role> {
         match kind {
             Kind::TokenIds | Kind::Embedding => Some(role::SCHEDULER),
             Kind::Text => Some(role::DETOKENIZER),
