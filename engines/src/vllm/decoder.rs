@@ -130,7 +130,7 @@ fn not_a_batch(message: &[u8]) -> Undecoded {
     }
 }
 
-/// Gives each chunk its token ids, of `ids` of all chunks in their order.
+/// Gives each chunk its token ids. `ids` has those of all chunks, in the order of the chunks.
 #[inline]
 fn assign_ids<'a>(chunks: &mut [Chunk<'a>], ids: &'a [i64]) {
     let mut ids_left = ids;

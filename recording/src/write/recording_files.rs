@@ -273,7 +273,7 @@ fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|file| file.nlink() == 0)
 }
 
-/// Path of a part of a recording to `first_path`: `run.1.tgap` for `run.tgap`.
+/// Path of a later part of the recording whose first file is at `first_path`: `run.1.tgap` for `run.tgap`.
 fn path_of_part(first_path: &Path, part_number: u32) -> PathBuf {
     let mut name = OsString::from(first_path.file_stem().unwrap_or_default());
     name.push(format!(".{part_number}"));

@@ -15,7 +15,7 @@ use crate::zmtp::{Opaque, PendingMessage, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
 pub(super) trait StreamObserver {
-    /// Bytes that the window must keep for the incomplete message.
+    /// Position of the incomplete message, whose bytes the window must keep.
     fn message_to_keep(&mut self) -> PendingMessage;
 
     /// Notes that the window could not keep those bytes.

@@ -341,7 +341,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
-    /// The value below the stack's index `stack_index`, which is the container for the values from there on. Fails if there is none above
+    /// The value below `stack_index` on the stack, which is the container for the values from there on. Fails if there is none above
     /// the innermost open mark.
     pub(super) fn container_below(&self, stack_index: usize) -> Result<Node, Undecoded> {
         match stack_index.checked_sub(1) {
