@@ -6,7 +6,11 @@ use crate::DISCOVERED;
 
 /// Passes the evidence of a main process with this command and these `(engine, release)` pairs to `read`, and returns its result. The
 /// process has an empty environment and no visible hops.
-pub(crate) fn evidence_of<T>(command: &str, releases: &[(&str, &str)], read: impl FnOnce(&Evidence<'_>) -> T) -> T {
+pub(crate) fn with_evidence_of_command<T>(
+    command: &str,
+    releases: &[(&str, &str)],
+    read: impl FnOnce(&Evidence<'_>) -> T,
+) -> T {
     let argv: Vec<String> = command.split(' ').map(str::to_owned).collect();
     let flags = Flags::parse(&argv, DISCOVERED.iter().flat_map(|engine| engine.flags()));
     let releases = releases.iter().map(|(name, release)| PackageRelease {

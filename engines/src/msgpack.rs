@@ -14,6 +14,9 @@ use type_byte::{
     NEGATIVE_FIXINT_MIN, NIL, RESERVED, STR_8, STR_32, TRUE, UINT_8, UINT_16, UINT_32, UINT_64,
 };
 
+/// Offset in a message of the byte behind what was just read.
+pub(crate) type NextOffset = usize;
+
 /// Bytes that are not msgpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InvalidMsgpack {
@@ -54,7 +57,7 @@ pub(crate) enum Head {
 
 /// Reads the head at `at`. Returns it with the start of its payload (string bytes, first item). `None` if the value is cut, or if its type
 /// byte has no meaning. A container may be cut after its head.
-pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
+pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, NextOffset)> {
     let first = *data.get(at)?;
     let at = at + 1;
     match first {
@@ -115,7 +118,7 @@ pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
 }
 
 /// The bytes of the string at `at`, and the offset after it. `None` if the value is cut or not a string.
-pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], NextOffset)> {
     // The usual form of a request id: the type byte, a length of one byte, and the text.
     if let [STR_8, len, rest @ ..] = bytes.get(at..)? {
         let text = rest.get(..usize::from(*len))?;
@@ -146,7 +149,7 @@ pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
 
 /// Reads the big-endian length at `at`, and returns it with the offset after it. The `size_code` is the number of the type byte among those
 /// of its kind: 0, 1 and 2 for lengths of 1, 2 and 4 bytes, as in `STR_8`, `STR_16` and `STR_32`.
-fn read_length(bytes: &[u8], at: usize, size_code: u8) -> Option<(usize, usize)> {
+fn read_length(bytes: &[u8], at: usize, size_code: u8) -> Option<(usize, NextOffset)> {
     Some(match size_code {
         0 => (usize::from(*bytes.get(at)?), at + 1),
         1 => (usize::from(u16::from_be_bytes(be_bytes(bytes, at)?)), at + 2),
@@ -192,10 +195,10 @@ fn short_value_len(first: u8) -> usize {
     usize::from(LENGTH[usize::from(first)])
 }
 
-/// Length of the complete short values at the beginning of `bytes`, but of `values_left` at most, which is reduced by their number. A value is
-/// short if its first byte determines its length.
+/// Length of the complete short values at the beginning of `bytes`, but of `values_left` at most, which is reduced by their number. A value
+/// is short if its first byte determines its length.
 #[inline]
-fn skip_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
+fn measure_and_count_off_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
     let mut skipped = 0;
     while *values_left > 0
         && let Some(first) = bytes.get(skipped)
@@ -209,14 +212,14 @@ fn skip_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
     skipped
 }
 
-/// Offset after the `count` values from `at` on in a part of a message. The contents of strings, bytes and extensions need not have been
-/// captured, because their heads state the length. `None` if a head was not captured, or if the values end beyond the part.
-pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
+/// Offset after the `value_count` values from `at` on in a part of a message. The contents of strings, bytes and extensions need not have
+/// been captured, because their heads state the length. `None` if a head was not captured, or if the values end beyond the part.
+pub(crate) fn offset_after_values(part: Excerpt<'_>, mut at: u64, value_count: u32) -> Option<u64> {
     // A container is one value, and adds its items to the values left.
-    let mut values_left = u64::from(count);
+    let mut values_left = u64::from(value_count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        let skipped = skip_short_values(bytes, &mut values_left);
+        let skipped = measure_and_count_off_short_values(bytes, &mut values_left);
         if skipped > 0 {
             at += skipped as u64;
             continue;
@@ -228,7 +231,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
             continue;
         }
         let (head, head_length) = read_head(bytes, 0)?;
-        values_left += values_inside(head);
+        values_left += count_values_inside(head);
         at += head_length as u64;
     }
     (at <= part.length).then_some(at)
@@ -236,7 +239,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Opt
 
 /// Number of values in a container: items, or keys and values. 0 for any other value.
 #[inline]
-fn values_inside(head: Head) -> u64 {
+fn count_values_inside(head: Head) -> u64 {
     match head {
         Head::Array { len } => u64::from(len),
         Head::Map { len } => 2 * u64::from(len),
@@ -267,7 +270,7 @@ pub(crate) fn payload_range(bytes: &[u8]) -> Option<Range<u64>> {
 
 /// End of the value at `at` in a message that has been validated, so that the end is within the message. `None` only if no value starts at
 /// `at`.
-pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn end_of_validated_value(bytes: &[u8], at: usize) -> Option<NextOffset> {
     match *bytes.get(at..)? {
         // The head of a short extension has three bytes: type byte, length, and kind.
         [EXT_8, len, ..] => Some(at + 3 + usize::from(len)),
@@ -278,7 +281,7 @@ pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
 
 /// End of the value at `at`, or the error in it. Works without recursion: a container only adds its items to the number of values that are
 /// left to skip.
-pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsgpack> {
+pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<NextOffset, InvalidMsgpack> {
     let mut values_left = 1u64;
     while values_left > 0 {
         values_left -= 1;
@@ -325,7 +328,7 @@ pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsg
 /// Skips the value at `at`, whose one-byte length is `len`, and the following ones of the same type as long as values are left. Returns the
 /// end of the last one.
 #[inline]
-fn skip_values_of_type(data: &[u8], mut at: usize, type_byte: u8, len: u8, values_left: &mut u64) -> usize {
+fn skip_values_of_type(data: &[u8], mut at: usize, type_byte: u8, len: u8, values_left: &mut u64) -> NextOffset {
     // An extension also has a byte for its kind.
     let head_len = 2 + usize::from(type_byte == EXT_8);
     at += head_len + usize::from(len);
@@ -392,7 +395,7 @@ mod tests {
                 (Err(why), Some(head)) => prop_assert!(false, "{head:?}: {why:?}"),
             }
             if let Ok(end) = skip_value(&bytes, 0) {
-                prop_assert_eq!(skip_validated(&bytes, 0), Some(end));
+                prop_assert_eq!(end_of_validated_value(&bytes, 0), Some(end));
             }
         }
     }

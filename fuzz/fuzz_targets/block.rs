@@ -14,7 +14,7 @@ fuzz_target!(|input: &[u8]| {
     let block = fuzzing::block(columns, records, chunks);
     let mut analysis = Analysis::new(Config::default());
     // Corrupt input must return an error, not panic.
-    let _ = BlockReader::default().read(&block, &mut |record| match record {
+    let _ = BlockReader::default().read_block(&block, &mut |record| match record {
         Record::Event(event) => analysis.apply(&event),
         Record::Tick(now) => analysis.tick(now),
         _ => {}

@@ -49,11 +49,11 @@ fuzz_target!(|bytes: &[u8]| {
     for input in &inputs {
         match input {
             Record::Event(event) => {
-                recorder.event(event);
+                recorder.record_event(event);
                 live.apply(event);
             }
             Record::Tick(at) => {
-                recorder.tick(*at);
+                recorder.record_tick(*at);
                 live.tick(*at);
             }
             other => panic!("{other:?} is no input"),

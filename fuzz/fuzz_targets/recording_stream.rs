@@ -11,7 +11,7 @@ fn split(bytes: &[u8], length: usize) -> (Vec<StreamSection>, Option<StreamError
     let mut splitter = StreamSplitter::default();
     let mut sections = Vec::new();
     for piece in bytes.chunks(length) {
-        splitter.extend(piece);
+        splitter.add_received_bytes(piece);
         loop {
             match splitter.next_section() {
                 Ok(Some(section)) => sections.push(section),
@@ -32,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
     for section in &whole.0 {
         if let StreamSection::Block(block) = section {
             // Corrupt input must return an error, not panic.
-            let _ = reader.read(block, &mut |record| match record {
+            let _ = reader.read_block(block, &mut |record| match record {
                 Record::Event(event) => analysis.apply(&event),
                 Record::Tick(now) => analysis.tick(now),
                 _ => {}

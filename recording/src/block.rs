@@ -10,7 +10,7 @@ use super::codec::{BlockColumns, DecodeBuffers, EncodedBlock, Encoder};
 use super::header::RecordedPayload;
 use super::section::{SECTION_HEADER_BYTES, Section, kind};
 use super::stream::StreamError;
-use super::write::OpenBlock;
+use super::write::UncompressedBlock;
 
 /// Size in bytes at which a block is closed, however little time it covers.
 const MAX_BLOCK_BYTES: usize = 1 << 20;
@@ -33,13 +33,13 @@ impl BlockWriter {
     }
 
     /// Writes an event.
-    pub fn event(&mut self, event: &Event<'_>) {
+    pub fn record_event(&mut self, event: &Event<'_>) {
         // Of an event that is too large, the encoder writes only the loss.
-        self.encoder.write_event(event);
+        self.encoder.write_event_or_loss(event);
     }
 
     /// Writes a tick and, once a minute, a reading of both clocks.
-    pub fn tick(&mut self, now: MonoNs) {
+    pub fn record_tick(&mut self, now: MonoNs) {
         self.encoder.write_tick(now);
         // The run's header has the clocks of the start, so the first interval begins with the first tick.
         let anchored_at = *self.anchored_at.get_or_insert(now);
@@ -54,8 +54,8 @@ impl BlockWriter {
         self.encoder.is_full(MAX_BLOCK_BYTES)
     }
 
-    /// Closes the block and starts the next one. Returns the block, which is not compressed yet. `None` if the block has no record yet.
-    pub fn close(&mut self) -> Option<OpenBlock> {
+    /// Closes the block and starts the next one. Returns the closed block, which is not compressed yet. `None` if it has no record yet.
+    pub fn close_block(&mut self) -> Option<UncompressedBlock> {
         if self.encoder.content.records == 0 {
             return None;
         }
@@ -63,7 +63,7 @@ impl BlockWriter {
         let EncodedBlock { columns, content } = self.encoder.close_block(columns_of_next_block);
         let first_record = self.records_in_closed_blocks;
         self.records_in_closed_blocks += u64::from(content.records);
-        Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
+        Some(UncompressedBlock { columns, content, first_record, anchor: Anchor::now() })
     }
 }
 
@@ -75,7 +75,7 @@ struct PackedBlock<'b> {
 
 impl<'b> PackedBlock<'b> {
     /// Separates the header of a block from its content. Fails if the block is cut short, or differs from its checksum.
-    fn parse(bytes: &'b [u8]) -> Result<Self, StreamError> {
+    fn parse_and_verify(bytes: &'b [u8]) -> Result<Self, StreamError> {
         let Some((head, packed)) = bytes.split_first_chunk::<SECTION_HEADER_BYTES>() else {
             return Err(damaged_block("it is truncated"));
         };
@@ -101,10 +101,11 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// Sets the number of the next record. Counts the records between the expected number and this one as lost, and returns how many.
-    fn continue_at(&mut self, record: u64) -> u64 {
-        let skipped = self.next_record.map_or(0, |next| record.saturating_sub(next));
-        self.next_record = Some(record);
+    /// Counts the records between the expected one and the next block's first as lost, and returns how many. Records are numbered in the
+    /// run; the block's first record is then the expected one.
+    fn count_skipped_records_before(&mut self, first_of_block: u64) -> u64 {
+        let skipped = self.next_record.map_or(0, |next| first_of_block.saturating_sub(next));
+        self.next_record = Some(first_of_block);
         self.lost_records += skipped;
         skipped
     }
@@ -124,12 +125,12 @@ impl BlockReader {
         self.unknown_records
     }
 
-    /// Reads a block, and calls `visit` for each of its records. If records are missing before it, a [`What::Missed`] comes first and the
-    /// standing data (the latest engine and hops) is repeated. A block that was already read yields nothing.
+    /// Reads a block, and calls `visit_record` for each of its records. If records are missing before it, a [`What::Missed`] comes first
+    /// and the standing data (the latest engine and hops) is repeated. A block that was already read yields nothing.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
-    pub fn read(&mut self, bytes: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
-        let PackedBlock { section, packed } = PackedBlock::parse(bytes)?;
+    pub fn read_block(&mut self, bytes: &[u8], visit_record: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
+        let PackedBlock { section, packed } = PackedBlock::parse_and_verify(bytes)?;
         // After a reconnection, a block may come again that was already read.
         if self.next_record.is_some_and(|next| section.first_record < next) {
             return Ok(());
@@ -139,7 +140,7 @@ impl BlockReader {
         let starts_late = self.next_record.is_none() && section.first_record > 0;
         // For `records_before`.
         self.first_record.get_or_insert(section.first_record);
-        let skipped_records = self.continue_at(section.first_record);
+        let skipped_records = self.count_skipped_records_before(section.first_record);
         // A stream loses blocks where a reader is too slow for its queue. The missing records may be of any hop, so none is named.
         let missed =
             if skipped_records > 0 { Some(Missed::new(None, skipped_records, MissedCause::QueueFull)) } else { None };
@@ -148,7 +149,7 @@ impl BlockReader {
         let mut block = self.buffers.decode_block(&section.content, wants_standing, missed).map_err(damaged_block)?;
         while block.advance().map_err(damaged_block)? {
             if let Some(record) = block.last_record() {
-                visit(record);
+                visit_record(record);
             }
         }
         self.unknown_records += block.unknown_records;

@@ -50,12 +50,12 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// An error of a system call on a file. `what` names the call in the message. An existing file has a variant of its own.
-    pub(super) fn io(what: &'static str, path: &Path, error: io::Error) -> Self {
+    /// An error of a system call on a file. `failed_action` names the call in the message. An existing file has a variant of its own.
+    pub(super) fn io(failed_action: &'static str, path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match error.kind() {
             io::ErrorKind::AlreadyExists => Self::Exists(path),
-            _ => Self::Io { what, path, error },
+            _ => Self::Io { what: failed_action, path, error },
         }
     }
 }

@@ -12,5 +12,5 @@ pub fn block(columns: &[u8], records: u16, chunks: u16) -> Vec<u8> {
         ..Section::default()
     };
     let mut packer = BlockPacker::new().expect("a compressor");
-    packer.pack_bytes(columns, &mut section).expect("bytes can be packed").to_vec()
+    packer.compress_into_section(columns, &mut section).expect("bytes can be packed").to_vec()
 }

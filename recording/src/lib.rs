@@ -21,8 +21,8 @@ pub use header::{RecordedPayload, RecordingHeader};
 pub use read::{BlockInfo, MissingParts, RecordReader, Recording, analyse, read_records};
 pub use stream::{StreamError, StreamPacker, StreamSection, StreamSplitter};
 pub use write::{
-    BlockPacker, OpenBlock, PendingSummary, RecordOptions, Recorder, RecordingStatus, RecordingSummary, is_part_of,
-    path_of_run, run_name_of_path,
+    BlockPacker, PendingSummary, RecordOptions, Recorder, RecordingStatus, RecordingSummary, UncompressedBlock,
+    is_part_of, path_of_run, run_name_of_path,
 };
 
 use trace::ReportInput;

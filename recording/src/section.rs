@@ -59,10 +59,10 @@ impl Preamble {
             return None;
         }
         Some(Self {
-            major: split_number(&mut fields, 2) as u16,
-            minor: split_number(&mut fields, 2) as u16,
+            major: take_number(&mut fields, 2) as u16,
+            minor: take_number(&mut fields, 2) as u16,
             // Other bits are unused.
-            is_ring: split_number(&mut fields, 1) & 1 != 0,
+            is_ring: take_number(&mut fields, 1) & 1 != 0,
         })
     }
 }
@@ -76,12 +76,12 @@ fn write_fields(bytes: &mut [u8], fields: &[&[u8]]) {
     }
 }
 
-/// Removes a little-endian number of `bytes` bytes from the front of `fields`, which must have them, and returns it.
-fn split_number(fields: &mut &[u8], bytes: usize) -> u64 {
-    let (number, rest) = fields.split_at(bytes);
+/// Removes a little-endian number of `byte_count` bytes from the front of `fields`, which must have them, and returns it.
+fn take_number(fields: &mut &[u8], byte_count: usize) -> u64 {
+    let (number, rest) = fields.split_at(byte_count);
     *fields = rest;
     let mut padded = [0; 8];
-    padded[..bytes].copy_from_slice(number);
+    padded[..byte_count].copy_from_slice(number);
     u64::from_le_bytes(padded)
 }
 
@@ -160,19 +160,19 @@ impl Section {
         // Each call takes the next bytes from `rest`, so the order of these lines is that of the format.
         let section = Self {
             kind: fields[0],
-            packed_bytes: split_number(&mut rest, 4) as u32,
-            raw_bytes: split_number(&mut rest, 4) as u32,
-            crc: split_number(&mut rest, 4) as u32,
-            run: split_number(&mut rest, 8),
-            seq: split_number(&mut rest, 8),
-            first_record: split_number(&mut rest, 8),
+            packed_bytes: take_number(&mut rest, 4) as u32,
+            raw_bytes: take_number(&mut rest, 4) as u32,
+            crc: take_number(&mut rest, 4) as u32,
+            run: take_number(&mut rest, 8),
+            seq: take_number(&mut rest, 8),
+            first_record: take_number(&mut rest, 8),
             content: BlockContent {
-                records: split_number(&mut rest, 4) as u32,
-                chunks: split_number(&mut rest, 4) as u32,
-                from: MonoNs(split_number(&mut rest, 8)),
-                to: MonoNs(split_number(&mut rest, 8)),
+                records: take_number(&mut rest, 4) as u32,
+                chunks: take_number(&mut rest, 4) as u32,
+                from: MonoNs(take_number(&mut rest, 8)),
+                to: MonoNs(take_number(&mut rest, 8)),
             },
-            anchor: Anchor { mono: MonoNs(split_number(&mut rest, 8)), wall_ns: split_number(&mut rest, 8) },
+            anchor: Anchor { mono: MonoNs(take_number(&mut rest, 8)), wall_ns: take_number(&mut rest, 8) },
         };
         // The lengths may be wrong even with a valid checksum, because the sender of a stream may be any program.
         let is_within_limit = section.packed_bytes <= MAX_PAYLOAD_BYTES && section.raw_bytes <= MAX_PAYLOAD_BYTES;

@@ -9,7 +9,7 @@ use trace::ReportInput;
 
 use super::header::{EndReason, EndSection, RecordingHeader};
 use super::section::{MAJOR, PREAMBLE_BYTES, Preamble, SECTION_HEADER_BYTES, Section, kind};
-use super::write::{BlockPacker, OpenBlock, new_run_id, seal_section, write_start};
+use super::write::{BlockPacker, UncompressedBlock, new_run_id, seal_section, write_preamble_and_header};
 
 /// Maximum length of a section other than a block. Such sections are JSON and read as a whole.
 const MAX_JSON_BYTES: u32 = 1 << 20;
@@ -26,21 +26,21 @@ pub struct StreamPacker {
 impl StreamPacker {
     /// Creates the packer of a run that starts now.
     pub fn new(header: RecordingHeader) -> io::Result<Self> {
-        // The header, which `start` writes, has number 0.
+        // The header, which `preamble_and_header` writes, has number 0.
         let first_block_seq = 1;
         Ok(Self { packer: BlockPacker::new()?, header, run: new_run_id(), seq: first_block_seq })
     }
 
-    /// Preamble and header, with which every stream begins.
-    pub fn start(&self) -> io::Result<Vec<u8>> {
+    /// Encodes the preamble and the header, with which every stream begins.
+    pub fn preamble_and_header(&self) -> io::Result<Vec<u8>> {
         let mut start = Vec::new();
         let is_ring = false;
-        write_start(&mut start, &self.header, self.run, is_ring)?;
+        write_preamble_and_header(&mut start, &self.header, self.run, is_ring)?;
         Ok(start)
     }
 
     /// Compresses the next block of the stream. Returns its section: the header and the compressed block.
-    pub fn pack_block(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+    pub fn pack_block(&mut self, block: &UncompressedBlock) -> io::Result<&[u8]> {
         let sealed = self.packer.pack_section(block, self.run, self.seq)?;
         self.seq += 1;
         Ok(sealed.bytes)
@@ -116,8 +116,8 @@ pub struct StreamSplitter {
 }
 
 impl StreamSplitter {
-    /// Adds received bytes.
-    pub fn extend(&mut self, bytes: &[u8]) {
+    /// Adds received bytes, from which [`Self::next_section`] takes whole sections.
+    pub fn add_received_bytes(&mut self, bytes: &[u8]) {
         // Processed bytes are removed here and not after each section, so that the rest moves once for each read.
         self.bytes.drain(..self.processed_bytes);
         self.processed_bytes = 0;
@@ -127,7 +127,7 @@ impl StreamSplitter {
     /// Returns the next complete section; `None` if more bytes are needed. Sections of unknown kinds are skipped.
     pub fn next_section(&mut self) -> Result<Option<StreamSection>, StreamError> {
         if !self.has_preamble {
-            let is_complete = self.read_preamble()?;
+            let is_complete = self.read_preamble_if_complete()?;
             if !is_complete {
                 return Ok(None);
             }
@@ -160,7 +160,7 @@ impl StreamSplitter {
     }
 
     /// Reads the preamble, and remembers that it was read. Returns `false` if more bytes are needed.
-    fn read_preamble(&mut self) -> Result<bool, StreamError> {
+    fn read_preamble_if_complete(&mut self) -> Result<bool, StreamError> {
         // Compared as far as received, so that another protocol is recognised from its first byte.
         if !self.bytes.is_empty() && !Preamble::has_magic(&self.bytes) {
             return Err(StreamError::NotARecording);

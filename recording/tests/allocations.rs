@@ -33,8 +33,8 @@ fn recording_and_reading_known_requests_does_not_allocate() {
     let mut seq = 0;
     let mut record = |chunks| {
         let id = FrameId::new(HopId(0), 0, seq);
-        recorder.event(&Event::new(MonoNs(seq * 10_000_000), What::Sent(Frame::token_ids(id, 25_000, chunks))));
-        recorder.tick(MonoNs(seq * 10_000_000 + 1));
+        recorder.record_event(&Event::new(MonoNs(seq * 10_000_000), What::Sent(Frame::token_ids(id, 25_000, chunks))));
+        recorder.record_tick(MonoNs(seq * 10_000_000 + 1));
         seq += 1;
     };
     // Warm up: the columns grow to their size.

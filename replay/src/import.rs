@@ -46,7 +46,7 @@ impl ImportedRun {
         self.analyse_and_record_tick_if_due(event.at);
         self.analysis.apply(event);
         if let Some(recorder) = &mut self.recorder {
-            recorder.event(event);
+            recorder.record_event(event);
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl ImportedRun {
     fn analyse_and_record_tick(&mut self, now: MonoNs) {
         self.analysis.tick(now);
         if let Some(recorder) = &mut self.recorder {
-            recorder.tick(now);
+            recorder.record_tick(now);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use recording::{BlockPacker, BlockWriter, OpenBlock, Record, RecordedPayload, Recording};
+use recording::{BlockPacker, BlockWriter, Record, RecordedPayload, Recording, UncompressedBlock};
 
 use crate::script::{self, project_root};
 
@@ -79,13 +79,13 @@ fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
     let mut record_count = 0;
     for_each_record(root, |record| {
         match record {
-            Record::Event(event) => writer.event(event),
-            Record::Tick(now) => writer.tick(*now),
+            Record::Event(event) => writer.record_event(event),
+            Record::Tick(now) => writer.record_tick(*now),
             _ => {}
         }
         record_count += 1;
         let is_block_full = record_count % RECORDS == 0;
-        if is_block_full && let Some(block) = writer.close() {
+        if is_block_full && let Some(block) = writer.close_block() {
             seeds.push(seed_of_block(&mut packer, &block)?);
         }
         Ok(())
@@ -94,11 +94,11 @@ fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
 }
 
 /// The block's columns, uncompressed, behind the numbers of its records and chunks.
-fn seed_of_block(packer: &mut BlockPacker, block: &OpenBlock) -> Result<Vec<u8>> {
+fn seed_of_block(packer: &mut BlockPacker, block: &UncompressedBlock) -> Result<Vec<u8>> {
     /// Length of a section's header, which docs/internals/RECORDING.md specifies.
     const HEADER_LENGTH: usize = 88;
     let numbers = [block.records() as u16, block.chunks() as u16];
-    let packed = packer.pack(block)?;
+    let packed = packer.pack_standalone_block(block)?;
     // Field of the header with the unpacked length of the payload.
     let length_field = packed.get(16..20).context("a block has a header")?;
     let length = u32::from_le_bytes(length_field.try_into()?) as usize;

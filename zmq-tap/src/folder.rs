@@ -1,5 +1,5 @@
-//! Files in a folder that another user may write to, by descriptor: a path is resolved once, and later operations apply to the file that was
-//! examined.
+//! Files in a folder that another user may write to, by descriptor: a path is resolved once, and later operations apply to the file that
+//! was examined.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, Permissions};
@@ -67,7 +67,7 @@ impl Folder {
     }
 
     /// Path of the file `name`: short enough for a socket address, and valid in this process only.
-    pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
+    pub(crate) fn path_of_file(&self, name: impl AsRef<OsStr>) -> PathBuf {
         let mut path = self.path();
         path.push(name.as_ref());
         path

@@ -36,7 +36,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     }
 
     /// Role with this other name, in lower case with dashes.
-    fn alias(&self, _word: &str) -> Option<Role> {
+    fn role_with_alias(&self, _word: &str) -> Option<Role> {
         None
     }
 
@@ -121,7 +121,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     }
 
     /// Role of a process that sends messages of this kind, if no other role sends them.
-    fn sender_of(&self, _kind: Kind) -> Option<Role> {
+    fn sender_role_of(&self, _kind: Kind) -> Option<Role> {
         None
     }
 

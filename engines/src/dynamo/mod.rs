@@ -15,7 +15,7 @@ use trace::engine::{Mode, Version};
 use crate::EngineSupport;
 use crate::sglang::discover::SKIP_TOKENIZER_INIT;
 use crate::sglang::discover::role::TOKENIZER;
-use crate::sglang::discover::streaming::{self, LauncherDefaults, setting_without_argument};
+use crate::sglang::discover::streaming::{self, LauncherDefaults, default_setting_without_argument};
 use crate::unread::UnreadLog;
 
 pub use request_plane::RequestPlaneParser;
@@ -77,19 +77,19 @@ impl Recognise for Dynamo {
 
     /// Whether the mapped file is Dynamo's native module, `dynamo/_core.abi3.so` of `ai-dynamo-runtime`. A worker with this module connects
     /// to its clients, the frontends, to respond.
-    fn connects_to_clients(&self, mapped: &Path) -> bool {
-        let name = mapped.file_name().and_then(|name| name.to_str());
+    fn connects_to_clients(&self, mapped_file: &Path) -> bool {
+        let name = mapped_file.file_name().and_then(|name| name.to_str());
         let is_native_module = name.is_some_and(|name| name.starts_with("_core."))
-            && mapped.extension().is_some_and(|extension| extension == "so");
-        is_native_module && mapped.parent().is_some_and(|folder| folder.ends_with("dynamo"))
+            && mapped_file.extension().is_some_and(|extension| extension == "so");
+        is_native_module && mapped_file.parent().is_some_and(|folder| folder.ends_with("dynamo"))
     }
 
     fn is_frontend(&self, argv: &[String]) -> bool {
-        is_module(argv, "dynamo.frontend", "dynamo/frontend")
+        runs_package(argv, "dynamo.frontend", "dynamo/frontend")
     }
 
     fn ids_in_log<'a>(&self, line: &'a str) -> Option<(&'a str, &'a str)> {
-        submitted_ids(line)
+        parse_context_and_rid(line)
     }
 
     /// Whether a frontend's message on a response stream cancels the request. Frontends send only these two, each in its own frame.
@@ -108,11 +108,11 @@ impl Recognise for Dynamo {
 
 /// Whether this is the command line of a worker with SGLang.
 fn is_worker(argv: &[String]) -> bool {
-    is_module(argv, "dynamo.sglang", "dynamo/sglang")
+    runs_package(argv, "dynamo.sglang", "dynamo/sglang")
 }
 
-/// Whether the command runs a Python package, by its name (`-m`) or by the path of its main script in `folder`.
-fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
+/// Whether the command runs a Python package, by its name (`-m`) or by the path of its main script in `script_folder`.
+fn runs_package(argv: &[String], package: &str, script_folder: &str) -> bool {
     match python_program(argv) {
         Some(Program::Module(module)) => {
             // The package itself, or a module inside it.
@@ -122,7 +122,7 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
         Some(Program::Script(script)) => {
             let path = Path::new(script);
             let main_scripts = ["main.py", "__main__.py"];
-            main_scripts.iter().any(|name| path.ends_with(Path::new(folder).join(name)))
+            main_scripts.iter().any(|name| path.ends_with(Path::new(script_folder).join(name)))
         }
         None => false,
     }
@@ -147,7 +147,7 @@ fn worker_skips_tokenizer_init(evidence: &Evidence<'_>, release: Version) -> Opt
     let has_default_of_sglang = release >= Version::new(1, 1, 0).rc(0);
     if has_default_of_sglang {
         let skips_by_default = false;
-        return setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default);
+        return default_setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default);
     }
     match evidence.flags.get(USE_TOKENIZER) {
         Some(argument) => Some(Setting::new(false, evidence.argument(argument))),
@@ -162,7 +162,7 @@ fn setting_by_release<T>(release: Version, value: T) -> Setting<T> {
 
 /// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the context, which is the frontend's id, and
 /// then SGLang's id. `None` for any other line.
-pub(super) fn submitted_ids(line: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_context_and_rid(line: &str) -> Option<(&str, &str)> {
     let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = ids.split_once(", Context: ")?;
     // The context ends before the first character that no id contains.
@@ -178,9 +178,9 @@ fn is_id_character(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::submitted_ids;
+    use super::parse_context_and_rid;
     use super::*;
-    use crate::fixture::evidence_of;
+    use crate::fixture::with_evidence_of_command;
     use trace::engine::Waiter;
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         let read = |sglang, dynamo, flags: &str| {
             let releases = [("sglang", sglang), ("dynamo", dynamo)];
             let command = format!("python -m dynamo.sglang {flags}");
-            let settings = evidence_of(&command, &releases, |evidence| Dynamo.settings(evidence));
+            let settings = with_evidence_of_command(&command, &releases, |evidence| Dynamo.settings(evidence));
             let skip = settings.skip_tokenizer_init.map(|skip| skip.value);
             let (mode, waiter) = (settings.mode.map(|mode| mode.value), settings.waiter);
             (skip, mode, waiter.map(|waiter| waiter.value))
@@ -245,10 +245,10 @@ mod tests {
             "2026-05-07T08:00:00.1Z  INFO decode_handler.generate: Submitted SGLang Request ID: 8f3a, Context: 1b-2c";
         let json = r#"{"level":"INFO","message":"Submitted SGLang Request ID: 8f3a, Context: 1b-2c","file":"x"}"#;
         for line in [plain, json] {
-            assert_eq!(submitted_ids(line), Some(("1b-2c", "8f3a")), "{line}");
+            assert_eq!(parse_context_and_rid(line), Some(("1b-2c", "8f3a")), "{line}");
         }
         for line in ["", "Submitted SGLang Request ID: , Context: a", "Submitted SGLang Request ID: a b, Context: c"] {
-            assert_eq!(submitted_ids(line), None, "{line}");
+            assert_eq!(parse_context_and_rid(line), None, "{line}");
         }
     }
 }

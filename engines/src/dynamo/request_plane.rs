@@ -88,12 +88,13 @@ impl ParseRequests for RequestPlaneParser {
         self.unread_bytes > MAX_HEADER_BYTES
     }
 
-    /// Notes that `bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a read.
-    fn missed(&mut self, bytes: u64) {
-        let are_all_in_body = self.body_bytes_left > 0 && bytes <= self.body_bytes_left;
+    /// Notes that `missed_bytes` bytes of the connection were not observed. Unless all were in a body, parsing waits for the start of a
+    /// read.
+    fn missed(&mut self, missed_bytes: u64) {
+        let are_all_in_body = self.body_bytes_left > 0 && missed_bytes <= self.body_bytes_left;
         if are_all_in_body {
             // The body would not be read anyway.
-            self.body_bytes_left -= bytes;
+            self.body_bytes_left -= missed_bytes;
         } else {
             self.kept_head.clear();
             self.body_bytes_left = 0;
@@ -102,10 +103,10 @@ impl ParseRequests for RequestPlaneParser {
     }
 
     /// Passes the ids of each request whose head ends in `input` to `emit`. A head is everything before the request's body, and may come in
-    /// several inputs. `begins` says that `input` is the start of a read, where a message may begin.
-    fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
+    /// several inputs. `is_start_of_read` says that `input` is the start of a read, where a message may begin.
+    fn parse(&mut self, mut input: &[u8], is_start_of_read: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         // Only at the start of a read may a message begin again.
-        if self.is_out_of_sync && !begins {
+        if self.is_out_of_sync && !is_start_of_read {
             self.unread_bytes += input.len() as u64;
             return;
         }
@@ -117,7 +118,7 @@ impl ParseRequests for RequestPlaneParser {
                 continue;
             }
             // Otherwise the head continues in the next input, or the bytes are not a message.
-            let Some(head_bytes) = self.parse_head(input, emit) else { return };
+            let Some(head_bytes) = self.parse_head_and_count_bytes(input, emit) else { return };
             input = &input[head_bytes..];
         }
     }
@@ -126,7 +127,7 @@ impl ParseRequests for RequestPlaneParser {
 impl RequestPlaneParser {
     /// Parses the head of a message, which begins or continues in `input`. Returns the number of bytes of `input` that belong to it.
     /// `None` if the head continues in the next input, or if the bytes are not a message.
-    fn parse_head(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
+    fn parse_head_and_count_bytes(&mut self, input: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Option<usize> {
         // Taken out, and put back only if the head continues in the next input.
         let mut head_so_far = std::mem::take(&mut self.kept_head);
         let bytes_of_earlier_inputs = head_so_far.len();
@@ -164,8 +165,8 @@ impl RequestPlaneParser {
 fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
     let may_begin_path = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_graphic);
     let may_begin_headers = |bytes: &[u8]| bytes.starts_with(b"{");
-    let Some(path) = split_part(bytes, may_begin_path)? else { return Ok(None) };
-    let Some(json) = split_part(path.rest, may_begin_headers)? else { return Ok(None) };
+    let Some(path) = split_length_prefixed_part(bytes, may_begin_path)? else { return Ok(None) };
+    let Some(json) = split_length_prefixed_part(path.rest, may_begin_headers)? else { return Ok(None) };
     let headers = serde_json::from_slice(json.bytes).map_err(|_| Invalid)?;
     let Some(payload) = split_payload(json.rest)? else { return Ok(None) };
     emit_ids(path.bytes, &headers, payload.control, emit);
@@ -191,7 +192,10 @@ fn split_payload(bytes: &[u8]) -> Result<Option<Payload<'_>>, Invalid> {
 
 /// Splits off a part that is preceded by its length. `None` if more bytes are needed. Fails if the part is empty, or if `may_begin` rejects
 /// the bytes of it that are present.
-fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<MessagePart<'_>>, Invalid> {
+fn split_length_prefixed_part(
+    bytes: &[u8],
+    may_begin: impl Fn(&[u8]) -> bool,
+) -> Result<Option<MessagePart<'_>>, Invalid> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
     let present = &rest[..rest.len().min(length)];

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 
 /// Dynamo's response plane.
 pub(crate) const RESPONSE_PLANE: StreamProtocol =
-    StreamProtocol { begins: begins_stream, parser: |limits| Box::new(ResponseFrames::new(limits)) };
+    StreamProtocol { begins: recognise_response_plane, parser: |limits| Box::new(ResponseFrames::new(limits)) };
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
 pub(super) const PREFIX_BYTES: usize = 24;
@@ -76,7 +76,7 @@ struct Usage {
 
 /// Whether a connection with these first bytes is a response plane. Bytes that are only a part of the expected beginning are too few to
 /// tell.
-fn begins_stream(bytes: &[u8]) -> Recognition {
+fn recognise_response_plane(bytes: &[u8]) -> Recognition {
     const START: &[u8] = br#"{"subject":"#;
     let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX_BYTES));
     // A header of less than 64 KiB (its length is in the bytes 6 and 7), no body, checksum 0.
@@ -90,7 +90,7 @@ fn begins_stream(bytes: &[u8]) -> Recognition {
 }
 
 /// Length of the frame after this prefix. Fails if a length is too large for a frame.
-fn frame_length(prefix: &[u8; PREFIX_BYTES]) -> Result<u64, Unreadable> {
+fn frame_bytes_after_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<u64, Unreadable> {
     let FrameLengths { header, body } = FrameLengths::parse(prefix);
     let is_valid = header <= MAX_HEADER_BYTES && u32::try_from(body).is_ok();
     if is_valid { Ok(header + body) } else { Err(Unreadable::Frames) }
@@ -103,7 +103,7 @@ impl ParseResponses for ResponseFrames {
         let mut framed = std::mem::take(&mut self.framed);
         while !self.has_ended {
             // After an error nothing more is parsed, so `framed` is not put back.
-            match framed.next_message(&mut input, self.limits.event_bytes, frame_length)? {
+            match framed.next_message(&mut input, self.limits.event_bytes, frame_bytes_after_prefix)? {
                 NextMessage::Incomplete => break,
                 NextMessage::Complete { prefix, message } => self.parse_frame(prefix, message, elements),
                 NextMessage::Skipped => elements.push(ResponseElement::Undecoded),

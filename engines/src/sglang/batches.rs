@@ -1,13 +1,13 @@
 //! Batches of output that a scheduler passes to the Rust server in its process (0.5.17 and later).
 //!
-//! The message is a msgpack array of columns: request ids, finish reasons, prompt lengths, numbers of new ids, and columns that are not read.
-//! The ids themselves are a separate argument, which is not read.
+//! The message is a msgpack array of columns: request ids, finish reasons, prompt lengths, numbers of new ids, and columns that are not
+//! read. The ids themselves are a separate argument, which is not read.
 
 use adapter::decode::{Decode, Decoded, Format, Opening, Refused, Shape, recycle};
 use trace::event::{Chunk, Finish, IdColumn, Kind};
 
 use super::NAME;
-use crate::msgpack::{Head, read_head, read_string, skip_value};
+use crate::msgpack::{Head, NextOffset, read_head, read_string, skip_value};
 use crate::undecoded::Undecoded;
 
 /// Format of these batches. No socket carries them.
@@ -18,7 +18,7 @@ pub const BATCHES: Format = Format {
     opening: |_, _| Opening::No,
     hop: |_| None,
     receivers: &["server"],
-    response_id: Some(response_of_rid),
+    response_id: Some(response_id_and_choice),
     read_requests: |_, _| {
         Err(Refused { reason: "codec", detail: String::from("the Rust server passes its requests inside the process") })
     },
@@ -77,7 +77,7 @@ impl Decode for BatchDecoder {
         let read = if message.len() > self.longest {
             Err(Undecoded::Limit { limit: "message", value: self.longest })
         } else {
-            read_batch(message, &mut chunks)
+            read_batch_and_count_columns(message, &mut chunks)
         };
         match read {
             Ok(columns) => Ok(Decoded::new(shape_of_batch(columns), chunks, &mut self.chunks)),
@@ -90,8 +90,8 @@ impl Decode for BatchDecoder {
 }
 
 /// Properties of a batch with this number of columns, which shows the releases that write it.
-fn shape_of_batch(columns: u32) -> Shape {
-    let has_old_layout = OLD_COLUMN_COUNTS.contains(&columns);
+fn shape_of_batch(column_count: u32) -> Shape {
+    let has_old_layout = OLD_COLUMN_COUNTS.contains(&column_count);
     Shape {
         engine: NAME,
         class: CLASS,
@@ -106,7 +106,7 @@ fn shape_of_batch(columns: u32) -> Shape {
 
 /// Reads a batch, which is an array of columns with one item for each request. Adds a chunk for each request to `chunks`, which is empty.
 /// Returns the number of columns.
-fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
+fn read_batch_and_count_columns<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
     let (columns, first_column) = read_array_head(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
     if columns < READ_COLUMNS {
         return Err(Undecoded::Layout {
@@ -133,7 +133,7 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
 
 /// Reads the first column, the request ids, and adds a chunk for each to `chunks`. Returns the end of the column.
 #[inline]
-fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>) -> Result<usize, Undecoded> {
+fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>) -> Result<NextOffset, Undecoded> {
     let (requests, mut at) =
         read_array_head(message, at).ok_or_else(|| malformed_at(at, "request ids are not a list"))?;
     // Bounds the memory for a message that states a length and has other content.
@@ -142,7 +142,7 @@ fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>
     }
     for _ in 0..requests {
         let (rid, next) = read_rid(message, at)?;
-        chunks.push(Chunk::new(client_rid(rid)));
+        chunks.push(Chunk::new(strip_server_suffix(rid)));
         at = next;
     }
     Ok(at)
@@ -150,8 +150,8 @@ fn read_rid_column<'a>(message: &'a [u8], at: usize, chunks: &mut Vec<Chunk<'a>>
 
 /// Reads the second column, the finish reasons, into the chunks. Returns the end of the column.
 #[inline]
-fn read_finish_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<usize, Undecoded> {
-    let mut at = read_column_head(message, at, chunks.len())?;
+fn read_finish_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<NextOffset, Undecoded> {
+    let mut at = first_item_of_column(message, at, chunks.len())?;
     for chunk in chunks {
         (chunk.finish, at) = read_finish_reason(message, at)?;
     }
@@ -160,8 +160,8 @@ fn read_finish_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Re
 
 /// Reads the fourth column, the numbers of new token ids, into the chunks. Returns the end of the column.
 #[inline]
-fn read_id_count_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<usize, Undecoded> {
-    let mut at = read_column_head(message, at, chunks.len())?;
+fn read_id_count_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> Result<NextOffset, Undecoded> {
+    let mut at = first_item_of_column(message, at, chunks.len())?;
     for chunk in chunks {
         let (new_ids, next) = read_id_count(message, at)?;
         chunk.listed = Some(new_ids);
@@ -171,24 +171,24 @@ fn read_id_count_column(message: &[u8], at: usize, chunks: &mut [Chunk<'_>]) -> 
 }
 
 /// Length of the array at `at`, and the offset of its first item. `None` for another value.
-fn read_array_head(message: &[u8], at: usize) -> Option<(u32, usize)> {
+fn read_array_head(message: &[u8], at: usize) -> Option<(u32, NextOffset)> {
     match read_head(message, at)? {
         (Head::Array { len }, first) => Some((len, first)),
         _ => None,
     }
 }
 
-/// Offset of the first item of the column at `at`. Fails unless the column has `count` items.
-fn read_column_head(message: &[u8], at: usize, count: usize) -> Result<usize, Undecoded> {
-    match read_array_head(message, at) {
-        Some((len, first)) if len as usize == count => Ok(first),
-        _ => Err(malformed_at(at, "a column is not as long as the request ids")),
+/// Offset of the first item of the column at `column_at`. Fails unless the column has `item_count` items.
+fn first_item_of_column(message: &[u8], column_at: usize, item_count: usize) -> Result<usize, Undecoded> {
+    match read_array_head(message, column_at) {
+        Some((len, first)) if len as usize == item_count => Ok(first),
+        _ => Err(malformed_at(column_at, "a column is not as long as the request ids")),
     }
 }
 
 /// The request id at `at`, with the offset behind it.
 #[inline]
-fn read_rid(message: &[u8], at: usize) -> Result<(&str, usize), Undecoded> {
+fn read_rid(message: &[u8], at: usize) -> Result<(&str, NextOffset), Undecoded> {
     let (rid, next) = read_string(message, at).ok_or_else(|| malformed_at(at, "a request id is not a string"))?;
     if rid.len() > MAX_RID_BYTES {
         return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
@@ -199,7 +199,7 @@ fn read_rid(message: &[u8], at: usize) -> Result<(&str, usize), Undecoded> {
 
 /// The number of new token ids at `at`, with the offset behind it.
 #[inline]
-fn read_id_count(message: &[u8], at: usize) -> Result<(u32, usize), Undecoded> {
+fn read_id_count(message: &[u8], at: usize) -> Result<(u32, NextOffset), Undecoded> {
     match read_head(message, at) {
         Some((Head::Int(count), next)) if u32::try_from(count).is_ok() => Ok((count as u32, next)),
         Some(_) => Err(malformed_at(at, "the number of ids is not a count")),
@@ -208,7 +208,7 @@ fn read_id_count(message: &[u8], at: usize) -> Result<(u32, usize), Undecoded> {
 }
 
 /// Reads the finish reason at `at`, which is nil for a request that goes on, or a map with a `type`. Returns it with the offset behind it.
-fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
+fn read_finish_reason(message: &[u8], at: usize) -> Result<(Option<Finish>, NextOffset), Undecoded> {
     let end = skip_value(message, at)?;
     match read_head(message, at) {
         Some((Head::Nil, _)) => Ok((None, end)),
@@ -248,7 +248,7 @@ fn malformed_at(at: usize, what: &'static str) -> Undecoded {
 }
 
 /// Request id without the `#` and the number that the server appends to an id chosen by the client.
-fn client_rid(rid: &str) -> &str {
+fn strip_server_suffix(rid: &str) -> &str {
     match rid.rsplit_once('#') {
         Some((id, suffix)) if is_server_suffix(suffix) => id,
         _ => rid,
@@ -262,7 +262,7 @@ fn is_server_suffix(suffix: &str) -> bool {
 
 /// Id of the response to a request, and the index of its choice. For example, `cmpl-X-1` gives choice 1 of `cmpl-X`. An id without an index
 /// gives choice 0. `None` if the index is not a number.
-fn response_of_rid(rid: &str) -> Option<(&str, u32)> {
+fn response_id_and_choice(rid: &str) -> Option<(&str, u32)> {
     // Other endpoints have one choice, and no index in the id.
     let Some(name) = rid.strip_prefix("cmpl-") else { return Some((rid, 0)) };
     // The id of a completion with one choice has no index either.

@@ -149,7 +149,7 @@ impl Facts for SgLang {
     }
 
     /// Flags that relieve a busy process of this role. `runs_several`: whether the engine already runs several processes of the role.
-    fn relief(&self, role: &str, runs_several: bool) -> &'static str {
+    fn advice_for_busy_role(&self, role: &str, runs_several: bool) -> &'static str {
         match role {
             "tokenizer" if runs_several => {
                 "a higher --tokenizer-worker-num adds more; a larger --stream-interval makes fewer and larger chunks"
@@ -193,7 +193,7 @@ impl Facts for SgLang {
     /// Cause and fix of requests that go on without a client; empty if the release always aborts them. Up to 0.5.19, the tokenizer may
     /// delete the state of a request whose client disconnected, and then sends no abort, because the state is missing
     /// (sgl-project/sglang#36333, fixed by #35255).
-    fn abandons(&self, version: Option<&str>) -> &'static str {
+    fn advice_on_abandoned_requests(&self, version: Option<&str>) -> &'static str {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let fixed = ABANDONS_FIXED_IN.parse::<Version>().ok();
         // The release is not known.
@@ -241,7 +241,7 @@ impl Facts for SgLang {
 
     /// The release that fixes an error which loses text, and the flag that exposes a server to it. The `OpenAI` endpoints cut new text by
     /// the length of the text before: chats in 0.5.10, completions up to 0.5.16. `None` for releases without the error.
-    fn cuts_text(&self, version: &str) -> Option<Drops> {
+    fn text_loss_of_release(&self, version: &str) -> Option<Drops> {
         let range: VersionRange = version.parse().ok()?;
         let first: Version = CUTS_FROM.parse().ok()?;
         let fixed: Version = CUTS_FIXED_IN.parse().ok()?;
@@ -257,12 +257,21 @@ mod tests {
     #[test]
     fn only_releases_before_the_fix_are_said_to_abandon_requests() {
         for older in ["0.5.9", "0.5.19", "0.5.15..0.5.19"] {
-            assert!(SgLang.abandons(Some(older)).starts_with("fixed in SGLang 0.5.20"), "{older}");
+            assert!(SgLang.advice_on_abandoned_requests(Some(older)).starts_with("fixed in SGLang 0.5.20"), "{older}");
         }
         for unknown in [None, Some("unknown"), Some("0.5.16..0.5.23")] {
-            assert!(SgLang.abandons(unknown).starts_with("if the release is older than SGLang 0.5.20"), "{unknown:?}");
+            assert!(
+                SgLang.advice_on_abandoned_requests(unknown).starts_with("if the release is older than SGLang 0.5.20"),
+                "{unknown:?}"
+            );
         }
-        assert_eq!([SgLang.abandons(Some("0.5.20")), SgLang.abandons(Some("0.5.20..0.5.23"))], ["", ""]);
+        assert_eq!(
+            [
+                SgLang.advice_on_abandoned_requests(Some("0.5.20")),
+                SgLang.advice_on_abandoned_requests(Some("0.5.20..0.5.23"))
+            ],
+            ["", ""]
+        );
     }
 
     #[test]
@@ -284,7 +293,7 @@ mod tests {
 
     #[test]
     fn releases_that_cut_text_are_known() {
-        let cuts = |version| SgLang.cuts_text(version).is_some();
+        let cuts = |version| SgLang.text_loss_of_release(version).is_some();
         assert!(cuts("0.5.10") && cuts("0.5.16") && cuts("0.5.12..0.5.13.post1"));
         assert!(!cuts("0.5.9") && !cuts("0.5.17") && !cuts("0.5.16..0.5.17") && !cuts("unknown"));
     }

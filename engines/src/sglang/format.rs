@@ -90,16 +90,16 @@ fn may_begin_with(byte: u8) -> bool {
 }
 
 /// Tests whether a message of this length may begin with these bytes, by the form of its codec.
-fn check_opening(message: &[u8], length: u64) -> Opening {
+fn check_opening(message: &[u8], message_bytes: u64) -> Opening {
     match message.first() {
         None => Opening::More,
-        Some(&PICKLE_PROTO) => check_pickle_opening(message, length),
-        Some(_) => check_msgpack_opening(message, length),
+        Some(&PICKLE_PROTO) => check_pickle_opening(message, message_bytes),
+        Some(_) => check_msgpack_opening(message, message_bytes),
     }
 }
 
 /// Checks the header of a pickle, whose frame must fit into the message.
-fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
+fn check_pickle_opening(body: &[u8], message_bytes: u64) -> Opening {
     let frame_length = match *body {
         // PROTO with its version, then FRAME with its length, which may not have arrived yet.
         [PICKLE_PROTO, 4 | 5, PICKLE_FRAME, ref rest @ ..] => rest.first_chunk::<8>(),
@@ -107,7 +107,7 @@ fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
         _ => return Opening::No,
     };
     let Some(frame_length) = frame_length else { return Opening::More };
-    if !may_be_first_frame(u64::from_le_bytes(*frame_length), length) {
+    if !may_be_first_frame(u64::from_le_bytes(*frame_length), message_bytes) {
         return Opening::No;
     }
     // The opcode STOP is the last byte of each pickle.
@@ -125,14 +125,14 @@ fn may_be_first_frame(frame_length: u64, pickle_length: u64) -> bool {
     frame_length == rest_length || is_one_of_several
 }
 
-/// Tests whether a message of `length` bytes begins with an array whose first item is the name of a Python class.
-fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
+/// Tests whether a message of `message_bytes` bytes begins with an array whose first item is the name of a Python class.
+fn check_msgpack_opening(body: &[u8], message_bytes: u64) -> Opening {
     let name = match read_class_name(body) {
         Ok(name) => name,
         Err(opening) => return opening,
     };
     let is_usual_length = (MIN_NAME..=MAX_NAME).contains(&name.length);
-    let fits_message = (name.length as u64) < length;
+    let fits_message = (name.length as u64) < message_bytes;
     if !is_usual_length || !fits_message || !name.may_be_identifier() {
         Opening::No
     } else if name.captured.len() < name.length {
@@ -146,7 +146,7 @@ fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
 /// The bytes after the head of an array of msgpack, which has one byte, or three from 16 items on. If there is no such head, or not all of
 /// it yet, fails with that answer.
 #[inline]
-fn skip_array_head(body: &[u8]) -> Result<&[u8], Opening> {
+fn bytes_after_array_head(body: &[u8]) -> Result<&[u8], Opening> {
     match *body {
         [FIXARRAY_1..=FIXARRAY_15, ref rest @ ..] | [ARRAY_16, _, _, ref rest @ ..] => Ok(rest),
         [ARRAY_16, ..] => Err(Opening::More),
@@ -175,7 +175,7 @@ impl ClassName<'_> {
 /// not all of it yet, fails with that answer.
 #[inline]
 fn read_class_name(body: &[u8]) -> Result<ClassName<'_>, Opening> {
-    let (length, rest) = match *skip_array_head(body)? {
+    let (length, rest) = match *bytes_after_array_head(body)? {
         [head @ FIXSTR_0..=FIXSTR_31, ref rest @ ..] => (usize::from(head - FIXSTR_0), rest),
         [STR_8, length, ref rest @ ..] => (usize::from(length), rest),
         [] | [STR_8] => return Err(Opening::More),

@@ -36,10 +36,10 @@ const FORMS: &[LineForm] = &{
 
 /// `[TOK recv]` precedes the other `[TOK ..]` lines, because the first mark that fits decides.
 const OWN_FORMS: &[LineForm] = &[
-    LineForm { mark: "[TRACE ", name: "trace", parse: read_trace },
+    LineForm { mark: "[TRACE ", name: "trace", parse: read_trace_stages },
     LineForm { mark: "[TOK recv]", name: "tok-recv", parse: read_tokenizer_state },
     LineForm { mark: "[TOK ", name: "tok-other", parse: read_tokenizer_state },
-    LineForm { mark: "Streaming backlog: rid=", name: "streaming-backlog", parse: read_backlog },
+    LineForm { mark: "Streaming backlog: rid=", name: "streaming-backlog", parse: read_merged_chunks },
     LineForm { mark: "Req Time Stats(rid=", name: "time-stats", parse: time_stats::read_time_stats },
     LineForm { mark: "ReqTimeStats(rid=", name: "time-stats", parse: time_stats::read_time_stats },
     LineForm { mark: "Receive: obj=", name: "request-received", parse: request::read_receive },
@@ -123,8 +123,12 @@ fn stage_statement<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
 
 /// Parses the text behind the mark of a line, `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`, and passes
 /// the stage of each named request to `sink`.
-fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
-    let (area, body) = rest.split_once(']').ok_or(MalformedLine)?;
+fn read_trace_stages(
+    text_behind_mark: &str,
+    _line_ns: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
+    let (area, body) = text_behind_mark.split_once(']').ok_or(MalformedLine)?;
     let stage_name = body.split_whitespace().find(|word| is_stage_name(word)).ok_or(MalformedLine)?;
     let tokens = count_of_key(body, "output_len=");
     let pending = count_of_key(body, "pending=");
@@ -138,7 +142,7 @@ fn read_trace(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement
     }
     // Without a request id, the line is about a whole batch.
     let (_, rids) = body.split_once("batch_rids=").ok_or(MalformedLine)?;
-    let words = first_list(rids).split([',', ' ']);
+    let words = first_list_or_word(rids).split([',', ' ']);
     // A list that was cut ends with dots.
     let words = words.filter(|word| !word.trim_end_matches('.').is_empty());
     words.filter_map(LoggedRid::parse).for_each(emit_stage);
@@ -155,7 +159,7 @@ fn role_of_trace_area(area: &str) -> &str {
 }
 
 /// The list at the beginning of the text, up to its closing bracket, or the first word.
-fn first_list(text: &str) -> &str {
+fn first_list_or_word(text: &str) -> &str {
     let end = match text.strip_prefix(['[', '(']) {
         Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),
         None => text.find(char::is_whitespace).unwrap_or(text.len()),
@@ -175,21 +179,21 @@ fn is_stage_name(word: &str) -> bool {
 /// more=True` or `cpu_high] proc=225.0 sys=7.1 states=1024`. `sys` is ignored, because its meaning (kernel time of the process or of the
 /// machine) is undocumented.
 fn read_tokenizer_state(
-    rest: &str,
+    text_behind_mark: &str,
     _line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
     let unknown = LoggedState { by: "tokenizer", ..LoggedState::default() };
     let state = LoggedState {
-        states: count_of_key(rest, "states="),
-        rids: count_of_key(rest, "rids="),
-        recv_wait_ns: duration_ns_of_key(rest, "recv_wait_ms="),
-        more: match value_of_key(rest, "more=") {
+        states: count_of_key(text_behind_mark, "states="),
+        rids: count_of_key(text_behind_mark, "rids="),
+        recv_wait_ns: duration_ns_of_key(text_behind_mark, "recv_wait_ms="),
+        more: match value_of_key(text_behind_mark, "more=") {
             Some("True") => Some(true),
             Some("False") => Some(false),
             _ => None,
         },
-        cpu: number_of_key(rest, "proc=").map(|percent| percent / 100.0),
+        cpu: number_of_key(text_behind_mark, "proc=").map(|percent| percent / 100.0),
         ..unknown
     };
     // A line that states none of these is of another form.
@@ -203,9 +207,14 @@ fn read_tokenizer_state(
 /// Parses the request and its number of merged chunks in the text behind the mark of a line. That is
 /// `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) or `4f1c.., draining 2 queued chunks. ..` (nightly builds before
 /// 0.5.10).
-fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
-    let (rid, tail) =
-        split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(MalformedLine)?;
+fn read_merged_chunks(
+    text_behind_mark: &str,
+    _line_ns: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
+    let (rid, tail) = split_once(text_behind_mark, ", coalescing ")
+        .or_else(|| split_once(text_behind_mark, ", draining "))
+        .ok_or(MalformedLine)?;
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     let (chunks, _) = split_once(tail, " queued chunks").ok_or(MalformedLine)?;
     let chunks = chunks.parse().map_err(|_| MalformedLine)?;
@@ -216,11 +225,11 @@ fn read_backlog(rest: &str, _line_ns: Option<u64>, sink: &mut dyn FnMut(&Stateme
 
 /// Parses the request in the text behind the mark of a line, `'4f1c..' but the state was deleted in TokenizerManager.`.
 fn read_deleted_state(
-    rest: &str,
+    text_behind_mark: &str,
     _line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let (rid, _) = split_once(rest, " but the state was deleted").ok_or(MalformedLine)?;
+    let (rid, _) = split_once(text_behind_mark, " but the state was deleted").ok_or(MalformedLine)?;
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     sink(&stage_statement(rid, Stage::new(rid.text, "output_after_state_deleted", "tokenizer")));
     Ok(())

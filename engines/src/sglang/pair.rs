@@ -12,19 +12,19 @@ const FAILED: &[u8] = b"0";
 const MEMORY_PARTS: u64 = 6;
 
 /// Reads a message of the backends mooncake and nixl from its first parts. It is about the request with the returned room, a number that
-/// both servers of a pair know. `part_count` counts all parts. `None` for any other message. With nixl, no message reports the end of a
+/// both servers of a pair know. `total_parts` counts all parts. `None` for any other message. With nixl, no message reports the end of a
 /// transfer.
-pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
-    let (first, rest) = parts.split_first()?;
+pub(super) fn read_pair_message(first_parts: &[Excerpt<'_>], total_parts: u64) -> Option<PairMessage> {
+    let (first, rest) = first_parts.split_first()?;
     let is_nixl = first.is_whole() && first.head == NIXL_GUARD;
     if is_nixl {
         let room = read_room(rest.first()?)?;
         // The guard is a part too.
-        let describes_memory = part_count > MEMORY_PARTS;
+        let describes_memory = total_parts > MEMORY_PARTS;
         return describes_memory.then_some(PairMessage { room, kind: PairMessageKind::Allocated });
     }
     let room = read_room(first)?;
-    let kind = match part_count {
+    let kind = match total_parts {
         // Behind the room stands the status of the transfer.
         2..=3 => match rest.first()?.head {
             SUCCESS => PairMessageKind::Transferred,

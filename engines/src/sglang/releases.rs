@@ -34,9 +34,9 @@ struct ReleaseRow {
     text_ids: IdColumn,
 }
 
-/// A row of the table below: first release; behaviour of a waiter; output modes on the token and text path; `output_ids` of token and text
-/// frames.
-const fn behaviour_from(
+/// A row of the table of releases. Its values hold from the release `from` on: what a waiter (the task that waits for a request's chunks)
+/// does with several chunks, the output modes on the token and the text path, and what `output_ids` holds in the frames of each path.
+const fn release_row(
     from: &'static str,
     waiter: Waiter,
     token_path: OutputModeRule,
@@ -55,16 +55,16 @@ const RENAMED: OutputModeRule = OutputModeRule::ByFlag("--incremental-streaming-
 
 /// Each row applies from its release up to the next row's.
 const ROWS: &[ReleaseRow] = &[
-    behaviour_from("0.4.0", KeepsLast, ALL, ALL, Cumulative, Absent),
-    behaviour_from("0.4.3.post4", KeepsLast, FLAG, ALL, Cumulative, Absent),
-    behaviour_from("0.4.6.post4", KeepsLast, FLAG, ALL, Delta, Absent),
-    behaviour_from("0.5.0rc0", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
-    behaviour_from("0.5.0rc1", KeepsLast, FLAG, NEW, Delta, Delta),
-    behaviour_from("0.5.1", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
-    behaviour_from("0.5.4.post3", KeepsLast, FLAG, NEW, Delta, Delta),
-    behaviour_from("0.5.6rc0", KeepsLast, FLAG, FLAG, Delta, Delta),
-    behaviour_from("0.5.10rc0", YieldsAll, RENAMED, RENAMED, Delta, Delta),
-    behaviour_from("0.5.10", Merges, RENAMED, RENAMED, Delta, Delta),
+    release_row("0.4.0", KeepsLast, ALL, ALL, Cumulative, Absent),
+    release_row("0.4.3.post4", KeepsLast, FLAG, ALL, Cumulative, Absent),
+    release_row("0.4.6.post4", KeepsLast, FLAG, ALL, Delta, Absent),
+    release_row("0.5.0rc0", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
+    release_row("0.5.0rc1", KeepsLast, FLAG, NEW, Delta, Delta),
+    release_row("0.5.1", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
+    release_row("0.5.4.post3", KeepsLast, FLAG, NEW, Delta, Delta),
+    release_row("0.5.6rc0", KeepsLast, FLAG, FLAG, Delta, Delta),
+    release_row("0.5.10rc0", YieldsAll, RENAMED, RENAMED, Delta, Delta),
+    release_row("0.5.10", Merges, RENAMED, RENAMED, Delta, Delta),
 ];
 
 impl ReleaseBehaviour {

@@ -1,4 +1,5 @@
-//! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
+//! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not
+//! read.
 
 mod output_tail;
 
@@ -15,7 +16,7 @@ use crate::msgpack::type_byte::{
     FIXARRAY_1, FIXARRAY_2, FIXARRAY_3, FIXINT_MAX, FIXMAP_1, FIXMAP_15, FIXSTR_0, FIXSTR_31, MAP_16, STR_8, UINT_8,
     UINT_16, UINT_32,
 };
-use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
+use crate::msgpack::{Head, NextOffset, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
 use output_tail::{LastTail, OutputTail};
 
@@ -69,14 +70,14 @@ impl Decoder {
             return Err(Undecoded::Limit { limit: "message", value: self.longest });
         }
         if let Some(other) = classify_other_message(parts) {
-            return Ok(self.without_outputs(&other));
+            return Ok(self.decoded_without_outputs(&other));
         }
         // Further parts hold raw arrays, which are not read.
         self.decode_batch(parts.first().copied().unwrap_or_default())
     }
 
     /// The result for a message that is not a batch of outputs: its shape, and no chunks.
-    fn without_outputs(&mut self, other: &OtherMessage) -> Decoded<'_> {
+    fn decoded_without_outputs(&mut self, other: &OtherMessage) -> Decoded<'_> {
         let shape = Shape { codec: other.codec, ..shape_of(other.class, other.releases, None, other.kind) };
         let chunks = recycle(std::mem::take(&mut self.chunks));
         Decoded::new(shape, chunks, &mut self.chunks)
@@ -91,14 +92,14 @@ impl Decoder {
             fields: len as usize,
             what: UNLISTED,
         })?;
-        let list = read_outputs_head(message, first_field, envelope)?;
+        let list = read_output_list_head(message, first_field, envelope)?;
         // The buffers keep their memory from message to message.
         self.ids.clear();
         self.times.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
         let ids = self.keeps_ids.then_some(&mut self.ids);
         let mut reader = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
-        let ReadBatch { outputs, made_at } = match reader.read_to_end(envelope, self.last_layout, &list) {
+        let ReadBatch { outputs, made_at } = match reader.read_outputs_and_rest(envelope, self.last_layout, &list) {
             Ok(batch) => batch,
             Err(why) => {
                 // The next message uses the memory of the chunks again.
@@ -129,7 +130,7 @@ fn not_a_batch(message: &[u8]) -> Undecoded {
     }
 }
 
-/// Gives each chunk its token ids, of `ids` of all chunks in their order.
+/// Gives each chunk its token ids. `ids` has those of all chunks, in the order of the chunks.
 #[inline]
 fn assign_ids<'a>(chunks: &mut [Chunk<'a>], ids: &'a [i64]) {
     let mut ids_left = ids;
@@ -156,7 +157,7 @@ fn shape_of_batch(envelope: &Envelope, outputs: &ReadOutputs) -> Shape {
 
 /// Reads the fields behind the outputs, of which the first is at `at`. `envelope` is the layout of the message. Returns when the outputs
 /// were made; `None` if the message does not say it. Fails unless the message ends with its last field, because it then has another layout.
-fn read_fields_after_outputs(message: &[u8], mut at: usize, envelope: &Envelope) -> Result<Option<MonoNs>, Undecoded> {
+fn read_made_at_after_outputs(message: &[u8], mut at: usize, envelope: &Envelope) -> Result<Option<MonoNs>, Undecoded> {
     let mut made_at = None;
     for field in envelope.outputs_index + 1..envelope.field_count {
         if envelope.timestamp_index == Some(field) {
@@ -194,9 +195,12 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
             let end = skip_value(parts[0], 0).ok()?;
             (end == parts[0].len()).then(|| OtherMessage::control("handshake", "msgpack"))
         }
-        // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine, wave)`.
+        // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine,
+        // wave)`.
         [[0 | 1] | b"READY"] => Some(OtherMessage::control("coordination", "text")),
-        [[FIXARRAY_2 | FIXARRAY_3, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
+        [[FIXARRAY_2 | FIXARRAY_3, ..]] => {
+            is_wave_message(parts[0]).then(|| OtherMessage::control("coordination", "msgpack"))
+        }
         // A request begins with its kind: ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
         [[0..=5], ..] if parts.len() > 1 => Some(OtherMessage::control("EngineCoreRequest", "msgpack")),
         _ => None,
@@ -219,7 +223,7 @@ impl OtherMessage {
 }
 
 /// Whether a message is a tuple from the coordinator or to it, about a wave: a period in which all data-parallel engines run.
-fn is_wave(message: &[u8]) -> bool {
+fn is_wave_message(message: &[u8]) -> bool {
     let Some((len, [first, second, third])) = read_tuple_heads(message) else { return false };
     let has_wave_number = matches!(second, Head::Int(_));
     match len {
@@ -253,7 +257,7 @@ struct OutputList {
 
 /// Reads the head of the list of outputs in a message whose first field is at `first_field`. `envelope` is the layout of the message. Fails
 /// for a list that is too long.
-fn read_outputs_head(message: &[u8], first_field: usize, envelope: &Envelope) -> Result<OutputList, Undecoded> {
+fn read_output_list_head(message: &[u8], first_field: usize, envelope: &Envelope) -> Result<OutputList, Undecoded> {
     let mut at = first_field;
     // Skip the fields before the list.
     for _ in 0..envelope.outputs_index {
@@ -297,37 +301,37 @@ struct ReadOutputs {
 impl<'a> OutputReader<'a, '_> {
     /// Reads the outputs of the list, and the fields of the message behind it.
     #[inline]
-    fn read_to_end(
+    fn read_outputs_and_rest(
         &mut self,
         envelope: &'static Envelope,
-        last: Option<UsedLayout>,
+        last_used: Option<UsedLayout>,
         list: &OutputList,
     ) -> Result<ReadBatch, Undecoded> {
-        let outputs = self.read_outputs(envelope, last, list.first_output, list.count)?;
-        let made_at = read_fields_after_outputs(self.message, outputs.end, envelope)?;
+        let outputs = self.read_outputs(envelope, last_used, list.first_output, list.count)?;
+        let made_at = read_made_at_after_outputs(self.message, outputs.end, envelope)?;
         Ok(ReadBatch { outputs, made_at })
     }
 
-    /// Reads the list of `count` outputs at `at`. `envelope` is the layout of the whole message. A message does not name the layout of its
-    /// outputs, so layouts with the right number of fields are tried, that of the last message first.
+    /// Reads the list of `output_count` outputs at `first_output_at`. `envelope` is the layout of the whole message. A message does not
+    /// name the layout of its outputs, so layouts with the right number of fields are tried, that of the last message first.
     fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
-        last: Option<UsedLayout>,
-        at: usize,
-        count: u32,
+        last_used: Option<UsedLayout>,
+        first_output_at: usize,
+        output_count: u32,
     ) -> Result<ReadOutputs, Undecoded> {
         // Without an output there is nothing to try a layout on.
-        if count == 0 {
-            return Ok(ReadOutputs { layout: None, are_pooled: false, end: at });
+        if output_count == 0 {
+            return Ok(ReadOutputs { layout: None, are_pooled: false, end: first_output_at });
         }
-        let fields = read_field_count(self.message, at)?;
+        let fields = read_field_count(self.message, first_output_at)?;
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
-        for layout in layouts_to_try(envelope, last).filter(|layout| layout.field_count == fields) {
+        for layout in layouts_to_try(envelope, last_used).filter(|layout| layout.field_count == fields) {
             // An attempt with another layout may have left some outputs.
             self.discard_outputs();
-            match self.read_outputs_as(layout, at, count) {
+            match self.read_outputs_in_layout(layout, first_output_at, output_count) {
                 Ok(outputs) => return Ok(outputs),
                 Err(why) => refused = why,
             }
@@ -346,7 +350,7 @@ impl<'a> OutputReader<'a, '_> {
 
     /// Reads the `count` outputs from `at` on in this layout. An output is an array: the request id, the list of new token ids, and the
     /// other fields, which are its tail.
-    fn read_outputs_as(
+    fn read_outputs_in_layout(
         &mut self,
         layout: &'static OutputLayout,
         mut at: usize,
@@ -357,11 +361,14 @@ impl<'a> OutputReader<'a, '_> {
         let mut are_pooled = true;
         let mut ids_in_message = 0;
         // Nearly every output begins with the same bytes, the head of its array.
-        let header = &message[at..read_output_head(message, at, layout.field_count)?];
+        let header = &message[at..first_field_of_output(message, at, layout.field_count)?];
         for row in 0..count as usize {
             let has_same_header = message[at..].starts_with(header);
-            let rid_at =
-                if has_same_header { at + header.len() } else { read_output_head(message, at, layout.field_count)? };
+            let rid_at = if has_same_header {
+                at + header.len()
+            } else {
+                first_field_of_output(message, at, layout.field_count)?
+            };
             let (rid, ids_at) = read_rid(message, rid_at, row)?;
             let (id_count, ids_end) = self.read_or_count_new_ids(ids_at, row)?;
             ids_in_message += id_count as usize;
@@ -371,7 +378,7 @@ impl<'a> OutputReader<'a, '_> {
             // Most outputs have the same tail as the one before, which is then not read again.
             at = match last_tail.end_if_same(message, ids_end) {
                 Some(end) => end,
-                None => last_tail.read_next(message, ids_end, row, layout)?,
+                None => last_tail.read_next_tail(message, ids_end, row, layout)?,
             };
             are_pooled &= last_tail.values.is_pooled;
             self.push_output(row, rid, id_count, &last_tail.values);
@@ -402,9 +409,9 @@ impl<'a> OutputReader<'a, '_> {
 
     /// Reads the list of new ids at `at` like [`Self::read_new_ids`]. Where ids are not kept, the length of a list of one id is enough.
     #[inline]
-    fn read_or_count_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+    fn read_or_count_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, NextOffset), Undecoded> {
         if self.ids.is_none()
-            && let Some(list_bytes) = single_id_list_len(&self.message[at..])
+            && let Some(list_bytes) = single_id_list_bytes(&self.message[at..])
         {
             return Ok((1, at + list_bytes));
         }
@@ -413,7 +420,7 @@ impl<'a> OutputReader<'a, '_> {
 
     /// Reads the list of new ids at `at`, and collects the ids if they are kept. Returns their number, and the end of the list. `row` is
     /// the position of the output in the message, for errors.
-    fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+    fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, NextOffset), Undecoded> {
         let message = self.message;
         let Some((Head::Array { len }, mut at)) = read_head(message, at) else {
             return Err(column_error(message, at, "new_token_ids", row, "not a list"));
@@ -433,7 +440,7 @@ impl<'a> OutputReader<'a, '_> {
 
 /// The request id at `at`, and the offset after it. `row` is the position of the output in the message, for errors.
 #[inline]
-fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, usize), Undecoded> {
+fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, NextOffset), Undecoded> {
     let (rid, next) =
         read_string(message, at).ok_or_else(|| column_error(message, at, "request_id", row, "not a string"))?;
     if rid.len() > MAX_RID_BYTES {
@@ -448,12 +455,12 @@ fn read_rid(message: &[u8], at: usize, row: usize) -> Result<(&str, usize), Unde
 #[inline]
 fn layouts_to_try(
     envelope: &'static Envelope,
-    last: Option<UsedLayout>,
+    last_used: Option<UsedLayout>,
 ) -> impl Iterator<Item = &'static OutputLayout> {
     // Envelopes and layouts are entries of a static table, so their address identifies them.
-    let last_of_envelope = last.filter(|last| std::ptr::eq(last.envelope, envelope));
-    let last_layout = last_of_envelope.map(|last| last.output);
-    let is_other = move |layout: &&OutputLayout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout));
+    let last_of_envelope = last_used.filter(|last_used| std::ptr::eq(last_used.envelope, envelope));
+    let last_layout = last_of_envelope.map(|last_used| last_used.output);
+    let is_other = move |layout: &&OutputLayout| !last_layout.is_some_and(|last_used| std::ptr::eq(last_used, *layout));
     let other_layouts = envelope.layouts.iter().filter(is_other);
     last_layout.into_iter().chain(other_layouts)
 }
@@ -467,21 +474,21 @@ fn read_field_count(bytes: &[u8], at: usize) -> Result<u32, Undecoded> {
     }
 }
 
-/// Start of the first field of the output at `at`. Fails unless the output has `fields` fields.
-fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
-    match read_head(bytes, at) {
-        Some((Head::Array { len }, first)) if len == fields => Ok(first),
+/// Start of the first field of the output at `output_at`. Fails unless the output has `field_count` fields.
+fn first_field_of_output(bytes: &[u8], output_at: usize, field_count: u32) -> Result<usize, Undecoded> {
+    match read_head(bytes, output_at) {
+        Some((Head::Array { len }, first)) if len == field_count => Ok(first),
         Some((Head::Array { len }, _)) => {
             Err(Undecoded::Layout { class: OUTPUT, fields: len as usize, what: UNLISTED })
         }
-        Some(_) => Err(Undecoded::Malformed { at, what: "an output is not an array" }),
-        None => Err(Undecoded::Truncated { at }),
+        Some(_) => Err(Undecoded::Malformed { at: output_at, what: "an output is not an array" }),
+        None => Err(Undecoded::Truncated { at: output_at }),
     }
 }
 
 /// Length in bytes of a list of one id, as most outputs have; `None` for any other list.
 #[inline]
-fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
+fn single_id_list_bytes(bytes: &[u8]) -> Option<usize> {
     match bytes {
         // An unsigned integer of 7, 8, 16 or 32 bits.
         [FIXARRAY_1, 0..=FIXINT_MAX, ..] => Some(2),

@@ -48,7 +48,7 @@ impl Recognise for VllmServer {
     }
 
     /// Role with this other name in `--pid PID=ROLE`. `None` if no role has it.
-    fn alias(&self, word: &str) -> Option<Role> {
+    fn role_with_alias(&self, word: &str) -> Option<Role> {
         match word {
             "engine" | "enginecore" => Some(ENGINE_CORE),
             "apiserver" | "vllm-rs" => Some(API_SERVER),
@@ -100,7 +100,7 @@ impl Recognise for VllmServer {
     /// An engine and an API server share two connections, one for requests and one for output. Both end in sockets of the API server (up to
     /// 0.8.2: of the engine) with random names, so that only their traffic tells them apart.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-        wires.iter().map(|wire| read_wire(wire, roles)).collect()
+        wires.iter().map(|wire| interpret_wire(wire, roles)).collect()
     }
 
     /// Settings of an engine, all of which follow from its release. All are unknown if the release is.
@@ -118,7 +118,7 @@ impl Recognise for VllmServer {
         }
     }
 
-    fn sender_of(&self, kind: Kind) -> Option<Role> {
+    fn sender_role_of(&self, kind: Kind) -> Option<Role> {
         matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(ENGINE_CORE)
     }
 
@@ -148,7 +148,7 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
 
 /// Determines the direction of a connection from the roles of both processes: from the engine, as output flows, whichever side connected.
 /// Whether it carries output or requests is not known from the roles. `None` for a connection of other roles.
-fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
+fn interpret_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
     // Both processes must be known, each with its role.
     let (connector_role, connector_source) = roles[wire.connector?]?;
     let (acceptor_role, acceptor_source) = roles[wire.acceptor]?;

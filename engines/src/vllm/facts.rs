@@ -109,7 +109,7 @@ impl Facts for Vllm {
     }
 
     /// Flags that relieve a busy process of this role.
-    fn relief(&self, role: &str, _runs_several: bool) -> &'static str {
+    fn advice_for_busy_role(&self, role: &str, _runs_several: bool) -> &'static str {
         match role {
             // The role as named in hops, and as named for users.
             "api-server" | "API server" => {

@@ -1,9 +1,9 @@
 //! vLLM's messages as seen by the relay and the probe: how a message begins, and its decoder behind the generic trait.
 //!
-//! Probability that a message seems to begin at one position of random bytes, in addition to the frame header's 2^-7: a known length
-//! of the message (6 of 256), an engine index (2^-1) or none, a list of outputs (2^-4), a known length of an output (2^-4.4), a string header
-//! (2^-3), and 8 characters of a request id (each 2^-1.9). Together below 2^-30. A message without outputs is not recognised in the
-//! middle of a stream.
+//! Probability that a message seems to begin at one position of random bytes, in addition to the frame header's 2^-7: a known length of the
+//! message (6 of 256), an engine index (2^-1) or none, a list of outputs (2^-4), a known length of an output (2^-4.4), a string header
+//! (2^-3), and 8 characters of a request id (each 2^-1.9). Together below 2^-30. A message without outputs is not recognised in the middle
+//! of a stream.
 
 use adapter::decode::{Decode, Decoded, Format, Opening, Refused};
 use trace::event::Kind;
@@ -13,7 +13,7 @@ use super::NAME;
 use super::decoder::{Decoder, classify_other_message};
 use super::layout::envelope_with_fields;
 use super::requests::read_requests;
-use super::response_id::response_id;
+use super::response_id::response_id_and_choice;
 use crate::msgpack::type_byte::{
     ARRAY_16, FIXARRAY_0, FIXARRAY_1, FIXARRAY_2, FIXARRAY_4, FIXARRAY_7, FIXARRAY_9, FIXARRAY_15, FIXINT_MAX,
     FIXSTR_0, FIXSTR_31, STR_8,
@@ -24,10 +24,10 @@ pub const FORMAT: Format = Format {
     engine: NAME,
     decoder: |longest| Box::new(Decoder::new(longest)),
     may_begin_with: |byte| (FIXARRAY_0..=FIXARRAY_15).contains(&byte),
-    opening: |body, _| check_opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
+    opening: |body, _| require_opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
     hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(Ends::new("engine-core", "api-server")),
     receivers: &["api-server"],
-    response_id: Some(response_id),
+    response_id: Some(response_id_and_choice),
     read_requests,
     read_pair_message: |_, _| None,
 };
@@ -64,7 +64,7 @@ impl Decode for Decoder {
 
 /// Tests whether a message with outputs begins with these bytes. Returns `Ok` if it does. The error is [`Opening::No`] if it does not, or
 /// [`Opening::More`] if more bytes are needed.
-fn check_opening(body: &[u8]) -> Result<(), Opening> {
+fn require_opening(body: &[u8]) -> Result<(), Opening> {
     let mut rest = body;
     // The message: an array of at most 15 fields.
     let first = take_byte(&mut rest)?;
@@ -78,13 +78,13 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
         refuse_unless(engine_index <= FIXINT_MAX)?;
     }
     // The list of outputs, which is not empty.
-    let outputs = take_array_head(&mut rest)?;
+    let outputs = take_array_length(&mut rest)?;
     refuse_unless(outputs > 0)?;
     // The first output, an array of as many fields as one of its layouts has.
-    let fields = take_array_head(&mut rest)?;
+    let fields = take_array_length(&mut rest)?;
     refuse_unless(envelope.layouts.iter().any(|layout| layout.field_count == fields))?;
     // Its first field, the id of a request, of which the first characters are tested.
-    let id_bytes = take_string_head(&mut rest)?;
+    let id_bytes = take_string_length(&mut rest)?;
     refuse_unless(id_bytes >= TESTED_ID_BYTES)?;
     for _ in 0..TESTED_ID_BYTES {
         let character = take_byte(&mut rest)?;
@@ -94,7 +94,7 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
 }
 
 /// Removes the head of an array of fewer than 65,536 elements. Returns their number.
-fn take_array_head(rest: &mut &[u8]) -> Result<u32, Opening> {
+fn take_array_length(rest: &mut &[u8]) -> Result<u32, Opening> {
     match take_byte(rest)? {
         short @ FIXARRAY_0..=FIXARRAY_15 => Ok(u32::from(short - FIXARRAY_0)),
         // The number is in two bytes.
@@ -104,7 +104,7 @@ fn take_array_head(rest: &mut &[u8]) -> Result<u32, Opening> {
 }
 
 /// Removes the head of a string of at most 255 bytes. Returns its length.
-fn take_string_head(rest: &mut &[u8]) -> Result<usize, Opening> {
+fn take_string_length(rest: &mut &[u8]) -> Result<usize, Opening> {
     match take_byte(rest)? {
         short @ FIXSTR_0..=FIXSTR_31 => Ok(usize::from(short - FIXSTR_0)),
         // The length is in one byte.

@@ -165,27 +165,27 @@ fn build_table(table: &ParsedTable) -> LayoutTable {
 }
 
 /// The layout of a message with the layouts of its outputs. `None` if it has no outputs.
-fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope> {
-    let outputs_index = index_of_field(&message.fields, "outputs")?;
+fn build_envelope(message_line: &LayoutLine, table: &ParsedTable) -> Option<Envelope> {
+    let outputs_index = index_of_field(&message_line.fields, "outputs")?;
     let mut layouts = Vec::new();
     for output in table.lines.iter().filter(|line| line.class == "EngineCoreOutput") {
         // Only layouts of releases that have both can occur together.
-        if let Some(common) = message.span.common_with(output.span) {
+        if let Some(common) = message_line.span.common_with(output.span) {
             layouts.push(build_output_layout(output, common.label(&table.releases)));
         }
     }
     Some(Envelope {
-        field_count: message.fields.len() as u32,
-        releases: message.span.label(&table.releases),
+        field_count: message_line.fields.len() as u32,
+        releases: message_line.span.label(&table.releases),
         outputs_index,
-        timestamp_index: index_of_field(&message.fields, "timestamp"),
+        timestamp_index: index_of_field(&message_line.fields, "timestamp"),
         layouts,
     })
 }
 
 /// The layout of an output in these releases: its number of fields, and the positions of those that are read.
-fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLayout {
-    let fields = &output.fields;
+fn build_output_layout(output_line: &LayoutLine, releases: &'static str) -> OutputLayout {
+    let fields = &output_line.fields;
     OutputLayout {
         field_count: fields.len() as u32,
         releases,

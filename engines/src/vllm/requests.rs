@@ -6,7 +6,7 @@ use trace::event::{DispatchKind, DispatchedRequest};
 
 use super::decoder::MAX_RID_BYTES;
 use super::layout::{RequestLayout, TABLE};
-use crate::msgpack::{Head, be_bytes, read_head, read_string, skip_in_excerpt, skip_value, utf8};
+use crate::msgpack::{Head, be_bytes, offset_after_values, read_head, read_string, skip_value, utf8};
 use crate::sglang::wire::{PickleWalk, read_pickled_request, read_text_list};
 use crate::undecoded::Undecoded;
 
@@ -48,7 +48,7 @@ pub(super) fn read_requests<'a>(
         }
         [ABORT] => {
             let count_before = requests.len();
-            let read = read_aborts(payload, requests);
+            let read = push_aborted_requests(payload, requests);
             // The ids of an invalid message may be anything, so those that were added are removed.
             if read.is_err() {
                 requests.truncate(count_before);
@@ -65,7 +65,7 @@ pub(super) fn read_requests<'a>(
 fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded> {
     if payload.head.first() == Some(&PICKLE) {
         let mut request = read_pickled_request(payload, &mut PickleWalk::new(payload.head))?;
-        request.arrived_unix_ns = find_pickled_arrival(payload);
+        request.arrived_unix_ns = find_pickled_arrival_unix_ns(payload);
         return Ok(request);
     }
     let Some((Head::Array { len }, first)) = read_head(payload.head, 0) else {
@@ -78,21 +78,21 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.field_count == len);
     // In releases before 0.8.5, the prompt's text is field 1, so its ids are field 2.
     let may_have_text = layouts.clone().any(|layout| layout.prompt_ids_index == 2);
-    request.prompt_tokens = read_prompt_len(payload, first as u64, may_have_text);
-    request.arrived_unix_ns = layouts.find_map(|layout| find_arrival(payload, layout));
+    request.prompt_tokens = count_prompt_ids(payload, first as u64, may_have_text);
+    request.arrived_unix_ns = layouts.find_map(|layout| find_arrival_unix_ns(payload, layout));
     Ok(request)
 }
 
 /// Number of prompt ids of the request whose first field, the id, is at `id_at`. `None` if it is not found. Releases before 0.8.5 have the
 /// prompt's text, nil, in field 1 and its ids in field 2. Later ones have the ids in field 1. Both may have the same number of fields, so
 /// the values decide.
-fn read_prompt_len(payload: Excerpt<'_>, id_at: u64, may_have_text: bool) -> Option<u32> {
-    let field_1_at = skip_in_excerpt(payload, id_at, 1)?;
-    let ids_in_field_1 = read_ids_len(payload, field_1_at);
+fn count_prompt_ids(payload: Excerpt<'_>, id_at: u64, may_have_text: bool) -> Option<u32> {
+    let field_1_at = offset_after_values(payload, id_at, 1)?;
+    let ids_in_field_1 = length_of_list(payload, field_1_at);
     if ids_in_field_1.is_some() || !may_have_text {
         return ids_in_field_1;
     }
-    read_ids_len(payload, skip_in_excerpt(payload, field_1_at, 1)?)
+    length_of_list(payload, offset_after_values(payload, field_1_at, 1)?)
 }
 
 /// The request id at `at`. Fails for anything but a text of valid length. `row` is the request's position in the message, for the error.
@@ -107,7 +107,7 @@ fn read_request_id(payload: Excerpt<'_>, at: usize, row: usize) -> Result<&str, 
 }
 
 /// Length of the list at `at`; `None` for anything else.
-fn read_ids_len(payload: Excerpt<'_>, at: u64) -> Option<u32> {
+fn length_of_list(payload: Excerpt<'_>, at: u64) -> Option<u32> {
     match read_head(payload.bytes_from(at)?, 0)?.0 {
         Head::Array { len } => Some(len),
         _ => None,
@@ -121,7 +121,7 @@ fn last_bytes(payload: Excerpt<'_>) -> &[u8] {
 }
 
 /// Time of arrival, in nanoseconds of the wall clock, in the last bytes of a pickled request; `None` if it is not there.
-fn find_pickled_arrival(payload: Excerpt<'_>) -> Option<u64> {
+fn find_pickled_arrival_unix_ns(payload: Excerpt<'_>) -> Option<u64> {
     let end = last_bytes(payload);
     let at = memchr::memmem::rfind(end, PICKLED_ARRIVAL)? + PICKLED_ARRIVAL.len();
     to_unix_ns(f64::from_be_bytes(be_bytes(end, at)?))
@@ -134,14 +134,14 @@ fn to_unix_ns(seconds: f64) -> Option<u64> {
 
 /// The time at which the server saw the request. Searches the floats from the end, because the prompt before them may not be captured. Of
 /// all times, only the arrival has exactly as many values behind it as the layout has fields behind the arrival.
-fn find_arrival(payload: Excerpt<'_>, layout: &RequestLayout) -> Option<u64> {
+fn find_arrival_unix_ns(payload: Excerpt<'_>, layout: &RequestLayout) -> Option<u64> {
     let end = last_bytes(payload);
     let mut candidates = memchr::memrchr_iter(FLOAT, end).take(MAX_FLOATS);
-    candidates.find_map(|at| arrival_at(end, at, layout))
+    candidates.find_map(|at| arrival_unix_ns_at(end, at, layout))
 }
 
 /// Time of arrival in the float at `at`. `None` if it is no time, or if the fields behind an arrival time would not end with the message.
-fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
+fn arrival_unix_ns_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
     let arrived_unix_ns = to_unix_ns(f64::from_be_bytes(be_bytes(bytes, at + 1)?))?;
     // The head of the float and its eight bytes.
     let mut end = at + 9;
@@ -152,7 +152,10 @@ fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
 }
 
 /// Adds the requests to abort to `requests`. The message is a list of their ids, as a pickle in old releases and as msgpack in later ones.
-fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+fn push_aborted_requests<'a>(
+    payload: Excerpt<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
     if !payload.is_whole() {
         return Err(Undecoded::CutByCapture { what: "all ids to abort" });
     }
@@ -161,7 +164,7 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
         // An id that is not UTF-8 is left out.
         read_text_list(payload.head, |id| requests.extend(utf8(id).map(DispatchedRequest::new)))?;
     } else {
-        read_packed_aborts(payload, requests)?;
+        push_packed_aborted_requests(payload, requests)?;
     }
     // A message of kind `Aborts` without ids would abort all requests.
     let names_no_request = requests.len() == count_before;
@@ -169,7 +172,10 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
 }
 
 /// Adds the requests in a msgpack list of ids to `requests`.
-fn read_packed_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<(), Undecoded> {
+fn push_packed_aborted_requests<'a>(
+    payload: Excerpt<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<(), Undecoded> {
     let Some((Head::Array { len }, mut at)) = read_head(payload.head, 0) else {
         return Err(not_a_codec(payload.head));
     };

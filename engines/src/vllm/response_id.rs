@@ -3,7 +3,7 @@
 /// Id of the response to a request, and the index of its choice: `chatcmpl-X-HEX` gives `chatcmpl-X`, `cmpl-X-PROMPT-HEX` gives choice
 /// `PROMPT` of `cmpl-X`, and `1_cmpl-X-0-HEX` gives choice 1 of `cmpl-X`. `HEX` is 8 digits, from 0.14.0 on. `None` for a sample of a
 /// further prompt, whose index is not known.
-pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
+pub(super) fn response_id_and_choice(rid: &str) -> Option<(&str, u32)> {
     let SampledRid { sample, id } = split_sample(rid);
     let without_suffix = match id.rsplit_once('-') {
         Some((start, end)) if is_random_suffix(end) => start,
@@ -70,7 +70,7 @@ mod tests {
             ("cmpl-12345678-924710c0", Some(("cmpl-12345678", 0))),
             ("", Some(("", 0))),
         ] {
-            assert_eq!(response_id(rid), expected, "{rid}");
+            assert_eq!(response_id_and_choice(rid), expected, "{rid}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::common;
 use proptest::prelude::*;
 
-use zmq_tap::zmtp::{Garbage, Mark, Opaque, Pending, Scanner, Span, ZmtpCommand};
+use zmq_tap::zmtp::{Garbage, Mark, Opaque, PendingMessage, Scanner, Span, ZmtpCommand};
 
 const PING: &[u8] = b"\x04\x07\x04PING\0\0";
 
@@ -131,7 +131,7 @@ fn a_huge_claimed_length_allocates_nothing() {
     let claim = u64::MAX >> 1;
     let bytes = [&greeting("NULL")[..], &[2], &claim.to_be_bytes(), &[0x80; 100]].concat();
     assert_eq!(scan(&mut scanner, &bytes, 7), []);
-    assert_eq!(scanner.pending(), Some(Pending { start: 64, frame_end: Some(64 + 9 + claim) }));
+    assert_eq!(scanner.pending(), Some(PendingMessage { start: 64, frame_end: Some(64 + 9 + claim) }));
     let mut scanner = Scanner::from_greeting();
     let bytes = [&greeting("NULL")[..], &[2], &u64::MAX.to_be_bytes()].concat();
     assert_eq!(scan(&mut scanner, &bytes, 7), [Mark::Garbage { at: 64, why: Garbage::Length(u64::MAX) }]);

@@ -34,7 +34,7 @@ impl Recognise for Toy {
         &[MODEL, FAN, WEB]
     }
 
-    fn alias(&self, word: &str) -> Option<Role> {
+    fn role_with_alias(&self, word: &str) -> Option<Role> {
         (word == "http").then_some(WEB)
     }
 

@@ -220,8 +220,8 @@ fn replay_through_blocks(events: &[(u64, Option<OwnedEvent>)]) -> Analysis {
     let mut analysis = Analysis::new(Config::default());
     for (number, (at, event)) in events.iter().enumerate() {
         match event {
-            Some(event) => event.pass_to(*at, |event| writer.event(event)),
-            None => writer.tick(MonoNs(*at)),
+            Some(event) => event.pass_to(*at, |event| writer.record_event(event)),
+            None => writer.record_tick(MonoNs(*at)),
         }
         if number % 17 == 16 {
             pass(&mut writer, &mut packer, &mut reader, &mut analysis);
@@ -232,9 +232,9 @@ fn replay_through_blocks(events: &[(u64, Option<OwnedEvent>)]) -> Analysis {
 }
 
 fn pass(writer: &mut BlockWriter, packer: &mut BlockPacker, reader: &mut BlockReader, analysis: &mut Analysis) {
-    let Some(block) = writer.close() else { return };
-    let bytes = packer.pack(&block).expect("packed").to_vec();
-    let read = reader.read(&bytes, &mut |record| match record {
+    let Some(block) = writer.close_block() else { return };
+    let bytes = packer.pack_standalone_block(&block).expect("packed").to_vec();
+    let read = reader.read_block(&bytes, &mut |record| match record {
         Record::Event(event) => analysis.apply(&event),
         Record::Tick(now) => analysis.tick(now),
         _ => {}

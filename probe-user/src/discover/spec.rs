@@ -40,7 +40,7 @@ fn find_role_by_name(text: &str, engines: &[EngineKind]) -> Option<Role> {
     let word = text.trim().to_ascii_lowercase().replace('_', "-");
     engines.iter().find_map(|engine| {
         let mut roles = engine.roles().iter().copied();
-        roles.find(|role| role.word() == word).or_else(|| engine.alias(&word))
+        roles.find(|role| role.word() == word).or_else(|| engine.role_with_alias(&word))
     })
 }
 

@@ -26,7 +26,7 @@ impl Recognise for Toy {
         &[SOURCE, SERVER]
     }
 
-    fn alias(&self, word: &str) -> Option<Role> {
+    fn role_with_alias(&self, word: &str) -> Option<Role> {
         (word == "http-server").then_some(SERVER)
     }
 

@@ -94,19 +94,19 @@ pub(crate) trait Sink {
 }
 
 macro_rules! sinks {
-    ($($sink:ident: $event:ident),+) => {$(
+    ($($sink:ident: $event:ident $tick:ident),+) => {$(
         impl Sink for $sink {
             fn event(&mut self, event: &Event<'_>) {
                 $sink::$event(self, event);
             }
             fn tick(&mut self, now: MonoNs) {
-                $sink::tick(self, now);
+                $sink::$tick(self, now);
             }
         }
     )+};
 }
 
-sinks! { Analysis: apply, Recorder: event, BlockWriter: event }
+sinks! { Analysis: apply tick, Recorder: record_event record_tick, BlockWriter: record_event record_tick }
 
 /// Numbers and times the frames on their way through the hops.
 #[derive(Clone, Copy)]

@@ -85,13 +85,13 @@ impl<'a> ColumnCursor<'a> {
         if first < 0x80 {
             return Ok(u64::from(first));
         }
-        let value = self.finish_long_number(first)?;
+        let value = self.read_rest_of_long_number(first)?;
         u64::try_from(value).map_err(|_| MalformedBlock("a number has more than 64 bits"))
     }
 
-    /// Reads the rest of a number whose first byte is `first`, and returns the whole, which has at most 70 bits.
-    fn finish_long_number(&mut self, first: u8) -> Result<u128, MalformedBlock> {
-        let mut value = u128::from(first & 0x7f);
+    /// Reads the rest of a number whose first byte is `first_byte`, and returns the whole, which has at most 70 bits.
+    fn read_rest_of_long_number(&mut self, first_byte: u8) -> Result<u128, MalformedBlock> {
+        let mut value = u128::from(first_byte & 0x7f);
         // Ten groups of seven bits: an optional number is stored plus one, so it may need 65 bits.
         for shift in (7..70).step_by(7) {
             let byte = self.read_byte()?;
@@ -115,7 +115,7 @@ impl<'a> ColumnCursor<'a> {
             // Gives `None` for 0.
             return Ok(u64::from(first).checked_sub(1));
         }
-        match self.finish_long_number(first)?.checked_sub(1) {
+        match self.read_rest_of_long_number(first)?.checked_sub(1) {
             // A 0 in several bytes, which the writer never produces.
             None => Ok(None),
             Some(value) => u64::try_from(value).map(Some).map_err(|_| MalformedBlock("a number has more than 64 bits")),

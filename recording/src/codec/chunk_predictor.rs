@@ -38,14 +38,14 @@ enum ListingKind {
 }
 
 impl ListingKind {
-    /// How the first chunk of a request lists its ids. The next chunk probably does the same. `listed` is the number of its ids, and
-    /// `completion` its token count.
+    /// How the first chunk of a request lists its ids. The next chunk probably does the same. `id_count` is the number of its ids, and
+    /// `token_count` its token count.
     #[inline]
-    fn of_first_chunk(listed: Option<u32>, completion: Option<u32>) -> Self {
-        if listed.is_none() {
+    fn of_first_chunk(id_count: Option<u32>, token_count: Option<u32>) -> Self {
+        if id_count.is_none() {
             // The next chunk probably lists no ids, either.
             Self::Same
-        } else if listed > Some(1) && listed == completion {
+        } else if id_count > Some(1) && id_count == token_count {
             // With one token, new ids only and all ids look the same.
             Self::All
         } else {
@@ -53,13 +53,13 @@ impl ListingKind {
         }
     }
 
-    /// How a chunk after the first one lists its ids, of which there are `listed`. `new_tokens` is the number of tokens since the chunk
+    /// How a chunk after the first one lists its ids, of which there are `id_count`. `new_tokens` is the number of tokens since the chunk
     /// before it.
     #[inline]
-    fn of_later_chunk(listed: Option<u32>, completion: Option<u32>, new_tokens: Option<u32>) -> Self {
-        if listed == new_tokens {
+    fn of_later_chunk(id_count: Option<u32>, token_count: Option<u32>, new_tokens: Option<u32>) -> Self {
+        if id_count == new_tokens {
             Self::New
-        } else if listed == completion {
+        } else if id_count == token_count {
             Self::All
         } else {
             Self::Same
@@ -92,8 +92,8 @@ pub(super) struct ChunkPredictor {
 }
 
 impl ChunkPredictor {
-    /// Prediction for the first chunk of a new request. `newest`: first values of the newest request of the lane (connection).
-    pub(super) fn for_new_request(newest: &Self) -> Self {
+    /// Prediction for the first chunk of a new request. `newest_request`: first values of the newest request of the lane (connection).
+    pub(super) fn for_new_request(newest_request: &Self) -> Self {
         // The tokens are counted from 0 again. The other values, such as the prompt's length, are probably those of the newest request.
         Self {
             has_begun: false,
@@ -101,7 +101,7 @@ impl ChunkPredictor {
             completion: Some(0),
             completion_step: 1,
             listed: None,
-            ..*newest
+            ..*newest_request
         }
     }
 
@@ -110,35 +110,36 @@ impl ChunkPredictor {
         self.completion.map(|last_completion| last_completion.wrapping_add(self.completion_step))
     }
 
-    /// Predicted number of ids that a chunk with the token count `completion` lists. `None` if it probably lists none.
-    fn predicted_listed(&self, completion: Option<u32>) -> Option<u32> {
+    /// Predicted number of ids that a chunk with the token count `token_count` lists. `None` if it probably lists none.
+    fn predicted_id_count(&self, token_count: Option<u32>) -> Option<u32> {
         if !self.has_begun {
             // Most first chunks have one token.
             return Some(1);
         }
         match self.listing {
             // Chunks list their new tokens, all tokens so far, or as many ids as the last chunk.
-            ListingKind::New => self.new_tokens_up_to(completion),
-            ListingKind::All => completion,
+            ListingKind::New => self.new_tokens_since_last_chunk(token_count),
+            ListingKind::All => token_count,
             ListingKind::Same => self.listed,
         }
     }
 
     /// Number of tokens from the last chunk's count to this one; `None` if a chunk has no count.
-    fn new_tokens_up_to(&self, completion: Option<u32>) -> Option<u32> {
+    fn new_tokens_since_last_chunk(&self, token_count: Option<u32>) -> Option<u32> {
         let last_completion = self.completion?;
-        let completion = completion?;
-        Some(completion.wrapping_sub(last_completion))
+        let token_count = token_count?;
+        Some(token_count.wrapping_sub(last_completion))
     }
 
-    /// Records a chunk, from which the next one is predicted.
+    /// Records a chunk, from which the next one is predicted. `worker_code` is the index of its tokenizer worker's text plus one, or 0
+    /// without a worker.
     #[inline]
-    pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) {
+    pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>, worker_code: u32, has_ids: bool) {
         let listed = chunk.listed;
         let completion = chunk.completion_tokens;
         if self.has_begun {
             // Most requests get the same number of tokens at each step.
-            let new_tokens = self.new_tokens_up_to(completion);
+            let new_tokens = self.new_tokens_since_last_chunk(completion);
             self.completion_step = new_tokens.unwrap_or(1);
             self.listing = ListingKind::of_later_chunk(listed, completion, new_tokens);
         } else {
@@ -151,20 +152,21 @@ impl ChunkPredictor {
         self.prompt = chunk.prompt_tokens;
         self.cached = chunk.cached_tokens;
         self.retractions = chunk.retractions;
-        self.worker = worker;
+        self.worker = worker_code;
     }
 
-    /// Flags of the fields of a chunk that differ from their prediction, and so must be written. `worker` is the index of its tokenizer
-    /// worker's text plus one, or 0 without a worker. A finish has its flag whenever there is one, because it is never predicted.
-    pub(super) fn mispredicted_fields(&self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) -> u8 {
+    /// Flags of the fields of a chunk that differ from their prediction, and so must be written. `worker_code` is the index of its
+    /// tokenizer worker's text plus one, or 0 without a worker. A finish has its flag whenever there is one, because it is never
+    /// predicted.
+    pub(super) fn mispredicted_field_flags(&self, chunk: &Chunk<'_>, worker_code: u32, has_ids: bool) -> u8 {
         let completion = chunk.completion_tokens;
         flag_if(completion != self.predicted_completion(), COMPLETION)
-            | flag_if(chunk.listed != self.predicted_listed(completion), LISTED)
+            | flag_if(chunk.listed != self.predicted_id_count(completion), LISTED)
             | flag_if(chunk.prompt_tokens != self.prompt, PROMPT)
             | flag_if(chunk.cached_tokens != self.cached, CACHED)
             | flag_if(chunk.retractions != self.retractions, RETRACTIONS)
             | flag_if(chunk.finish.is_some(), FINISH)
-            | flag_if(worker != self.worker, WORKER)
+            | flag_if(worker_code != self.worker, WORKER)
             | flag_if(has_ids != self.has_ids, IDS)
     }
 
@@ -183,7 +185,7 @@ impl ChunkPredictor {
             &mut chunk.completion_tokens,
             self.predicted_completion(),
         )?;
-        let listed = self.predicted_listed(chunk.completion_tokens);
+        let listed = self.predicted_id_count(chunk.completion_tokens);
         columns.listed.write_or_read_optional(flags & LISTED != 0, &mut chunk.listed, listed)?;
         columns.prompt.write_or_read_optional(flags & PROMPT != 0, &mut chunk.prompt_tokens, self.prompt)?;
         columns.cached.write_or_read_optional(flags & CACHED != 0, &mut chunk.cached_tokens, self.cached)?;

@@ -120,19 +120,19 @@ impl<'b> DecodedBlock<'b> {
 
     /// Reads the next record, which [`Self::last_record`] then returns. Returns `false` at the end.
     pub(crate) fn advance(&mut self) -> Result<bool, MalformedBlock> {
-        self.last = self.read_next()?;
+        self.last = self.read_next_record()?;
         Ok(self.last.is_some())
     }
 
     /// The next record; `None` at the end. The missed records come first, then the standing data (the latest engine and hops), then the
     /// records of the block.
-    fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
+    fn read_next_record(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         // Taken, so that it is reported once.
         if let Some(missed) = self.missed.take() {
             // It is unknown when they were missed, so it gets the earliest time of the block.
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
         }
-        if let Some(what) = self.next_standing()? {
+        if let Some(what) = self.next_standing_event()? {
             return Ok(Some(Record::Event(Event::new(self.from, what))));
         }
         self.next_own_record()
@@ -141,7 +141,7 @@ impl<'b> DecodedBlock<'b> {
     /// The next announcement of the engine or a hop that the block repeats from earlier blocks, if the reader wants them. `None` behind the
     /// last one.
     #[inline]
-    fn next_standing(&mut self) -> Result<Option<What<'b>>, MalformedBlock> {
+    fn next_standing_event(&mut self) -> Result<Option<What<'b>>, MalformedBlock> {
         // Unwanted announcements are read as well, because they may have the first use of a text.
         while !self.columns.standing.is_empty() {
             let mut reader = RareReader::next_record(&mut self.columns.standing, &mut self.texts)?;
@@ -161,11 +161,11 @@ impl<'b> DecodedBlock<'b> {
         while self.records_left > 0 {
             self.records_left -= 1;
             // The kind of the record, with flags.
-            let op = self.columns.op.read_byte()?;
+            let kind_and_flags = self.columns.op.read_byte()?;
             // Negative after a late event: records are in the order in which they were written.
             let elapsed_ns = self.columns.time.read_signed()?;
             self.last_record_ns = self.last_record_ns.wrapping_add(elapsed_ns as u64);
-            let record = self.read_record(op, MonoNs(self.last_record_ns))?;
+            let record = self.read_record(kind_and_flags, MonoNs(self.last_record_ns))?;
             if record.is_some() {
                 return Ok(record);
             }
@@ -178,22 +178,22 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads the record with this time. `op` has its kind and flags. `None` if the record is skipped, because its kind is obsolete or
+    /// Reads the record with this time. `None` if the record is skipped, because its kind is obsolete or
     /// unknown.
-    fn read_record(&mut self, op: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
-        let kind = op & op::KIND_MASK;
+    fn read_record(&mut self, kind_and_flags: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
+        let kind = kind_and_flags & op::KIND_MASK;
         let what = match kind {
             op::TICK => return Ok(Some(Record::Tick(at))),
-            op::SENT => What::Sent(self.read_sent(op, at)?),
+            op::SENT => What::Sent(self.read_sent_frame(kind_and_flags, at)?),
             // Written before 2.6. It is read only because it changes the predictions.
             op::FORWARDED => {
-                self.read_frame_id(op, FrameStage::Forwarded)?;
+                self.read_frame_id(kind_and_flags, FrameStage::Forwarded)?;
                 return Ok(None);
             }
-            op::RECEIVED => What::Received(self.read_received(op)?),
-            op::PROCESSED => What::Processed(self.read_frame_id(op, FrameStage::Processed)?.id),
+            op::RECEIVED => What::Received(self.read_receive(kind_and_flags)?),
+            op::PROCESSED => What::Processed(self.read_frame_id(kind_and_flags, FrameStage::Processed)?.id),
             op::DELIVERED => {
-                let is_predicted = op & op::IS_PREDICTED != 0;
+                let is_predicted = kind_and_flags & op::IS_PREDICTED != 0;
                 let deliveries = &mut self.state.deliveries;
                 What::Delivered(deliveries.read_delivery(is_predicted, &mut self.columns.delivery, &mut self.texts)?)
             }
@@ -203,14 +203,14 @@ impl<'b> DecodedBlock<'b> {
         Ok(Some(Record::Event(Event { at, what })))
     }
 
-    /// Reads a frame that was sent at `at`. A flag of `op` says whether a relay has forwarded it, and at which time.
+    /// Reads a frame that was sent at `sent_at`. A flag of `kind_and_flags` says whether a relay has forwarded it, and at which time.
     #[inline]
-    fn read_sent(&mut self, op: u8, at: MonoNs) -> Result<Frame<'b>, MalformedBlock> {
-        let lane_frame = self.read_frame_id(op, FrameStage::Sent)?;
+    fn read_sent_frame(&mut self, kind_and_flags: u8, sent_at: MonoNs) -> Result<Frame<'b>, MalformedBlock> {
+        let lane_frame = self.read_frame_id(kind_and_flags, FrameStage::Sent)?;
         let mut forwarded = None;
-        if op & op::HAS_FORWARD_TIME != 0 {
+        if kind_and_flags & op::HAS_FORWARD_TIME != 0 {
             let delay_ns = self.columns.forwarded.read_signed()?;
-            forwarded = Some(MonoNs(at.0.wrapping_add(delay_ns as u64)));
+            forwarded = Some(MonoNs(sent_at.0.wrapping_add(delay_ns as u64)));
         }
         let frame = self.read_frame(lane_frame)?;
         Ok(Frame { forwarded, ..frame })
@@ -232,36 +232,43 @@ impl<'b> DecodedBlock<'b> {
     }
 
     /// Reads the id of a frame, with the index of its lane (its connection) in the block. The id has no bytes in the columns if a flag of
-    /// `op` says that it is as predicted.
-    fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
-        if op & op::IS_PREDICTED != 0 {
-            self.state.lanes.take_predicted(stage)
+    /// `kind_and_flags` says that it is as predicted.
+    fn read_frame_id(&mut self, kind_and_flags: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
+        if kind_and_flags & op::IS_PREDICTED != 0 {
+            self.state.lanes.take_predicted_frame(stage)
         } else {
-            self.state.lanes.read_id(stage, &mut self.columns)
+            self.state.lanes.read_mispredicted_frame_id(stage, &mut self.columns)
         }
     }
 
     /// Reads a receive: the frame's id, the wakeup and the thread that received it, and sometimes the frame itself.
-    fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
-        let received = self.read_frame_id(op, FrameStage::Received)?;
+    fn read_receive(&mut self, kind_and_flags: u8) -> Result<Received<'b>, MalformedBlock> {
+        let received = self.read_frame_id(kind_and_flags, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);
-        let wakeup = read_wakeup(&mut self.columns.wakeup, &mut lane.last_wakeup)?;
+        let wakeup = read_wakeup_number(&mut self.columns.wakeup, &mut lane.last_wakeup)?;
         let receiver = read_receiver(&mut self.columns.receiver, &mut lane.last_receiver)?;
-        let frame = self.read_received_frame(op, received)?;
+        let frame = self.read_received_frame(kind_and_flags, received)?;
         Ok(Received { id: received.id, wakeup, by: receiver, frame })
     }
 
-    /// Reads the frame of a receive. `None` if a flag of `op` says that the receive has none, because the frame is in the record of its
-    /// send.
+    /// Reads the frame of a receive. `None` if a flag of `kind_and_flags` says that the receive has none, because the frame is in the
+    /// record of its send.
     #[inline]
-    fn read_received_frame(&mut self, op: u8, received: LaneFrame) -> Result<Option<Frame<'b>>, MalformedBlock> {
-        if op & op::HAS_FRAME == 0 {
+    fn read_received_frame(
+        &mut self,
+        kind_and_flags: u8,
+        received: LaneFrame,
+    ) -> Result<Option<Frame<'b>>, MalformedBlock> {
+        if kind_and_flags & op::HAS_FRAME == 0 {
             return Ok(None);
         }
         // The frame has the id of the receive, or another one, which is stored like that of a send.
-        let has_other_id = op & op::HAS_OTHER_FRAME_ID != 0;
-        let lane_frame =
-            if has_other_id { self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)? } else { received };
+        let has_other_id = kind_and_flags & op::HAS_OTHER_FRAME_ID != 0;
+        let lane_frame = if has_other_id {
+            self.state.lanes.read_mispredicted_frame_id(FrameStage::Sent, &mut self.columns)?
+        } else {
+            received
+        };
         self.read_frame(lane_frame).map(Some)
     }
 
@@ -289,12 +296,12 @@ impl<'b> DecodedBlock<'b> {
         chunks.clear();
         for _ in 0..count {
             let order = &mut self.state.order;
-            let predicted = order.predict_next(position);
-            let is_request_predicted = continues_run(&mut predicted_requests, &mut self.columns.requests)?;
+            let predicted = order.predict_next_link(position);
+            let is_request_predicted = count_off_if_predicted(&mut predicted_requests, &mut self.columns.requests)?;
             let link_index = if is_request_predicted {
                 predicted
             } else {
-                match read_request(&mut self.columns.requests, &mut self.texts, position.last_link)? {
+                match read_request_reference(&mut self.columns.requests, &mut self.texts, position.last_link)? {
                     RequestReference::Known { link_index } => link_index,
                     RequestReference::New { text } => {
                         order.add_request(text, ChunkPredictor::for_new_request(&newest_request))
@@ -305,13 +312,13 @@ impl<'b> DecodedBlock<'b> {
             order.advance_position(&mut position, predicted, link_index);
             let link = order.link_mut(link_index);
             let predictor = &mut link.state;
-            let are_fields_predicted = continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)?;
+            let are_fields_predicted = count_off_if_predicted(&mut predicted_chunks, &mut self.columns.chunk_flags)?;
             let flags = if are_fields_predicted { 0 } else { self.columns.chunk_flags.read_byte()? };
             let mut chunk = Chunk::new(self.texts.get(text)?);
             let mut worker = 0;
             predictor.write_or_read_fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
             if let Some(text) = worker.checked_sub(1) {
-                chunk.worker = Some(self.texts.get_or_take_new(text)?);
+                chunk.worker = Some(self.texts.get_text_or_take_new(text)?);
             }
             // The flag says that the prediction is wrong.
             let has_ids = predictor.has_ids != (flags & IDS != 0);
@@ -352,7 +359,7 @@ impl<'b> DecodedBlock<'b> {
 /// Reads the number of the wakeup in which a thread received a frame; `None` if it is not known. It is stored as the distance from the
 /// lane's `last_wakeup`, which becomes this one.
 #[inline]
-fn read_wakeup(column: &mut ColumnCursor<'_>, last_wakeup: &mut u64) -> Result<Option<u64>, MalformedBlock> {
+fn read_wakeup_number(column: &mut ColumnCursor<'_>, last_wakeup: &mut u64) -> Result<Option<u64>, MalformedBlock> {
     let Some(distance) = column.read_optional()? else { return Ok(None) };
     *last_wakeup = last_wakeup.wrapping_add(unzigzag(distance) as u64);
     Ok(Some(*last_wakeup))
@@ -378,16 +385,19 @@ fn read_receiver(
 }
 
 /// Returns whether the next item belongs to the current run of predicted items, and counts it off. Otherwise it is the item that follows
-/// the run, which was not predicted. `remaining`: number of items left of the run; `None` if the next run's length must be read from
-/// `column`.
+/// the run, which was not predicted. `left_in_run`: number of items left of the run; `None` if the next run's length must be read from
+/// `run_lengths`.
 #[inline]
-fn continues_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
-    let items_left = match *remaining {
+fn count_off_if_predicted(
+    left_in_run: &mut Option<u64>,
+    run_lengths: &mut ColumnCursor<'_>,
+) -> Result<bool, MalformedBlock> {
+    let items_left = match *left_in_run {
         Some(items) => items,
-        None => column.read_number()?,
+        None => run_lengths.read_number()?,
     };
     // Becomes `None` if no item is left, because the next run's length follows the item that was not predicted.
-    *remaining = items_left.checked_sub(1);
+    *left_in_run = items_left.checked_sub(1);
     Ok(items_left > 0)
 }
 
@@ -399,13 +409,13 @@ enum RequestReference {
 
 /// Reads which request follows a run of predicted ones. A known request is stored by the index of its link, which is its entry in the
 /// predicted order. `last_link`: index of the last request's link, or [`NO_LINK`] before the first.
-fn read_request(
+fn read_request_reference(
     column: &mut ColumnCursor<'_>,
     texts: &mut TextReader<'_>,
     last_link: u32,
 ) -> Result<RequestReference, MalformedBlock> {
     match column.read_number()? {
-        NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new()? }),
+        NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new_text_index()? }),
         // The rid is known from another lane (connection) of the block, so it is one of the texts that were read.
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
         // Any code from `KNOWN_REQUEST` on also has the distance of the request's link from the last one.
@@ -438,7 +448,7 @@ mod tests {
     fn records_with_codes_of_a_later_minor_version_are_skipped_and_counted() {
         let mut encoder = Encoder::new(RecordedPayload::Lengths);
         let what = What::Missed(Missed::new(None, 0x55, MissedCause::Ended));
-        encoder.write_event(&Event { at: MonoNs(7), what });
+        encoder.write_event_or_loss(&Event { at: MonoNs(7), what });
         encoder.write_tick(MonoNs(9));
         let EncodedBlock { mut columns, content } = encoder.close_block(BlockColumns::default());
         let read = |columns: &BlockColumns<Vec<u8>>| {

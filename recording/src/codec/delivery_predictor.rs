@@ -42,13 +42,13 @@ impl DeliveryState {
         self.completion.map(|last_completion| last_completion.wrapping_add(self.completion_step))
     }
 
-    /// Predicted number of tokens of a delivery with the token count `completion`.
-    fn predicted_tokens(&self, mode: Mode, completion: Option<u32>) -> u32 {
+    /// Predicted number of tokens of a delivery with the token count `token_count`.
+    fn predicted_tokens(&self, mode: Mode, token_count: Option<u32>) -> u32 {
         // Without counts, most deliveries have as many tokens as the one before.
-        let Some(completion) = completion else { return self.tokens };
+        let Some(token_count) = token_count else { return self.tokens };
         match mode {
-            Mode::Cumulative => completion,
-            Mode::Incremental => self.completion.map_or(self.tokens, |before| completion.wrapping_sub(before)),
+            Mode::Cumulative => token_count,
+            Mode::Incremental => self.completion.map_or(self.tokens, |before| token_count.wrapping_sub(before)),
         }
     }
 
@@ -89,25 +89,26 @@ impl DeliveryPredictor {
         self.mode = Mode::Incremental;
     }
 
-    /// Writes the mispredicted fields of a delivery. Returns whether all were predicted, so that nothing was written.
-    pub(super) fn write_delivery(
+    /// Writes the mispredicted fields of a delivery, and advances the predictions. Returns `true` if all fields were predicted; then
+    /// nothing is written.
+    pub(super) fn write_delivery_unless_predicted(
         &mut self,
         delivery: &Delivery<'_>,
         texts: &mut TextTable,
         links: &mut RequestLinks,
         columns: &mut BlockColumns<Vec<u8>>,
     ) -> bool {
-        let predicted = self.order.predict_next(self.position);
+        let predicted = self.order.predict_next_link(self.position);
         let predicted_link = self.order.get(predicted);
         let is_request_predicted = predicted_link.is_some_and(|link| texts.is_text(link.text, delivery.rid));
         // Index of the link (entry) of the delivery's request.
         let index = if is_request_predicted {
             predicted
         } else {
-            self.find_or_add_request(delivery.rid, texts, links, columns)
+            self.find_or_add_request_link(delivery.rid, texts, links, columns)
         };
         let RequestLink { text, state, .. } = *self.order.link_mut(index);
-        let flags = flag_if(!is_request_predicted, REQUEST) | self.mispredicted_fields(state, delivery);
+        let flags = flag_if(!is_request_predicted, REQUEST) | self.mispredicted_field_flags(state, delivery);
         if flags != 0 {
             let column = &mut columns.delivery;
             column.push(flags);
@@ -119,13 +120,13 @@ impl DeliveryPredictor {
             let written = self.write_or_read_fields(flags, state, column, &mut { *delivery });
             written.expect("a column in memory takes every field");
         }
-        self.advance_order(predicted, index, delivery);
+        self.advance_predictions(predicted, index, delivery);
         flags == 0
     }
 
     /// Index of the link of the request with this rid. A request that has no delivery in the block yet gets a new link.
     #[inline]
-    fn find_or_add_request(
+    fn find_or_add_request_link(
         &mut self,
         rid: &str,
         texts: &mut TextTable,
@@ -145,7 +146,7 @@ impl DeliveryPredictor {
 
     /// Flags of the fields of a delivery that differ from their prediction. `state` is that after the last delivery of its request.
     #[inline]
-    fn mispredicted_fields(&self, state: DeliveryState, delivery: &Delivery<'_>) -> u8 {
+    fn mispredicted_field_flags(&self, state: DeliveryState, delivery: &Delivery<'_>) -> u8 {
         let predicted_completion = state.predicted_completion();
         let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
         flag_if(delivery.tokens != predicted_tokens, TOKENS)
@@ -164,23 +165,23 @@ impl DeliveryPredictor {
         texts: &mut TextReader<'b>,
     ) -> Result<Delivery<'b>, MalformedBlock> {
         let flags = if is_predicted { 0 } else { column.read_byte()? };
-        let predicted = self.order.predict_next(self.position);
+        let predicted = self.order.predict_next_link(self.position);
         let is_of_other_request = flags & REQUEST != 0;
         // Index of the link (entry) of the delivery's request.
-        let index = if is_of_other_request { self.read_request(column, texts)? } else { predicted };
+        let index = if is_of_other_request { self.read_unchecked_link_index(column, texts)? } else { predicted };
         let link = self.order.get(index);
         let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
         // The other fields are replaced by the read ones.
         let mut delivery = Delivery::new(texts.get(text)?, 0, None);
         self.write_or_read_fields(flags, state, column, &mut delivery)?;
-        self.advance_order(predicted, index, &delivery);
+        self.advance_predictions(predicted, index, &delivery);
         Ok(delivery)
     }
 
     /// Reads which request a delivery belongs to that is not of the predicted one. Returns the index of the request's link, which is not
     /// checked yet.
     #[inline]
-    fn read_request(
+    fn read_unchecked_link_index(
         &mut self,
         column: &mut ColumnCursor<'_>,
         texts: &mut TextReader<'_>,
@@ -188,7 +189,7 @@ impl DeliveryPredictor {
         // Index of the text with the rid.
         let text = column.read_u32()?;
         // Called only to count a rid that is new in the block as read.
-        texts.get_or_take_new(text)?;
+        texts.get_text_or_take_new(text)?;
         let index = column.read_u32()?;
         // The index after the last one stands for a new request.
         if index as usize == self.order.len() {
@@ -224,11 +225,11 @@ impl DeliveryPredictor {
         column.write_or_read_number(flags & WITHOUT_TEXT != 0, &mut delivery.without_text, 0)
     }
 
-    /// Advances the predictions after a delivery. `index` is its request, and `predicted` is the request that was expected.
-    fn advance_order(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
+    /// Advances the predictions after a delivery. `link_index` is its request, and `predicted_link` is the request that was expected.
+    fn advance_predictions(&mut self, predicted_link: u32, link_index: u32, delivery: &Delivery<'_>) {
         self.mode = delivery.mode;
-        self.order.advance_position(&mut self.position, predicted, index);
-        let link = self.order.link_mut(index);
+        self.order.advance_position(&mut self.position, predicted_link, link_index);
+        let link = self.order.link_mut(link_index);
         link.state.record_delivery(delivery);
         link.is_finished = delivery.finished;
     }

@@ -83,21 +83,21 @@ impl Encoder {
     }
 
     /// Writes an event. Returns `false` if it is too large; then only its loss is written.
-    pub(crate) fn write_event(&mut self, event: &Event<'_>) -> bool {
+    pub(crate) fn write_event_or_loss(&mut self, event: &Event<'_>) -> bool {
         self.write_standing_before_first_record();
         if let Some(missed) = missed_if_too_large(&event.what, self.writes_token_ids) {
-            self.write_rare(event.at, &What::Missed(missed));
+            self.write_rare_event(event.at, &What::Missed(missed));
             return false;
         }
         match &event.what {
-            What::Sent(frame) => self.write_sent(event.at, frame),
-            What::Received(received) => self.write_received(event.at, received),
+            What::Sent(frame) => self.write_sent_frame(event.at, frame),
+            What::Received(received) => self.write_receive(event.at, received),
             What::Processed(id) => {
                 // The record is complete with the id, so the frame's lane is not needed.
-                self.begin_frame_record(op::PROCESSED, FrameStage::Processed, event.at, *id);
+                self.begin_frame_record_and_get_lane(op::PROCESSED, FrameStage::Processed, event.at, *id);
             }
-            What::Delivered(delivery) => self.write_delivered(event.at, delivery),
-            what => self.write_rare(event.at, what),
+            What::Delivered(delivery) => self.write_delivery_record(event.at, delivery),
+            what => self.write_rare_event(event.at, what),
         }
         true
     }
@@ -115,8 +115,8 @@ impl Encoder {
         EncodedBlock { columns, content: std::mem::take(&mut self.content) }
     }
 
-    /// Starts a record: writes its kind with its flags, which are `op`, and its time, and counts it. The first record starts the block.
-    fn begin_record(&mut self, op: u8, at: MonoNs) {
+    /// Starts a record: writes its kind with its flags, and its time, and counts it. The first record starts the block.
+    fn begin_record(&mut self, kind_and_flags: u8, at: MonoNs) {
         let content = &mut self.content;
         if content.records == 0 {
             content.from = at;
@@ -126,31 +126,38 @@ impl Encoder {
         // Events may be late, so the first record need not be the earliest.
         content.from = content.from.min(at);
         content.to = content.to.max(at);
-        self.columns.op.push(op);
+        self.columns.op.push(kind_and_flags);
         // A difference takes fewer bytes than the time itself.
         self.columns.time.put_signed(at.0.wrapping_sub(self.last_record_ns) as i64);
         self.last_record_ns = at.0;
     }
 
-    /// Starts a record about a frame, whose kind and flags are `op`. Writes the frame's id unless it is as predicted. Returns the index of
+    /// Starts a record about a frame. Writes the frame's id unless it is as predicted. Returns the index of
     /// the frame's lane, which is the connection that it crosses.
-    fn begin_frame_record(&mut self, op: u8, stage: FrameStage, at: MonoNs, id: FrameId) -> u32 {
-        if let Some(lane_index) = self.state.lanes.advance_if_predicted(stage, id) {
-            self.begin_record(op | op::IS_PREDICTED, at);
+    fn begin_frame_record_and_get_lane(
+        &mut self,
+        kind_and_flags: u8,
+        stage: FrameStage,
+        at: MonoNs,
+        id: FrameId,
+    ) -> u32 {
+        if let Some(lane_index) = self.state.lanes.advance_lane_if_predicted(stage, id) {
+            self.begin_record(kind_and_flags | op::IS_PREDICTED, at);
             lane_index
         } else {
-            self.begin_record(op, at);
-            self.state.lanes.write_id(stage, id, &mut self.columns)
+            self.begin_record(kind_and_flags, at);
+            self.state.lanes.write_mispredicted_frame_id_and_get_lane(stage, id, &mut self.columns)
         }
     }
 
-    /// Writes a frame that was sent at `at`, and when a relay forwarded it, if one did.
+    /// Writes a frame that was sent at `sent_at`, and when a relay forwarded it, if one did.
     #[inline]
-    fn write_sent(&mut self, at: MonoNs, frame: &Frame<'_>) {
+    fn write_sent_frame(&mut self, sent_at: MonoNs, frame: &Frame<'_>) {
         let forward_flag = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
-        let lane_index = self.begin_frame_record(op::SENT | forward_flag, FrameStage::Sent, at, frame.id);
+        let lane_index =
+            self.begin_frame_record_and_get_lane(op::SENT | forward_flag, FrameStage::Sent, sent_at, frame.id);
         if let Some(forwarded) = frame.forwarded {
-            let delay_ns = forwarded.0.wrapping_sub(at.0) as i64;
+            let delay_ns = forwarded.0.wrapping_sub(sent_at.0) as i64;
             self.columns.forwarded.put_signed(delay_ns);
         }
         self.write_frame(lane_index, frame);
@@ -158,23 +165,24 @@ impl Encoder {
 
     /// Writes a delivery of tokens to a client. One that is as predicted has only its kind and its time.
     #[inline]
-    fn write_delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+    fn write_delivery_record(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         let deliveries = &mut self.state.deliveries;
-        let is_predicted = deliveries.write_delivery(delivery, &mut self.texts, &mut self.links, &mut self.columns);
+        let is_predicted =
+            deliveries.write_delivery_unless_predicted(delivery, &mut self.texts, &mut self.links, &mut self.columns);
         let predicted_flag = if is_predicted { op::IS_PREDICTED } else { 0 };
         self.begin_record(op::DELIVERED | predicted_flag, at);
     }
 
     /// Writes a receive: the frame's id, the wakeup and the thread that received it, and the frame itself if the receive has it.
-    fn write_received(&mut self, at: MonoNs, received: &Received<'_>) {
-        let mut op = op::RECEIVED;
+    fn write_receive(&mut self, at: MonoNs, received: &Received<'_>) {
+        let mut kind_and_flags = op::RECEIVED;
         if let Some(frame) = &received.frame {
-            op |= op::HAS_FRAME;
+            kind_and_flags |= op::HAS_FRAME;
             if frame.id != received.id {
-                op |= op::HAS_OTHER_FRAME_ID;
+                kind_and_flags |= op::HAS_OTHER_FRAME_ID;
             }
         }
-        let lane_index = self.begin_frame_record(op, FrameStage::Received, at, received.id);
+        let lane_index = self.begin_frame_record_and_get_lane(kind_and_flags, FrameStage::Received, at, received.id);
         let lane = self.state.lanes.lane_mut(lane_index);
         // Wakeups are numbered in order, so the distance from the last one usually takes one byte.
         let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.last_wakeup) as i64);
@@ -186,7 +194,7 @@ impl Encoder {
             let frame_lane = if frame.id == received.id {
                 lane_index
             } else {
-                self.state.lanes.write_id(FrameStage::Sent, frame.id, &mut self.columns)
+                self.state.lanes.write_mispredicted_frame_id_and_get_lane(FrameStage::Sent, frame.id, &mut self.columns)
             };
             self.write_frame(frame_lane, frame);
         }
@@ -209,7 +217,7 @@ impl Encoder {
         let mut predicted_requests = 0_u64;
         let mut predicted_chunks = 0_u64;
         for chunk in frame.chunks {
-            let predicted = self.state.order.predict_next(position);
+            let predicted = self.state.order.predict_next_link(position);
             let link_index = match self.state.order.get(predicted) {
                 Some(link) if self.texts.is_text(link.text, chunk.rid) => {
                     predicted_requests += 1;
@@ -218,7 +226,7 @@ impl Encoder {
                 _ => {
                     self.columns.requests.put_number(predicted_requests);
                     predicted_requests = 0;
-                    self.write_request(lane_index, chunk.rid, position.last_link, &newest_request)
+                    self.write_request_and_get_link(lane_index, chunk.rid, position.last_link, &newest_request)
                 }
             };
             self.state.order.advance_position(&mut position, predicted, link_index);
@@ -234,7 +242,7 @@ impl Encoder {
             };
             let ids = if self.writes_token_ids { chunk.ids } else { &[] };
             let has_ids = !ids.is_empty();
-            let flags = predictor.mispredicted_fields(chunk, worker, has_ids);
+            let flags = predictor.mispredicted_field_flags(chunk, worker, has_ids);
             if flags == 0 {
                 predicted_chunks += 1;
             } else {
@@ -276,7 +284,13 @@ impl Encoder {
 
     /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link, which is its entry in
     /// the predicted order of this lane (connection). `last_link`: link of the chunk before it, or [`NO_LINK`].
-    fn write_request(&mut self, lane_index: u32, rid: &str, last_link: u32, newest_request: &ChunkPredictor) -> u32 {
+    fn write_request_and_get_link(
+        &mut self,
+        lane_index: u32,
+        rid: &str,
+        last_link: u32,
+        newest_request: &ChunkPredictor,
+    ) -> u32 {
         let text = self.texts.add_text(rid, &mut self.columns);
         // A new text has no link yet, which saves the lookup.
         let known_link = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
@@ -308,13 +322,13 @@ impl Encoder {
     }
 
     /// Writes an event that has no columns of its own, field by field. Keeps the latest engine and hops, which later blocks repeat.
-    fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
+    fn write_rare_event(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
-        // `None` would mean an event with columns of its own, which `write_event` does not pass to this function.
-        let Some(op) = writer.write_event(what) else { return };
+        // `None` would mean an event with columns of its own, which `write_event_or_loss` does not pass to this function.
+        let Some(kind_and_flags) = writer.write_event_fields(what) else { return };
         writer.finish_record();
-        self.begin_record(op, at);
-        self.standing.keep_latest(what);
+        self.begin_record(kind_and_flags, at);
+        self.standing.keep_if_standing(what);
     }
 
     /// Writes the standing data (the latest engine and hops) if the block has no record yet, so that each block begins with it.
@@ -328,7 +342,7 @@ impl Encoder {
             // `standing` has no column of kinds beside it, so its records begin with theirs.
             writer.put_number(u64::from(kind));
             // Returns the kind, which is already written.
-            writer.write_event(&what);
+            writer.write_event_fields(&what);
             writer.finish_standing();
         }
     }
@@ -351,7 +365,7 @@ struct StandingData {
 
 impl StandingData {
     /// Keeps what a reader that starts at a later block needs: the latest engine and hops. Does nothing for other events.
-    fn keep_latest(&mut self, what: &What<'_>) {
+    fn keep_if_standing(&mut self, what: &What<'_>) {
         // Kept in encoded form, because an event only borrows its texts.
         match what {
             What::Engine(engine) => self.engine = Some(to_msgpack(engine)),
@@ -406,7 +420,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         return None;
     }
     let missed_events = 1;
-    Some(Missed::new(hop_of_event(what), missed_events, MissedCause::TooLarge))
+    Some(Missed::new(hop_of_large_event(what), missed_events, MissedCause::TooLarge))
 }
 
 /// Maximum encoded size of the parts of an event whose length another process chose: its texts and chunks. 0 for an event without any.
@@ -442,7 +456,7 @@ fn max_encoded_bytes(what: &What<'_>, writes_token_ids: bool) -> usize {
 }
 
 /// Hop (channel between two processes) of an event that may be too large. `None` if the event is of no hop.
-fn hop_of_event(what: &What<'_>) -> Option<HopId> {
+fn hop_of_large_event(what: &What<'_>) -> Option<HopId> {
     match what {
         What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => Some(frame.id.hop),
         What::Dispatched(dispatch) => Some(dispatch.id.hop),

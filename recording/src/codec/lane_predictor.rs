@@ -74,23 +74,28 @@ impl LanePredictors {
         &mut self.lanes[index as usize]
     }
 
-    /// Advances the prediction of a stage (such as the sends of all frames) if `id` is the predicted frame: the next one of the lane that
-    /// had the stage's last frame. Returns the index of that lane (connection). `None` if another frame came; then nothing changes.
-    pub(super) fn advance_if_predicted(&mut self, stage: FrameStage, id: FrameId) -> Option<u32> {
+    /// Advances the prediction of a stage (such as the sends of all frames) if `frame_id` is the predicted frame: the next one of the lane
+    /// that had the stage's last frame. Returns the index of that lane (connection). `None` if another frame came; then nothing changes.
+    pub(super) fn advance_lane_if_predicted(&mut self, stage: FrameStage, frame_id: FrameId) -> Option<u32> {
         let index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(index as usize)?;
         let next_seq = &mut lane.next_seq[stage as usize];
-        let is_predicted = id == FrameId::new(lane.hop, lane.number, *next_seq);
+        let is_predicted = frame_id == FrameId::new(lane.hop, lane.number, *next_seq);
         if !is_predicted {
             return None;
         }
-        *next_seq = id.seq.wrapping_add(1);
+        *next_seq = frame_id.seq.wrapping_add(1);
         Some(index)
     }
 
     /// Writes the id of a mispredicted frame: its lane (connection), and its number `seq` within the lane. The next frame of the lane is
     /// then predicted. Returns the index of the lane.
-    pub(super) fn write_id(&mut self, stage: FrameStage, id: FrameId, columns: &mut BlockColumns<Vec<u8>>) -> u32 {
+    pub(super) fn write_mispredicted_frame_id_and_get_lane(
+        &mut self,
+        stage: FrameStage,
+        id: FrameId,
+        columns: &mut BlockColumns<Vec<u8>>,
+    ) -> u32 {
         let new_index = self.lanes.len() as u32;
         // A lane that is not known yet gets the next free index.
         let index = *self.indices.entry((id.hop.0, id.lane)).or_insert(new_index);
@@ -112,7 +117,7 @@ impl LanePredictors {
     }
 
     /// Returns the predicted next frame of a stage, and advances the prediction. Fails if the block has no lane yet.
-    pub(super) fn take_predicted(&mut self, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
+    pub(super) fn take_predicted_frame(&mut self, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         let lane_index = self.last_lanes[stage as usize];
         let lane = self.lanes.get_mut(lane_index as usize).ok_or(MalformedBlock("a frame of no lane"))?;
         let id = FrameId::new(lane.hop, lane.number, lane.next_seq[stage as usize]);
@@ -121,7 +126,7 @@ impl LanePredictors {
     }
 
     /// Reads the id of a mispredicted frame, after which the next frame of its lane is predicted.
-    pub(super) fn read_id(
+    pub(super) fn read_mispredicted_frame_id(
         &mut self,
         stage: FrameStage,
         columns: &mut BlockColumns<ColumnCursor<'_>>,
@@ -142,7 +147,7 @@ impl LanePredictors {
         }
         self.last_lanes[stage as usize] = index;
         // In both cases, the prediction is now this very frame.
-        self.take_predicted(stage)
+        self.take_predicted_frame(stage)
     }
 }
 

@@ -29,7 +29,7 @@ macro_rules! records {
         impl RareWriter<'_> {
             /// Writes the fields of an event, and returns the kind of its record. Writes nothing and returns `None` for the frequent events
             /// that have columns of their own.
-            pub(super) fn write_event(&mut self, what: &What<'_>) -> Option<u8> {
+            pub(super) fn write_event_fields(&mut self, what: &What<'_>) -> Option<u8> {
                 match what {
                     $(What::$variant(record) => {
                         record.write_field(self);

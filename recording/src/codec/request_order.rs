@@ -76,42 +76,42 @@ impl<S> RequestOrder<S> {
 
     /// Index of the link (entry) of the request that is predicted to come next, or [`NO_LINK`]. The order of the last frame is expected
     /// again.
-    pub(super) fn predict_next(&self, position: StreamPosition) -> u32 {
+    pub(super) fn predict_next_link(&self, position: StreamPosition) -> u32 {
         let successor = self.get(position.last_link).map_or(NO_LINK, |last| last.next);
-        let next = self.skip_finished(successor);
+        let next = self.first_unfinished_link_from(successor);
         if next == NO_LINK {
             // A new request has no successor yet. It came where another one was expected, which probably follows it.
-            return self.skip_finished(position.skipped_link);
+            return self.first_unfinished_link_from(position.skipped_link);
         }
         next
     }
 
-    /// Follows the order of the last frame from the link `index` on, to the link of the first request that has not ended. Returns
+    /// Follows the order of the last frame from the link `link_index` on, to the link of the first request that has not ended. Returns
     /// [`NO_LINK`] at the end of the order.
-    fn skip_finished(&self, mut index: u32) -> u32 {
+    fn first_unfinished_link_from(&self, mut link_index: u32) -> u32 {
         // Limited, because the links of ended requests may form a circle. Then an ended request is returned.
         for _ in 0..MAX_SKIPPED {
-            let Some(link) = self.get(index) else { break };
+            let Some(link) = self.get(link_index) else { break };
             if !link.is_finished {
                 break;
             }
-            index = link.next;
+            link_index = link.next;
         }
-        index
+        link_index
     }
 
-    /// Moves the position in a stream of chunks or deliveries to its next request, and learns its order for the next prediction. `actual`
-    /// is the index of that request's link (entry), and `predicted` the index that was expected.
-    pub(super) fn advance_position(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
+    /// Moves the position in a stream of chunks or deliveries to its next request, and learns its order for the next prediction.
+    /// `actual_link` is the index of that request's link (entry), and `predicted_link` the index that was expected.
+    pub(super) fn advance_position(&mut self, position: &mut StreamPosition, predicted_link: u32, actual_link: u32) {
         if let Some(last) = self.links.get_mut(position.last_link as usize) {
             // The order of the last frame is the prediction for the next.
-            last.next = actual;
+            last.next = actual_link;
         }
-        if actual != predicted {
+        if actual_link != predicted_link {
             // The expected request may follow behind this one.
-            position.skipped_link = predicted;
+            position.skipped_link = predicted_link;
         }
-        position.last_link = actual;
+        position.last_link = actual_link;
     }
 }
 

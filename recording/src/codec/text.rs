@@ -193,7 +193,7 @@ impl<'b> TextReader<'b> {
     }
 
     /// Takes the next new text, and returns its index.
-    pub(super) fn take_new(&mut self) -> Result<u32, MalformedBlock> {
+    pub(super) fn take_new_text_index(&mut self) -> Result<u32, MalformedBlock> {
         let index = self.next;
         if index as usize >= self.texts.ends.len() {
             return Err(MalformedBlock("reference to an unknown text"));
@@ -203,7 +203,7 @@ impl<'b> TextReader<'b> {
     }
 
     /// Text with that index, which may be the next new one.
-    pub(super) fn get_or_take_new(&mut self, index: u32) -> Result<&'b str, MalformedBlock> {
+    pub(super) fn get_text_or_take_new(&mut self, index: u32) -> Result<&'b str, MalformedBlock> {
         // The first reference to the next new text takes it.
         if index == self.next {
             self.next += 1;

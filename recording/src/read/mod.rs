@@ -14,15 +14,20 @@ use trace::{Analysis, Config, ReportInput, words};
 use super::Record;
 use super::error::ReadError;
 
+/// Offset in a file of the end of the block that was read last.
+type BlockEndBytes = u64;
+/// Size of a file.
+type FileBytes = u64;
+
 /// Replays a whole recording. Returns the analysis and the other input of its report. The report equals that of the live run, because
-/// events and ticks are the same and in the same order. Calls `progress` as [`read_records`] does.
+/// events and ticks are the same and in the same order. Calls `report_progress` as [`read_records`] does.
 pub fn analyse(
     recording: &Recording,
     engines: Engines,
-    progress: &mut dyn FnMut(u64, u64),
+    report_progress: &mut dyn FnMut(BlockEndBytes, FileBytes),
 ) -> Result<(Analysis, ReportInput), ReadError> {
     let mut analysis = Analysis::new(Config { engines, ..recording.header().config });
-    let mut input = read_records(recording, &mut |record| apply_record(&mut analysis, record), progress)?;
+    let mut input = read_records(recording, &mut |record| apply_record(&mut analysis, record), report_progress)?;
     // If the end of the run was not recorded, the clocks at its start are the best known.
     input.wall.get_or_insert(recording.header().anchor);
     Ok((analysis, input))
@@ -38,12 +43,12 @@ fn apply_record(analysis: &mut Analysis, record: &Record<'_>) {
     }
 }
 
-/// Reads a whole recording and calls `visit` for each record. Damaged blocks are skipped; missing parts are listed in the returned input's
-/// `degraded`. Calls `progress` at each block with its end in the file and the file's size.
+/// Reads a whole recording and calls `visit_record` for each record. Damaged blocks are skipped; missing parts are listed in the returned
+/// input's `degraded`. Calls `report_progress` at each block with its end in the file and the file's size.
 pub fn read_records(
     recording: &Recording,
-    visit: &mut dyn FnMut(&Record<'_>),
-    progress: &mut dyn FnMut(u64, u64),
+    visit_record: &mut dyn FnMut(&Record<'_>),
+    report_progress: &mut dyn FnMut(BlockEndBytes, FileBytes),
 ) -> Result<ReportInput, ReadError> {
     let mut input = recording.input();
     if let Some(missing) = recording.missing() {
@@ -53,7 +58,7 @@ pub fn read_records(
     let mut reported_offset = reader.offset();
     loop {
         match reader.next() {
-            Ok(Some(record)) => visit(&record),
+            Ok(Some(record)) => visit_record(&record),
             Ok(None) => break,
             // The next call goes on behind the damaged block.
             Err(error @ ReadError::Damaged { .. }) => {
@@ -64,7 +69,7 @@ pub fn read_records(
         // The offset changes only when the next block begins, and one block has many records.
         if reported_offset != reader.offset() {
             reported_offset = reader.offset();
-            progress(reported_offset, recording.bytes());
+            report_progress(reported_offset, recording.bytes());
         }
     }
     if reader.unknown_records() > 0 {

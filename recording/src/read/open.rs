@@ -15,7 +15,7 @@ use super::super::section::{
     MAJOR, MAX_PAYLOAD_BYTES, PREAMBLE_BYTES, Preamble, SECTION_HEADER_BYTES, Section, TRAILER_BYTES, kind,
     parse_trailer,
 };
-use super::scan::{LocatedSection, SectionScan, read_payload, read_section, scan_sections};
+use super::scan::{LocatedSection, SectionScan, read_payload_and_verify, read_section_header, scan_sections};
 
 /// A block of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct MissingParts {
 
 impl MissingParts {
     /// Adds what the file's end section, `end`, says about the rest of the run. `None` if the file has no such section.
-    fn add_state_of_end(&mut self, end: Option<&EndSection>, is_ring: bool) {
+    fn add_state_from_end_section(&mut self, end: Option<&EndSection>, is_ring: bool) {
         match end {
             // A ring never has an end section.
             None => self.unfinished = !is_ring,
@@ -145,7 +145,7 @@ impl Recording {
             return Err(OpenError::NotARecording(path));
         }
         let bytes = metadata.len();
-        let start = read_start(&file, &path, bytes)?;
+        let start = read_preamble_and_header(&file, &path, bytes)?;
         let is_ring = start.preamble.is_ring;
         let found = find_sections(&file, &start, bytes).map_err(|error| OpenError::io(&path, error))?;
         let FoundSections { mut sections, is_indexed, cut_bytes, damaged_bytes } = found;
@@ -158,7 +158,7 @@ impl Recording {
         let blocks: Vec<BlockInfo> =
             sections.iter().map(|located| BlockInfo::new(located.offset, &located.section)).collect();
         let mut missing = MissingParts { cut_bytes, damaged_bytes, ..MissingParts::default() };
-        missing.add_state_of_end(end.as_ref(), is_ring);
+        missing.add_state_from_end_section(end.as_ref(), is_ring);
         count_missing_records(&blocks, &mut missing);
         // Each block has a reading of both clocks, as the header has.
         let mut anchors = vec![header.anchor];
@@ -273,7 +273,7 @@ fn read_preamble(file: &File, path: &Path, file_bytes: u64) -> Result<Preamble, 
 
 /// Reads the preamble and the header of a file with this length. The header, which describes the run, is the first section. Fails if the
 /// file is no recording of this version, or does not have a whole header.
-fn read_start(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
+fn read_preamble_and_header(file: &File, path: &Path, file_bytes: u64) -> Result<FileStart, OpenError> {
     let preamble = read_preamble(file, path, file_bytes)?;
     let mut section_header = [0; SECTION_HEADER_BYTES];
     let read = file.read_exact_at(&mut section_header, PREAMBLE_BYTES as u64);
@@ -296,7 +296,7 @@ fn read_json<T: serde::de::DeserializeOwned>(file: &File, located: &LocatedSecti
 /// Reads the payload of a section. `None` if it cannot be read or its checksum does not match.
 fn read_intact_payload(file: &File, located: &LocatedSection) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let is_intact = read_payload(file, located.offset, &located.section, &mut bytes).ok()?;
+    let is_intact = read_payload_and_verify(file, located.offset, &located.section, &mut bytes).ok()?;
     is_intact.then_some(bytes)
 }
 
@@ -331,55 +331,55 @@ fn find_sections(file: &File, start: &FileStart, file_bytes: u64) -> io::Result<
 }
 
 /// Reads the index at the end of a file with this length. Returns the sections that it lists and the end section. `None` without a valid
-/// index. `run`: the id of the run, which each section must have.
-fn read_index(file: &File, run: u64, file_bytes: u64) -> Option<Vec<LocatedSection>> {
-    let index = find_index(file, run, file_bytes)?;
+/// index. `run_id`: the id of the run, which each section must have.
+fn read_index(file: &File, run_id: u64, file_bytes: u64) -> Option<Vec<LocatedSection>> {
+    let index = find_index(file, run_id, file_bytes)?;
     let packed = read_intact_payload(file, &index)?;
     // Limited, because the stated length may be damaged.
     let length = index.section.raw_bytes.min(MAX_PAYLOAD_BYTES);
     let entries = zstd::bulk::decompress(&packed, length as usize).ok()?;
-    let mut sections = parse_index_entries(&entries, run, index.offset)?;
-    let end = find_end_section(file, run, sections.last(), index.offset).ok()?;
+    let mut sections = parse_index_entries(&entries, run_id, index.offset)?;
+    let end = find_end_section(file, run_id, sections.last(), index.offset).ok()?;
     sections.extend(end);
     Some(sections)
 }
 
 /// Finds the index of a file with this length, by the trailer in the file's last bytes. `None` if they do not lead to one.
-fn find_index(file: &File, run: u64, file_bytes: u64) -> Option<LocatedSection> {
+fn find_index(file: &File, run_id: u64, file_bytes: u64) -> Option<LocatedSection> {
     let mut trailer = [0; TRAILER_BYTES];
     let trailer_offset = file_bytes.checked_sub(TRAILER_BYTES as u64)?;
     file.read_exact_at(&mut trailer, trailer_offset).ok()?;
     // A file that was cut short ends with other bytes.
     let index_offset = parse_trailer(&trailer).filter(|&offset| offset < trailer_offset)?;
-    let index = read_section(file, run, index_offset, trailer_offset).ok().flatten()?;
+    let index = read_section_header(file, run_id, index_offset, trailer_offset).ok().flatten()?;
     if index.kind != kind::INDEX || index_offset + index.total_bytes() != trailer_offset {
         return None;
     }
     Some(LocatedSection { offset: index_offset, section: index })
 }
 
-/// Finds the end section, which no index lists. It follows the `last` listed section, or the header if the index is empty. `None` if
-/// another section is there.
+/// Finds the end section, which no index lists. It follows `last_listed`, the last section of the index, or the header if the index is
+/// empty. `None` if another section is there.
 fn find_end_section(
     file: &File,
-    run: u64,
-    last: Option<&LocatedSection>,
+    run_id: u64,
+    last_listed: Option<&LocatedSection>,
     index_offset: u64,
 ) -> io::Result<Option<LocatedSection>> {
-    let end_offset = if let Some(last) = last {
-        last.offset + last.section.total_bytes()
+    let end_offset = if let Some(last_listed) = last_listed {
+        last_listed.offset + last_listed.section.total_bytes()
     } else {
-        let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset)?;
+        let header = read_section_header(file, run_id, PREAMBLE_BYTES as u64, index_offset)?;
         PREAMBLE_BYTES as u64 + header.map_or(0, |header| header.total_bytes())
     };
-    let section = read_section(file, run, end_offset, index_offset)?;
+    let section = read_section_header(file, run_id, end_offset, index_offset)?;
     let end = section.filter(|section| section.kind == kind::END);
     Ok(end.map(|section| LocatedSection { offset: end_offset, section }))
 }
 
 /// Sections listed in the entries of an index, each an offset and a section header. `None` unless all are of this run, in the file's order
 /// and before the index.
-fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Vec<LocatedSection>> {
+fn parse_index_entries(entries: &[u8], run_id: u64, index_offset: u64) -> Option<Vec<LocatedSection>> {
     /// Length of an entry: an offset of eight bytes, and a section header.
     const ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
     // A part of an entry at the end is a sign of damage.
@@ -393,7 +393,7 @@ fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Ve
         let section = Section::parse(section.try_into().ok()?)?;
         let end = offset.checked_add(section.total_bytes())?;
         // Checked, because the index alone decides where blocks are read.
-        if section.run != run || offset < last_end || end > index_offset {
+        if section.run != run_id || offset < last_end || end > index_offset {
             return None;
         }
         last_end = end;

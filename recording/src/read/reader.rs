@@ -14,7 +14,7 @@ use super::super::codec::{DecodeBuffers, DecodedBlock};
 use super::super::error::ReadError;
 use super::super::section::{SECTION_HEADER_BYTES, Section};
 use super::open::{BlockInfo, Recording};
-use super::scan::read_payload;
+use super::scan::read_payload_and_verify;
 
 self_cell!(
     /// The block being read, and the buffers from which its records borrow.
@@ -84,7 +84,7 @@ impl RecordReader<'_> {
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         loop {
-            let has_record = self.advance_record()?;
+            let has_record = self.advance_to_next_record()?;
             if has_record {
                 break;
             }
@@ -102,12 +102,12 @@ impl RecordReader<'_> {
     }
 
     /// Reads the next record of the current block. Returns `false` without a block, and at its end.
-    fn advance_record(&mut self) -> Result<bool, ReadError> {
+    fn advance_to_next_record(&mut self) -> Result<bool, ReadError> {
         // Taken, so that the next call opens the next block, at the end of this one or after an error in it.
         let Some(mut block) = self.block.take() else { return Ok(false) };
         // The cell holds the decoded block together with the buffers from which it borrows.
         let has_record = block.with_dependent_mut(|_, decoded| decoded.advance());
-        if has_record.map_err(|error| self.damaged_block(&error))? {
+        if has_record.map_err(|error| self.damaged_block_error(&error))? {
             self.block = Some(block);
             return Ok(true);
         }
@@ -143,25 +143,25 @@ impl RecordReader<'_> {
         let block = BlockInProgress::try_new(MutBorrow::new(mem::take(&mut self.buffers)), |buffers| {
             buffers.borrow_mut().decode_block(&section.content, wants_standing, missed)
         });
-        self.block = Some(block.map_err(|error| self.damaged_block(&error))?);
+        self.block = Some(block.map_err(|error| self.damaged_block_error(&error))?);
         Ok(())
     }
 
     /// Reads a block from the file and decompresses it into the buffers. Returns its section header.
     fn load_into_buffers(&mut self, block: &BlockInfo) -> Result<Section, ReadError> {
-        let loaded = load_block(&self.recording.file, block, &mut self.packed);
+        let loaded = load_packed_block_if_intact(&self.recording.file, block, &mut self.packed);
         let section = loaded.map_err(|error| {
             let path = self.recording.path().to_owned();
             ReadError::Io { path, offset: block.offset, error }
         })?;
-        let section = section.ok_or_else(|| self.damaged_block(&"its checksum does not match"))?;
+        let section = section.ok_or_else(|| self.damaged_block_error(&"its checksum does not match"))?;
         let decompressed = self.buffers.decompress_columns(&self.packed, section.raw_bytes);
-        decompressed.map_err(|error| self.damaged_block(&error))?;
+        decompressed.map_err(|error| self.damaged_block_error(&error))?;
         Ok(section)
     }
 
     /// Error about the block that was opened last.
-    fn damaged_block(&self, why: &dyn Display) -> ReadError {
+    fn damaged_block_error(&self, why: &dyn Display) -> ReadError {
         let block = self.next_block - 1;
         let BlockInfo { offset, records, .. } = self.recording.blocks()[block];
         let path = self.recording.path().to_owned();
@@ -170,12 +170,12 @@ impl RecordReader<'_> {
 }
 
 /// Reads the compressed payload of a block into `packed`, and returns the block's section. `None` if either is damaged or overwritten.
-fn load_block(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Result<Option<Section>> {
+fn load_packed_block_if_intact(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Result<Option<Section>> {
     let mut header = [0; SECTION_HEADER_BYTES];
     file.read_exact_at(&mut header, block.offset)?;
     // A ring may have been overwritten since it was opened.
     let section = Section::parse(&header).filter(|section| BlockInfo::new(block.offset, section) == *block);
     let Some(section) = section else { return Ok(None) };
-    let is_intact = read_payload(file, block.offset, &section, packed)?;
+    let is_intact = read_payload_and_verify(file, block.offset, &section, packed)?;
     Ok(is_intact.then_some(section))
 }

@@ -9,10 +9,10 @@ mod writer_thread;
 use std::path::PathBuf;
 
 pub(super) use pack::seal_section;
-pub use pack::{BlockPacker, OpenBlock};
+pub use pack::{BlockPacker, UncompressedBlock};
 pub(super) use recorder::new_run_id;
 pub use recorder::{PendingSummary, Recorder};
-pub(super) use recording_files::write_start;
+pub(super) use recording_files::write_preamble_and_header;
 pub use recording_files::{is_part_of, path_of_run, run_name_of_path};
 
 /// Options of a recording. The defaults are for live runs.

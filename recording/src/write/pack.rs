@@ -14,14 +14,14 @@ const STREAM_LEVEL: i32 = 1;
 
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
-pub struct OpenBlock {
+pub struct UncompressedBlock {
     pub(crate) columns: BlockColumns<Vec<u8>>,
     pub(crate) content: BlockContent,
     pub(crate) first_record: u64,
     pub(crate) anchor: Anchor,
 }
 
-impl OpenBlock {
+impl UncompressedBlock {
     /// Number of records.
     pub fn records(&self) -> u32 {
         self.content.records
@@ -56,7 +56,7 @@ impl BlockPacker {
     }
 
     /// Compresses a block and returns its bytes.
-    pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+    pub fn pack_standalone_block(&mut self, block: &UncompressedBlock) -> io::Result<&[u8]> {
         // A block outside of a file or a stream needs neither a run nor a number.
         let run = 0;
         let seq = 0;
@@ -69,7 +69,12 @@ impl BlockPacker {
     }
 
     /// Compresses a block into a section, which is number `seq` of the run.
-    pub(crate) fn pack_section(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<SealedSection<'_>> {
+    pub(crate) fn pack_section(
+        &mut self,
+        block: &UncompressedBlock,
+        run: u64,
+        seq: u64,
+    ) -> io::Result<SealedSection<'_>> {
         let mut section = Section {
             kind: kind::BLOCK,
             run,
@@ -79,12 +84,12 @@ impl BlockPacker {
             anchor: block.anchor,
             ..Section::default()
         };
-        // Taken out, because `pack_bytes` borrows all of `self`.
+        // Taken out, because `compress_into_section` borrows all of `self`.
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
         block.columns.write_to(&mut raw);
         // The result without the bytes, whose borrow of `self` would last too long. They are also in `sealed`.
-        let result = self.pack_bytes(&raw, &mut section).map(|_| ());
+        let result = self.compress_into_section(&raw, &mut section).map(|_| ());
         // The buffer is kept after an error, too.
         self.raw = raw;
         result?;
@@ -92,7 +97,7 @@ impl BlockPacker {
     }
 
     /// Compresses any bytes as payload of `section`, whose sizes and checksum are set. Returns its header and payload.
-    pub(crate) fn pack_bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
+    pub(crate) fn compress_into_section(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
         self.packed.clear();
         // The compressor does not enlarge the buffer itself.
         self.packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));

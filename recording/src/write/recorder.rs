@@ -17,7 +17,7 @@ use trace::{ReportInput, fault};
 use super::super::codec::{BlockColumns, EncodedBlock, Encoder};
 use super::super::error::{DISK_TIMEOUT, RecordError};
 use super::super::header::RecordingHeader;
-use super::pack::{BlockPacker, FILE_LEVEL, OpenBlock};
+use super::pack::{BlockPacker, FILE_LEVEL, UncompressedBlock};
 use super::recording_files::RecordingFiles;
 use super::ring_file::RingFile;
 use super::writer_thread::{BlockStore, WriterJob, WriterState, WriterThread};
@@ -82,20 +82,25 @@ impl Recorder {
         let run = new_run_id();
         let header = RecordingHeader { part: 0, ..header.clone() };
         let store = BlockStore::Files(RecordingFiles::create(path, &header, run, options)?);
-        Self::start_thread(path, store, run, &header, options)
+        Self::start_writer_thread(path, store, run, &header, options)
     }
 
     /// Creates a ring: a file of `size` bytes that keeps the latest part of a run. All of its space is reserved, and only its owner can
     /// read it. It can be opened like a recording, even after a crash. An existing ring may contain the last minutes of a killed run, so it
     /// is replaced only with `options.force`.
-    pub fn ring(path: &Path, size: u64, header: &RecordingHeader, options: RecordOptions) -> Result<Self, RecordError> {
+    pub fn create_ring(
+        path: &Path,
+        size: u64,
+        header: &RecordingHeader,
+        options: RecordOptions,
+    ) -> Result<Self, RecordError> {
         let run = new_run_id();
         let store = BlockStore::Ring(RingFile::create(path, size, header, run, options.force)?);
-        Self::start_thread(path, store, run, header, options)
+        Self::start_writer_thread(path, store, run, header, options)
     }
 
     /// Starts the thread that writes to `store`, and returns the recorder that gives it blocks.
-    fn start_thread(
+    fn start_writer_thread(
         path: &Path,
         store: BlockStore,
         run: u64,
@@ -135,13 +140,13 @@ impl Recorder {
 
     /// Records an event, unless the recording has stopped. Waits only if [`RecordOptions::wait`] is set. Allocates nothing for a chunk of a
     /// request already in the block.
-    pub fn event(&mut self, event: &Event<'_>) {
+    pub fn record_event(&mut self, event: &Event<'_>) {
         if self.has_stopped() {
             return;
         }
         // Tests can inject a fault here.
         fault::inject_at("recorder");
-        let is_written = self.encoder.write_event(event);
+        let is_written = self.encoder.write_event_or_loss(event);
         // An event that is too large was left out.
         if !is_written {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
@@ -151,7 +156,7 @@ impl Recorder {
 
     /// Records a tick, at which the analysis looks for findings, and at intervals a reading of both clocks (an anchor). Does nothing once
     /// the recording has stopped.
-    pub fn tick(&mut self, now: MonoNs) {
+    pub fn record_tick(&mut self, now: MonoNs) {
         if self.has_stopped() {
             return;
         }
@@ -189,7 +194,7 @@ impl Recorder {
         let is_old = now.since(self.encoder.content.from) >= self.options.block_ns;
         if is_old || self.encoder.is_full(self.options.block_bytes) {
             let job = self.close_block();
-            self.submit_or_drop(job);
+            self.submit_block_or_drop(job);
         }
     }
 
@@ -200,18 +205,18 @@ impl Recorder {
         let EncodedBlock { columns, content } = self.encoder.close_block(empty.unwrap_or_default());
         let first_record = self.closed_records;
         self.closed_records += u64::from(content.records);
-        WriterJob::Block(OpenBlock { columns, content, first_record, anchor: self.last_anchor })
+        WriterJob::Block(UncompressedBlock { columns, content, first_record, anchor: self.last_anchor })
     }
 
     /// Passes a block to the writer's thread. If the queue is full, waits if [`RecordOptions::wait`] is set, and otherwise drops the block
     /// and counts its records.
-    fn submit_or_drop(&mut self, job: WriterJob) {
+    fn submit_block_or_drop(&mut self, block_job: WriterJob) {
         // Events of a file can wait, and events of a live run cannot.
         let submitted = if self.options.wait {
             // Fails only if the thread has ended. The error has the job.
-            self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
+            self.jobs.send(block_job).map_err(|error| TrySendError::Disconnected(error.0))
         } else {
-            self.jobs.try_send(job)
+            self.jobs.try_send(block_job)
         };
         match submitted {
             Ok(()) => {}
@@ -221,9 +226,9 @@ impl Recorder {
     }
 
     /// Drops a block for which the queue of the writer's thread has no space, and counts its records.
-    fn drop_block(&mut self, job: WriterJob) {
-        // Only blocks are dropped: `submit_or_fail` passes the jobs that need a reply.
-        let WriterJob::Block(block) = job else { return };
+    fn drop_block(&mut self, block_job: WriterJob) {
+        // Only blocks are dropped: `submit_job_or_fail` passes the jobs that need a reply.
+        let WriterJob::Block(block) = block_job else { return };
         self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
         // Kept for the next block, because the thread returns only buffers that it got.
         self.spare_columns = Some(block.columns);
@@ -231,8 +236,8 @@ impl Recorder {
 
     /// Copies a ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are
     /// dropped and counted.
-    pub fn dump(&mut self, to: &Path, closing: &ReportInput) -> Result<PendingSummary, RecordError> {
-        let path = to.to_owned();
+    pub fn copy_ring_to(&mut self, path_of_copy: &Path, closing: &ReportInput) -> Result<PendingSummary, RecordError> {
+        let path = path_of_copy.to_owned();
         let closing = Box::new(closing.clone());
         // The run must go on, so a full queue is an error.
         let may_wait = false;
@@ -262,16 +267,16 @@ impl Recorder {
         let submit_deadline = may_wait.then_some(deadline);
         if self.encoder.content.records > 0 {
             let block = self.close_block();
-            self.submit_or_fail(block, submit_deadline)?;
+            self.submit_job_or_fail(block, submit_deadline)?;
         }
         let (reply, answer) = channel();
-        self.submit_or_fail(job_with_reply(reply), submit_deadline)?;
+        self.submit_job_or_fail(job_with_reply(reply), submit_deadline)?;
         Ok(PendingSummary { answer, deadline, path, shared: Arc::clone(&self.shared) })
     }
 
     /// Passes a job to the writer's thread. While the queue is full, tries again until `deadline`, or only once without a deadline. Then
     /// fails, and counts the records of a block as dropped.
-    fn submit_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
+    fn submit_job_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
             // A channel has no send with a deadline. A full one returns the job, which is then tried again.
             job = match self.jobs.try_send(job) {
@@ -297,7 +302,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         if self.encoder.content.records > 0 && !self.has_stopped() {
             let job = self.close_block();
-            self.submit_or_drop(job);
+            self.submit_block_or_drop(job);
         }
     }
 }

@@ -25,6 +25,9 @@ const INDEX_ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
 /// Space reserved for the end of a file with a size limit, in addition to its index.
 const END_BYTES: u64 = 8 << 10;
 
+/// Number of bytes by which the files of a recording grew, or that were written to a ring.
+pub(super) type WrittenBytes = u64;
+
 /// Reason why a block was not written.
 pub(super) enum BlockRefused {
     /// The file reached its size limit.
@@ -103,7 +106,7 @@ impl RecordingFiles {
 
     /// Appends a block, whose section header and compressed content are the bytes `sealed`. Starts the next file if the current one is
     /// full. Returns by how many bytes the files grew.
-    pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
+    pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<WrittenBytes, BlockRefused> {
         // What is written to a deleted file is lost.
         if is_removed(&self.file) {
             return Err(BlockRefused::Failed(RecordError::Removed(self.current.path.clone())));
@@ -125,7 +128,7 @@ impl RecordingFiles {
 
     /// Starts the next file if a block of `block_bytes` would exceed the size limit of the current one. Returns by how many bytes the files
     /// grew. Refuses the block instead if the recording may have only one file.
-    fn start_next_file_if_full(&mut self, block_bytes: u64) -> Result<u64, BlockRefused> {
+    fn start_next_file_if_full(&mut self, block_bytes: u64) -> Result<WrittenBytes, BlockRefused> {
         let Some(max_bytes) = self.options.max_bytes else { return Ok(0) };
         // The end of the file must fit as well: index, end section and trailer.
         let index_bytes = (self.current.blocks + 1) * INDEX_ENTRY_BYTES as u64;
@@ -182,7 +185,7 @@ impl RecordingFiles {
             return Err(RecordError::Removed(self.current.path.clone()));
         }
         let end_offset = self.current.bytes;
-        let written = self.append_end(&EndSection { why, dropped, closing: closing.cloned() });
+        let written = self.append_end_index_and_trailer(&EndSection { why, dropped, closing: closing.cloned() });
         if written.is_err() {
             // Write the whole end or nothing: a reader interprets the last bytes as the trailer.
             self.file.set_len(end_offset).ok();
@@ -191,12 +194,12 @@ impl RecordingFiles {
         let synced = written.and_then(|()| self.file.sync_all());
         synced.map_err(|error| RecordError::io("finish", &self.current.path, error))?;
         // The file's entry in its folder must be on disk, too.
-        sync_folder(&self.current.path);
+        sync_folder_of_file(&self.current.path);
         Ok(())
     }
 
     /// Appends the end section, an index of the blocks, and a trailer with the offset of the index.
-    fn append_end(&mut self, end: &EndSection) -> io::Result<()> {
+    fn append_end_index_and_trailer(&mut self, end: &EndSection) -> io::Result<()> {
         self.append_json(kind::END, end)?;
         // Beyond a limit, blocks are not listed. Readers scan a file without an index.
         let has_unlisted_blocks = self.index.len() as u64 != self.current.blocks;
@@ -211,16 +214,16 @@ impl RecordingFiles {
         let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
         let index_offset = self.current.bytes;
         let mut packer = BlockPacker::with_level(FILE_LEVEL)?;
-        self.append_bytes(packer.pack_bytes(&entries, &mut section)?)?;
+        self.append_bytes(packer.compress_into_section(&entries, &mut section)?)?;
         self.append_bytes(&trailer_bytes(index_offset))
     }
 
     /// Ends the current file and starts the next. Deletes the oldest one beyond the number of files to keep. Returns by how many bytes the
     /// files grew.
-    fn start_next_file(&mut self) -> Result<u64, RecordError> {
+    fn start_next_file(&mut self) -> Result<WrittenBytes, RecordError> {
         let bytes_before_end = self.current.bytes;
         self.header.part += 1;
-        let next = part_path(&self.first_path, self.header.part);
+        let next = path_of_part(&self.first_path, self.header.part);
         // Created first: this file may only be marked as continued if the next one exists.
         let is_ring = false;
         let StartedFile { file, bytes } = create_file(&next, self.options.force, &self.header, self.run, is_ring)?;
@@ -270,29 +273,30 @@ fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|file| file.nlink() == 0)
 }
 
-/// Path of a part of a recording to `base`: `run.1.tgap` for `run.tgap`.
-fn part_path(base: &Path, part: u32) -> PathBuf {
-    let mut name = OsString::from(base.file_stem().unwrap_or_default());
-    name.push(format!(".{part}"));
-    if let Some(extension) = base.extension() {
+/// Path of a later part of the recording whose first file is at `first_path`: `run.1.tgap` for `run.tgap`.
+fn path_of_part(first_path: &Path, part_number: u32) -> PathBuf {
+    let mut name = OsString::from(first_path.file_stem().unwrap_or_default());
+    name.push(format!(".{part_number}"));
+    if let Some(extension) = first_path.extension() {
         name.push(".");
         name.push(extension);
     }
-    base.with_file_name(name)
+    first_path.with_file_name(name)
 }
 
 /// Whether `path` is a further file of the recording `base`.
 pub fn is_part_of(path: &Path, base: &Path) -> bool {
-    part_number(path).is_some_and(|part| part_path(base, part) == path)
+    part_number(path).is_some_and(|part| path_of_part(base, part) == path)
 }
 
 /// Path of the recording of one of several runs: `run-NAME.tgap` for `run.tgap`.
-pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
+pub fn path_of_run(base_path: &Path, run_name: &str) -> PathBuf {
     // A name may have characters that do not belong into a file's name.
-    let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
-    let stem = base.file_stem().unwrap_or_default().to_string_lossy();
-    let suffix = base.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
-    base.with_file_name(format!("{stem}-{plain}{suffix}"))
+    let plain: String = run_name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    let stem = base_path.file_stem().unwrap_or_default().to_string_lossy();
+    let suffix =
+        base_path.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
+    base_path.with_file_name(format!("{stem}-{plain}{suffix}"))
 }
 
 /// Name of the run whose recording is at `path`. `base` is the path that the user gave for several runs. For `run-NAME.tgap` and the base
@@ -337,7 +341,7 @@ pub(super) fn create_file(
     let is_replaced = force && existing.is_some();
     let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;
-    let written = write_start(&mut file, header, run, is_ring);
+    let written = write_preamble_and_header(&mut file, header, run, is_ring);
     // The complete file takes the place of the existing one, which stays as it is after an error.
     let in_place = if is_replaced && written.is_ok() { storage::rename(&created_path, path) } else { Ok(()) };
     match in_place.and(written) {
@@ -360,7 +364,12 @@ fn path_of_replacement(path: &Path) -> PathBuf {
 }
 
 /// Writes the preamble and the header section of a file or stream. Returns their length in bytes.
-pub(crate) fn write_start(file: &mut impl Write, header: &RecordingHeader, run: u64, is_ring: bool) -> io::Result<u64> {
+pub(crate) fn write_preamble_and_header(
+    file: &mut impl Write,
+    header: &RecordingHeader,
+    run: u64,
+    is_ring: bool,
+) -> io::Result<WrittenBytes> {
     let json = serde_json::to_vec(header)?;
     let mut section =
         Section { kind: kind::HEADER, raw_bytes: json.len() as u32, run, anchor: header.anchor, ..Section::default() };
@@ -370,8 +379,8 @@ pub(crate) fn write_start(file: &mut impl Write, header: &RecordingHeader, run: 
 }
 
 /// Waits until the entry of this file in its folder is on disk. Errors are ignored, because some file systems do not support it.
-pub(super) fn sync_folder(path: &Path) {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+pub(super) fn sync_folder_of_file(file_path: &Path) {
+    let parent = file_path.parent().filter(|parent| !parent.as_os_str().is_empty());
     // The parent of a bare file name is empty.
     let folder = parent.unwrap_or(Path::new("."));
     if let Ok(folder) = File::open(folder) {

@@ -14,7 +14,9 @@ use trace::ReportInput;
 use super::super::error::RecordError;
 use super::super::header::{EndReason, RecordingHeader};
 use super::super::section::Section;
-use super::recording_files::{BlockRefused, RecordingFiles, StartedFile, WrittenBlock, create_file, sync_folder};
+use super::recording_files::{
+    BlockRefused, RecordingFiles, StartedFile, WrittenBlock, WrittenBytes, create_file, sync_folder_of_file,
+};
 use super::{RecordOptions, RecordingSummary};
 
 use crate::storage;
@@ -72,7 +74,7 @@ impl RingFile {
 
     /// Writes a block, whose section header and compressed content are the bytes `sealed`, behind the last one, or at the start of the ring
     /// if it does not fit there. The blocks in its place are lost. Returns its length in bytes.
-    pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
+    pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<WrittenBytes, BlockRefused> {
         let length = section.total_bytes();
         // Not even the empty ring has space for the block.
         if self.first_offset + length > self.size_bytes {
@@ -110,23 +112,23 @@ impl RingFile {
     }
 
     /// Copies the content of the ring to a new recording. Removes the new file after an error.
-    pub(super) fn copy_to(
+    pub(super) fn copy_to_recording(
         &self,
-        to: &Path,
+        path_of_copy: &Path,
         closing: &ReportInput,
         dropped: u64,
     ) -> Result<RecordingSummary, RecordError> {
         if self.blocks.is_empty() {
             return Err(RecordError::Empty);
         }
-        let mut files = RecordingFiles::create(to, &self.header, self.run, RecordOptions::default())?;
+        let mut files = RecordingFiles::create(path_of_copy, &self.header, self.run, RecordOptions::default())?;
         let copied =
             self.copy_blocks(&mut files).and_then(|()| files.end_file(EndReason::Dumped, dropped, Some(closing)));
         match copied {
             Ok(()) => Ok(RecordingSummary { dropped, ..files.summarise_recording() }),
             Err(error) => {
                 // The first error is the one to report.
-                storage::remove(to).ok();
+                storage::remove(path_of_copy).ok();
                 Err(error)
             }
         }
@@ -150,11 +152,11 @@ impl RingFile {
     }
 
     /// Waits until all of the ring is on disk. Returns its summary.
-    pub(super) fn finish(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
+    pub(super) fn sync_and_summarise(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
         let synced = self.file.sync_all();
         synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
         // The file's entry in its folder must be on disk, too.
-        sync_folder(&self.path);
+        sync_folder_of_file(&self.path);
         Ok(RecordingSummary {
             files: vec![self.path.clone()],
             bytes: self.size_bytes,

@@ -11,14 +11,14 @@ use super::super::codec::BlockColumns;
 use super::super::error::RecordError;
 use super::super::header::EndReason;
 use super::RecordingSummary;
-use super::pack::{BlockPacker, OpenBlock};
+use super::pack::{BlockPacker, UncompressedBlock};
 use super::recording_files::{BlockRefused, RecordingFiles};
 use super::ring_file::RingFile;
 
 /// Commands to the worker, in order.
 #[expect(clippy::large_enum_variant, reason = "nearly all are blocks; boxing them would allocate for each")]
 pub(super) enum WriterJob {
-    Block(OpenBlock),
+    Block(UncompressedBlock),
     Dump { to: PathBuf, closing: Box<ReportInput>, reply: Sender<Result<RecordingSummary, RecordError>> },
     Finish { closing: Box<ReportInput>, reply: Sender<Result<RecordingSummary, RecordError>> },
 }
@@ -113,18 +113,18 @@ impl WriterThread {
         }
     }
 
-    /// Copies the ring to a recording at `to`, which ends with the data for a report, `closing`. Fails for a recording, which cannot be
-    /// copied.
-    fn dump_ring(&self, to: &Path, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
+    /// Copies the ring to a recording at `path_of_copy`, which ends with the data for a report, `closing`. Fails for a recording, which
+    /// cannot be copied.
+    fn dump_ring(&self, path_of_copy: &Path, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         match &self.store {
-            BlockStore::Ring(ring) => ring.copy_to(to, closing, dropped),
+            BlockStore::Ring(ring) => ring.copy_to_recording(path_of_copy, closing, dropped),
             BlockStore::Files(_) => Err(RecordError::Empty),
         }
     }
 
     /// Compresses a block and writes it to the recording or the ring. An error ends the recording, but not the run.
-    fn write_block(&mut self, block: &OpenBlock) {
+    fn write_block(&mut self, block: &UncompressedBlock) {
         // Tests can inject a fault here.
         trace::fault::inject_at("writer");
         let seq = self.store.next_seq();
@@ -193,7 +193,7 @@ impl WriterThread {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         let stopped = self.shared.stopped.get().cloned();
         match &mut self.store {
-            BlockStore::Ring(ring) => ring.finish(dropped),
+            BlockStore::Ring(ring) => ring.sync_and_summarise(dropped),
             BlockStore::Files(files) => {
                 // A recording that has stopped by itself already has its end.
                 if stopped.is_none() {

@@ -82,12 +82,13 @@ fn the_current_file_is_closed_if_the_next_one_cannot_be_created() {
 fn the_ring_continues_after_a_failed_dump() {
     let folder = Folder::new();
     let inputs = traffic(500, 20, 9);
-    let mut ring = Recorder::ring(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
+    let mut ring = Recorder::create_ring(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
     feed(&mut ring, &inputs);
-    let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing()).and_then(PendingSummary::wait);
+    let failed = ring.copy_ring_to(&folder.file("missing/dump.tgap"), &closing()).and_then(PendingSummary::wait);
     let error = failed.expect_err("no such folder").to_string();
     assert!(error.starts_with("cannot create "), "{error}");
-    let dumped = ring.dump(&folder.file("dump.tgap"), &closing()).and_then(PendingSummary::wait).expect("a dump");
+    let dumped =
+        ring.copy_ring_to(&folder.file("dump.tgap"), &closing()).and_then(PendingSummary::wait).expect("a dump");
     assert_eq!(dumped.records, inputs.len() as u64);
     ring.finish(&closing()).expect("finished");
 }

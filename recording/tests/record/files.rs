@@ -110,7 +110,7 @@ fn token_ids_are_recorded_only_on_request() {
     let id = FrameId::new(HopId(0), 0, 0);
     let frame = |chunks| What::Sent(Frame::token_ids(id, 9, chunks));
     let (at, with_ids, without_ids) = (MonoNs(1), [chunk], [Chunk { ids: &[], ..chunk }]);
-    recorder.event(&Event::new(at, frame(&with_ids)));
+    recorder.record_event(&Event::new(at, frame(&with_ids)));
     recorder.finish(&closing()).expect("finished");
     let recording = open(&file);
     let what = frame(&without_ids);

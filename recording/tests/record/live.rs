@@ -13,8 +13,8 @@ use super::traffic;
 
 fn write(blocks: &mut BlockWriter, input: &Record<'_>) {
     match input {
-        Record::Event(event) => blocks.event(event),
-        Record::Tick(at) => blocks.tick(*at),
+        Record::Event(event) => blocks.record_event(event),
+        Record::Tick(at) => blocks.record_tick(*at),
         other => panic!("{other:?} is no input"),
     }
 }
@@ -35,12 +35,12 @@ fn report(analysis: &Analysis) -> String {
 fn stream(inputs: &[Record<'_>], block: usize) -> Vec<u8> {
     let mut blocks = BlockWriter::new(RecordedPayload::Lengths);
     let mut packer = StreamPacker::new(RecordingHeader::for_source("model", Config::default())).expect("a packer");
-    let mut bytes = packer.start().expect("a start");
+    let mut bytes = packer.preamble_and_header().expect("a start");
     for part in inputs.chunks(block) {
         for input in part {
             write(&mut blocks, input);
         }
-        bytes.extend_from_slice(packer.pack_block(&blocks.close().expect("records")).expect("packed"));
+        bytes.extend_from_slice(packer.pack_block(&blocks.close_block().expect("records")).expect("packed"));
         bytes.extend(packer.pack_status(&ReportInput::for_source("model")).expect("JSON"));
     }
     bytes.extend(packer.pack_end(&ReportInput { slowest: 7, ..ReportInput::for_source("model") }).expect("JSON"));
@@ -54,10 +54,10 @@ fn received(bytes: &[u8], length: usize) -> (Analysis, Vec<StreamSection>) {
     let mut analysis = Analysis::new(crate::engine::config());
     let mut sections = Vec::new();
     for piece in bytes.chunks(length) {
-        splitter.extend(piece);
+        splitter.add_received_bytes(piece);
         while let Some(section) = splitter.next_section().expect("an intact stream") {
             if let StreamSection::Block(block) = &section {
-                reader.read(block, &mut |record| apply(&mut analysis, &record)).expect("an intact block");
+                reader.read_block(block, &mut |record| apply(&mut analysis, &record)).expect("an intact block");
             }
             sections.push(section);
         }
@@ -91,12 +91,12 @@ proptest! {
         let at = (at * bytes.len() as f64) as usize;
         bytes[at] ^= 1 << bit;
         let mut splitter = StreamSplitter::default();
-        splitter.extend(&bytes);
+        splitter.add_received_bytes(&bytes);
         let mut reader = BlockReader::default();
         while let Ok(Some(section)) = splitter.next_section() {
             if let StreamSection::Block(block) = section {
                 // Corrupt input must return an error, not panic.
-                let _ = reader.read(&block, &mut |_| {});
+                let _ = reader.read_block(&block, &mut |_| {});
             }
         }
     }
@@ -106,7 +106,7 @@ proptest! {
 fn what_is_no_recording_is_refused() {
     let read = |bytes: &[u8]| {
         let mut splitter = StreamSplitter::default();
-        splitter.extend(bytes);
+        splitter.add_received_bytes(bytes);
         splitter.next_section().expect_err("no recording").to_string()
     };
     assert!(read(b"<html>").contains("sends no tokengap recording"));
@@ -125,15 +125,15 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
         for input in part {
             write(&mut blocks, input);
         }
-        let closed = blocks.close().expect("records");
+        let closed = blocks.close_block().expect("records");
         if number == 2 || number == 3 {
             continue;
         }
-        let packed = packer.pack(&closed).expect("packed").to_vec();
+        let packed = packer.pack_standalone_block(&closed).expect("packed").to_vec();
         for _ in 0..2 {
             // The second read yields nothing: the block is already known.
             reader
-                .read(&packed, &mut |record| {
+                .read_block(&packed, &mut |record| {
                     apply(&mut subscriber, &record);
                     if let Record::Event(event) = record {
                         hops += usize::from(number == 4 && matches!(event.what, What::Hop(_)));
@@ -147,7 +147,7 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
         let mut damaged = packed;
         let last = damaged.len() - 1;
         damaged[last] ^= 1;
-        assert!(reader.read(&damaged, &mut |_| panic!("a damaged block has no records")).is_err());
+        assert!(reader.read_block(&damaged, &mut |_| panic!("a damaged block has no records")).is_err());
     }
     assert_eq!((reported, reader.lost()), (vec![(4, 200)], 200));
     assert!(hops > 0, "the hops are repeated");
@@ -173,7 +173,7 @@ fn an_undecodable_block_counts_as_missed_observations() {
     let mut refused = 0;
     for section in &sections {
         let StreamSection::Block(block) = section else { continue };
-        let read = reader.read(block, &mut |record| {
+        let read = reader.read_block(block, &mut |record| {
             if let Record::Event(event) = record
                 && let What::Missed(event) = event.what
             {

@@ -17,7 +17,7 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
     let mut apply = |at: u64, what: What<'_>| {
         let at = MonoNs(at);
         analysis.apply(&Event { at, what });
-        recorder.event(&Event { at, what });
+        recorder.record_event(&Event { at, what });
     };
     let hop = HopId(0);
     apply(

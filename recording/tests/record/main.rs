@@ -65,8 +65,8 @@ fn options(block_bytes: usize) -> RecordOptions {
 fn feed(recorder: &mut Recorder, inputs: &[Record<'_>]) {
     for input in inputs {
         match input {
-            Record::Event(event) => recorder.event(event),
-            Record::Tick(at) => recorder.tick(*at),
+            Record::Event(event) => recorder.record_event(event),
+            Record::Tick(at) => recorder.record_tick(*at),
             other => panic!("{other:?} is no input"),
         }
     }

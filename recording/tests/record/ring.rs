@@ -22,12 +22,12 @@ fn records(recording: &Recording) -> (u64, Vec<String>) {
 fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let folder = Folder::new();
     let (file, dumped) = (folder.file("ring"), folder.file("dump.tgap"));
-    let mut ring = Recorder::ring(&file, SIZE, &header(), options(100_000)).expect("a ring");
+    let mut ring = Recorder::create_ring(&file, SIZE, &header(), options(100_000)).expect("a ring");
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     // Poorly compressible data, so that the ring wraps several times.
     let inputs = traffic(6_000, 200, 2);
     feed(&mut ring, &inputs);
-    let summary = ring.dump(&dumped, &closing()).and_then(PendingSummary::wait).expect("a dump");
+    let summary = ring.copy_ring_to(&dumped, &closing()).and_then(PendingSummary::wait).expect("a dump");
     assert!(ring.status().bytes > 2 * SIZE, "it wrapped: {} bytes", ring.status().bytes);
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     // Reads the file while the ring is open, as after a crash.
@@ -53,16 +53,16 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
 fn the_ring_of_a_killed_run_is_not_overwritten() {
     let folder = Folder::new();
     let file = folder.file("ring");
-    drop(Recorder::ring(&file, SIZE, &header(), options(100_000)).expect("a ring"));
-    let refused = Recorder::ring(&file, SIZE, &header(), options(100_000));
+    drop(Recorder::create_ring(&file, SIZE, &header(), options(100_000)).expect("a ring"));
+    let refused = Recorder::create_ring(&file, SIZE, &header(), options(100_000));
     assert!(matches!(refused, Err(RecordError::Exists { .. })));
     let force = RecordOptions { force: true, ..options(100_000) };
-    let mut ring = Recorder::ring(&file, SIZE, &header(), force).expect("replaced");
+    let mut ring = Recorder::create_ring(&file, SIZE, &header(), force).expect("replaced");
     assert!(matches!(
-        ring.dump(&folder.file("none.tgap"), &closing()).and_then(PendingSummary::wait),
+        ring.copy_ring_to(&folder.file("none.tgap"), &closing()).and_then(PendingSummary::wait),
         Err(RecordError::Empty)
     ));
     assert!(!folder.file("none.tgap").exists());
-    let small = Recorder::ring(&folder.file("small"), 1 << 10, &header(), options(100));
+    let small = Recorder::create_ring(&folder.file("small"), 1 << 10, &header(), options(100));
     assert!(matches!(small, Err(RecordError::TooSmall { .. })));
 }

@@ -70,7 +70,7 @@ impl HindsightRing {
         };
         let options = RecordOptions { force, ..RecordOptions::default() };
         Ok(Self {
-            recorder: Recorder::ring(&path, ring.size, header, options)?,
+            recorder: Recorder::create_ring(&path, ring.size, header, options)?,
             is_named: ring.file.is_some(),
             trigger: DumpTrigger::new(ring.rules),
             run: ring.run.clone(),
@@ -86,7 +86,7 @@ impl HindsightRing {
         analysis: &Analysis,
         closing: &dyn Fn() -> ReportInput,
     ) -> Option<String> {
-        self.recorder.tick(now);
+        self.recorder.record_tick(now);
         let path = self.recorder.path();
         let dumps = &self.dumps;
         // Counts the files, and the dumps that have just started and whose file does not exist yet.
@@ -101,7 +101,7 @@ impl HindsightRing {
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let name = file_name_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
         let path = self.recorder.path().with_file_name(name);
-        match self.recorder.dump(&path, closing) {
+        match self.recorder.copy_ring_to(&path, closing) {
             Ok(pending) => {
                 let message = format!("hindsight: writing {} ({reason})", path.display());
                 self.dumps.push(RunningDump { pending, path, reason: reason.to_owned() });

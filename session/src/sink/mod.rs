@@ -140,10 +140,10 @@ impl Sink {
         }
         self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
-                recorder.event(event);
+                recorder.record_event(event);
             }
             if let Some(ring) = &mut sink.ring {
-                ring.recorder.event(event);
+                ring.recorder.record_event(event);
             }
         });
     }
@@ -156,7 +156,7 @@ impl Sink {
         }
         self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
-                recorder.tick(now);
+                recorder.record_tick(now);
             }
             if let Some(ring) = &mut sink.ring {
                 let started_dump = ring.process_tick_and_start_due_dump(now, analysis, input);
@@ -200,7 +200,7 @@ impl Sink {
     fn record_engine_and_hops(&mut self, analysis: &Analysis) {
         self.disable_outputs_on_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
-                preamble::emit_engine_and_hops(analysis.ledger(), &mut |event| recorder.event(event));
+                preamble::emit_engine_and_hops(analysis.ledger(), &mut |event| recorder.record_event(event));
             }
         });
     }

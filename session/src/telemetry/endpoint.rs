@@ -132,7 +132,7 @@ impl EndpointServer {
     /// Serves a further run, which `header` describes: its metrics, report and health as snapshots, and its recording as a stream.
     pub(super) fn add_run(self: &Arc<Self>, header: &RecordingHeader) -> anyhow::Result<RunEndpoint> {
         let packer = StreamPacker::new(header.clone()).context("cannot start a recording for /recording")?;
-        let recording_start = packer.start().context("cannot start a recording for /recording")?;
+        let recording_start = packer.preamble_and_header().context("cannot start a recording for /recording")?;
         let store = Arc::new(SectionStore::new(recording_start.into(), Arc::clone(&self.past_limit)));
         let (metrics, metrics_client) = snapshot_pair();
         let (report, report_client) = snapshot_pair();

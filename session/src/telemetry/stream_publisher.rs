@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use hyper::body::Bytes;
-use recording::{BlockWriter, OpenBlock, RecordedPayload, StreamPacker};
+use recording::{BlockWriter, RecordedPayload, StreamPacker, UncompressedBlock};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use trace::{Event, MonoNs, ReportInput};
@@ -22,7 +22,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Work for the endpoint's thread, in order.
 pub(super) enum StreamJob {
-    Block(Box<OpenBlock>),
+    Block(Box<UncompressedBlock>),
     Status(Box<ReportInput>),
     /// The end of the run. The endpoint's thread replies when the clients have received it.
     End(Box<ReportInput>, mpsc::Sender<()>),
@@ -65,7 +65,7 @@ impl StreamPublisher {
 
     /// Writes an event that the analysis has already applied.
     pub(super) fn write_event(&mut self, event: &Event<'_>) {
-        self.blocks.event(event);
+        self.blocks.record_event(event);
         if self.blocks.is_full() {
             self.hand_over_or_drop_block();
         }
@@ -74,7 +74,7 @@ impl StreamPublisher {
     /// Writes a tick that the analysis has already applied, and sends the block collected since the last tick. Once a second, also sends
     /// the contents of a report as of now.
     pub(super) fn write_tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
-        self.blocks.tick(now);
+        self.blocks.record_tick(now);
         self.hand_over_or_drop_block();
         if self.last_status.is_none_or(|sent_at| now.since(sent_at) >= SECOND_NS) {
             self.last_status = Some(now);
@@ -85,7 +85,7 @@ impl StreamPublisher {
 
     /// Hands the current block to the endpoint, or drops it if the endpoint does not keep up.
     fn hand_over_or_drop_block(&mut self) {
-        if let Some(block) = self.blocks.close()
+        if let Some(block) = self.blocks.close_block()
             && self.jobs.try_send(StreamJob::Block(Box::new(block))).is_err()
         {
             // Readers notice the gap in the numbers of the records.

@@ -139,7 +139,7 @@ impl Roles {
 
     /// Role that sends `kind` in this engine; `None` if the engine or the role is not known.
     fn role_that_sends(&self, kind: Kind) -> Option<Role> {
-        self.engine?.sender_of(kind)
+        self.engine?.sender_role_of(kind)
     }
 
     /// Adds a process found by discovery.

@@ -242,8 +242,8 @@ fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result
 /// Writes a record into the copy of a recording.
 fn copy_record(copy: &mut Recorder, record: &Record<'_>) {
     match record {
-        Record::Event(event) => copy.event(event),
-        Record::Tick(now) => copy.tick(*now),
+        Record::Event(event) => copy.record_event(event),
+        Record::Tick(now) => copy.record_tick(*now),
         Record::Anchor(anchor) => copy.anchor(*anchor),
         // `finish` writes the copy's own.
         Record::Closing(_) => {}

@@ -24,9 +24,9 @@ pub(crate) fn record(folder: &Path, name: &str, requests: &[Request<'_>], ahead:
     };
     let mut recorder = Recorder::create(&file, &header, RecordOptions::offline()).expect("a new file");
     let engine = Engine { name: Some("sglang"), version: Some("0.5.23"), mode: None, waiter: None, turnaround: None };
-    recorder.event(&Event::new(MonoNs(ahead * MS), What::Engine(engine)));
+    recorder.record_event(&Event::new(MonoNs(ahead * MS), What::Engine(engine)));
     for (at, what) in server_events(requests, ahead) {
-        recorder.event(&Event::new(MonoNs(at.max(ahead * MS)), what));
+        recorder.record_event(&Event::new(MonoNs(at.max(ahead * MS)), what));
     }
     let wire = side.map(|side| json!({"disaggregation": {"mode": side}}));
     recorder.finish(&ReportInput { wire, ..ReportInput::default() }).expect("a complete file");

@@ -100,7 +100,7 @@ fn describe_missing_or_ignored_aborts(context: &DetectContext<'_>, abandoned: &A
 /// Returns the advice for the engine's release. If the engine's facts have none, observed requests get a general one, and requests that
 /// only the engine's log shows get an empty one.
 fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
-    let release_advice = context.facts().abandons(context.ledger.engine().version.as_deref());
+    let release_advice = context.facts().advice_on_abandoned_requests(context.ledger.engine().version.as_deref());
     if release_advice.is_empty() && !abandoned.is_logged() {
         return "their aborts were not sent or had no effect: look for these rids in the log of the server that lost the client; limit the output \
                 length until the aborts do";

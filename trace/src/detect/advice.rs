@@ -34,7 +34,7 @@ impl<'a> Receivers<'a> {
 fn relief_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     let Receivers { role, count } = receivers;
     let runs_several = count > 1;
-    let relief = engine.relief(role, runs_several);
+    let relief = engine.advice_for_busy_role(role, runs_several);
     if relief.is_empty() || !runs_several {
         return relief.to_owned();
     }
@@ -135,7 +135,7 @@ pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>
     }
     // Without a role, there is no number of processes.
     let runs_several = false;
-    let relief = engine.relief(ANY_ROLE, runs_several);
+    let relief = engine.advice_for_busy_role(ANY_ROLE, runs_several);
     if relief.is_empty() {
         return SPREAD.to_owned();
     }
@@ -147,7 +147,7 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     const ATTACH: &str = "`tokengap attach` on the running server shows what holds them up";
     // The log does not show how many of them run.
     let runs_several = false;
-    let relief = engine.relief(engine.receiver(), runs_several);
+    let relief = engine.advice_for_busy_role(engine.receiver(), runs_several);
     if relief.is_empty() {
         return ATTACH.to_owned();
     }
@@ -205,7 +205,7 @@ pub(super) fn lost_text_advice(engine: &EngineState) -> String {
     let may_cut_text = engine.mode != Some(Mode::Cumulative);
     if may_cut_text
         && let Some(version) = engine.version.as_deref()
-        && let Some(cut) = engine.facts().cuts_text(version)
+        && let Some(cut) = engine.facts().text_loss_of_release(version)
     {
         return format!(
             "the OpenAI endpoints of this release cut the text: fixed in {}; until then run without {}",
@@ -242,7 +242,7 @@ pub(super) fn would_drop_advice(engine: &EngineState) -> String {
 
 /// Names the first release that loses no tokens and, if that still cuts text, the one from which the text is complete, too.
 fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
-    match engine.facts().cuts_text(drops.fixed_in) {
+    match engine.facts().text_loss_of_release(drops.fixed_in) {
         Some(cut) => format!("{} ({} for the OpenAI endpoints)", drops.fixed_in, cut.fixed_in),
         None => drops.fixed_in.to_owned(),
     }

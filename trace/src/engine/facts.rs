@@ -49,7 +49,7 @@ pub trait Facts: fmt::Debug + Sync {
     }
 
     /// How to relieve a busy process of this role, of which several may run, or any process for an empty role; empty if unknown.
-    fn relief(&self, _role: &str, _runs_several: bool) -> &'static str {
+    fn advice_for_busy_role(&self, _role: &str, _runs_several: bool) -> &'static str {
         ""
     }
 
@@ -137,7 +137,7 @@ pub trait Facts: fmt::Debug + Sync {
 
     /// Cause and cure of requests that the scheduler continues without a client, in this release; `None` if the release is unknown. Empty
     /// if no cause in the engine is known.
-    fn abandons(&self, _version: Option<&str>) -> &'static str {
+    fn advice_on_abandoned_requests(&self, _version: Option<&str>) -> &'static str {
         ""
     }
 
@@ -147,7 +147,7 @@ pub trait Facts: fmt::Debug + Sync {
     }
 
     /// Releases that leave out text of responses in incremental mode, if all of `version` do.
-    fn cuts_text(&self, _version: &str) -> Option<Drops> {
+    fn text_loss_of_release(&self, _version: &str) -> Option<Drops> {
         None
     }
 }

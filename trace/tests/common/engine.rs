@@ -89,7 +89,7 @@ impl Facts for Example {
         Some(2_000_000_000)
     }
 
-    fn relief(&self, _role: &str, _runs_several: bool) -> &'static str {
+    fn advice_for_busy_role(&self, _role: &str, _runs_several: bool) -> &'static str {
         "--workers spreads it"
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use trace::MonoNs;
 
 use super::observation::{NotKept, Unread};
-use crate::zmtp::{MAX_HEADER_BYTES, Mark, Pending, ZmtpCommand};
+use crate::zmtp::{MAX_HEADER_BYTES, Mark, PendingMessage, ZmtpCommand};
 
 /// A message that has been read completely. Positions are stream offsets.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl MessageAssembly {
     }
 
     /// Discards the incomplete message if the header of its current frame claims more bytes than the limit.
-    pub(super) fn discard_if_too_large(&mut self, pending: Pending) {
+    pub(super) fn discard_if_too_large(&mut self, pending: PendingMessage) {
         // While the header is incomplete, it claims nothing.
         let claimed_bytes = pending.frame_end.map_or(0, |end| end - pending.start);
         // The claimed length counts from a header on, and `max_bytes` does not include headers.

@@ -1,5 +1,5 @@
-//! Observer of one direction of a connection without ZMTP. The server's bytes are queued as they are and parsed elsewhere; the clients' bytes
-//! are not observed.
+//! Observer of one direction of a connection without ZMTP. The server's bytes are queued as they are and parsed elsewhere; the clients'
+//! bytes are not observed.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::journal::{Journal, Reporter};
 use super::observation::{Direction, Observed};
 use super::stream_window::StreamWindow;
 use super::zmtp_watch::StreamObserver;
-use crate::zmtp::Pending;
+use crate::zmtp::PendingMessage;
 
 /// Observer of one direction of a connection without ZMTP.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ impl ByteWatch {
 
 impl StreamObserver for ByteWatch {
     /// No bytes: they are reported as soon as they are written. The reader of the observations joins events that span several writes.
-    fn bytes_to_keep(&mut self) -> Pending {
+    fn message_to_keep(&mut self) -> PendingMessage {
         // This start is beyond any byte of the stream.
-        Pending { start: u64::MAX, frame_end: None }
+        PendingMessage { start: u64::MAX, frame_end: None }
     }
 
     /// Nothing is kept for a message, so nothing can be lost.
-    fn note_discarded(&mut self) {}
+    fn note_discarded_message(&mut self) {}
 
     /// Remembers whether the window holds the bytes, which are reported once they are written.
     fn observe_read(&mut self, _bytes: &[u8], _at: MonoNs, is_kept: bool) {
@@ -50,14 +50,14 @@ impl StreamObserver for ByteWatch {
 
     /// Counts the written bytes, and reports them if the server sent them.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
-        self.reporter.count_relayed(count);
+        self.reporter.count_relayed_bytes(count);
         self.has_relayed = true;
         if !self.is_reported() {
             return;
         }
         // Without budget, the window no longer holds the bytes, so they can only be counted.
         if self.is_kept {
-            let bytes = window.split_before(window.written()).bytes;
+            let bytes = window.take_bytes_before(window.written()).bytes;
             self.reporter.report_or_count(Observed::Passed { at, bytes });
         } else {
             self.reporter.count_unreported();

@@ -115,11 +115,11 @@ async fn relay_both_directions<W: StreamObserver>(
             tokio::select! {
                 end = &mut forward, if forward_end.is_none() => {
                     forward_end = Some(end);
-                    first_ended = first_ended.or(Some(side_that_ended(end, Direction::Forward)));
+                    first_ended = first_ended.or(Some(source_direction_of_side_that_ended(end, Direction::Forward)));
                 }
                 end = &mut backward, if backward_end.is_none() => {
                     backward_end = Some(end);
-                    first_ended = first_ended.or(Some(side_that_ended(end, Direction::Backward)));
+                    first_ended = first_ended.or(Some(source_direction_of_side_that_ended(end, Direction::Backward)));
                 }
                 () = stop.received(), if !is_stopping => {
                     is_stopping = true;
@@ -187,9 +187,9 @@ fn has_failed(end: Option<DirectionEnd>) -> bool {
     matches!(end, Some(DirectionEnd::Source { .. } | DirectionEnd::Sink(_)))
 }
 
-/// The side that caused the end of a direction: the source of the stream, unless the sink failed. `Forward` stands for the connecting side,
-/// and `Backward` for the upstream.
-fn side_that_ended(end: DirectionEnd, direction: Direction) -> Direction {
+/// The side of the connection that caused the end of a direction: the source of its stream, unless the sink failed. A side is named by the
+/// direction of which it is the source: `Forward` for the connecting side, and `Backward` for the upstream.
+fn source_direction_of_side_that_ended(end: DirectionEnd, direction: Direction) -> Direction {
     let has_sink_failed = matches!(end, DirectionEnd::Sink(_));
     match direction {
         Direction::Forward if has_sink_failed => Direction::Backward,

@@ -64,10 +64,10 @@ impl FromStr for Endpoint {
 }
 
 /// Parses an endpoint. The error continues a message that begins with the text.
-fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
+fn parse_endpoint(endpoint_text: &str) -> Result<Endpoint, Cow<'static, str>> {
     const UNKNOWN_SCHEME: &str =
         " is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port";
-    let (scheme, address) = text.split_once("://").ok_or(UNKNOWN_SCHEME)?;
+    let (scheme, address) = endpoint_text.split_once("://").ok_or(UNKNOWN_SCHEME)?;
     match scheme {
         "ipc" => parse_ipc_path(address),
         "tcp" => {

@@ -56,7 +56,7 @@ pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()>
     block_signals()?;
     unshare_file_table()?;
     // A file that another thread closes must really close, so this table must not keep it open.
-    for file in files_but_event_files()? {
+    for file in descriptors_without_event_files()? {
         if file > LAST_STANDARD_STREAM && file != receiver.stream.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
             // SAFETY: nothing in this table uses the file. Its owner uses the other table.
@@ -66,9 +66,9 @@ pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()>
     Ok(())
 }
 
-/// Numbers of the open files of the calling thread, without the epoll and eventfd descriptors of the runtime. Collects them first, because
-/// closing a file would change the list while it is read.
-fn files_but_event_files() -> io::Result<Vec<i32>> {
+/// Descriptors of the open files of the calling thread, without the epoll and eventfd descriptors of the runtime. Collects them first,
+/// because closing a file would change the list while it is read.
+fn descriptors_without_event_files() -> io::Result<Vec<i32>> {
     let mut files = Vec::new();
     for entry in fs::read_dir("/proc/thread-self/fd")?.flatten() {
         let target = fs::read_link(entry.path());

@@ -45,7 +45,7 @@ impl Journal {
             end: Mutex::new(None),
         };
         // If the queue is full, the next observation reports the opening first.
-        journal.report_opening();
+        journal.try_report_opening();
         Arc::new(journal)
     }
 
@@ -55,7 +55,7 @@ impl Journal {
     }
 
     /// Reports that the connection opened, unless it is reported already. Returns false if the queue is full.
-    fn report_opening(&self) -> bool {
+    fn try_report_opening(&self) -> bool {
         if self.is_announced.load(Ordering::Relaxed) {
             return true;
         }
@@ -68,11 +68,11 @@ impl Journal {
     /// Queues an observation, or returns it if the queue is full.
     pub(super) fn push(&self, what: Observed) -> Result<(), Observation> {
         let observation = self.observation(what);
-        if self.report_opening() { self.shared.observations.push(observation) } else { Err(observation) }
+        if self.try_report_opening() { self.shared.observations.push(observation) } else { Err(observation) }
     }
 
     /// Queues a rare observation that must not be lost. If the queue is full, it goes to a second queue, which is read after all frames.
-    pub(super) fn push_rare(&self, what: Observed) {
+    pub(super) fn push_rare_observation(&self, what: Observed) {
         // `Ok` means that it is queued like a frame.
         let Err(observation) = self.push(what) else { return };
         let was_announced = self.is_announced.swap(true, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Journal {
 
     /// Queues an observation after all frames. Counts it as unreported if even that queue is full.
     fn push_late_or_count(&self, observation: Observation) {
-        if !self.shared.observations.push_late(observation) {
+        if !self.shared.observations.try_push_late(observation) {
             self.shared.counters.unreported.add(1);
         }
     }
@@ -103,7 +103,7 @@ impl Drop for Journal {
         // Without a recorded end, the task panicked, or the relay dropped it. Then neither side has ended first.
         let cause_if_unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
         let end = recorded.unwrap_or(ConnectionEnd { cause: cause_if_unrecorded, first: None });
-        self.push_rare(Observed::Closed { at: MonoNs::now(), first: end.first, why: end.cause });
+        self.push_rare_observation(Observed::Closed { at: MonoNs::now(), first: end.first, why: end.cause });
     }
 }
 
@@ -125,14 +125,14 @@ impl Reporter {
     /// Queues an observation, or counts it as unreported if the queue is full.
     pub(super) fn report_or_count(&mut self, what: Observed) {
         // The reader must learn of a gap before it gets what follows.
-        let is_queued = self.report_gap() && self.journal.push(what).is_ok();
+        let is_queued = self.try_report_gap() && self.journal.push(what).is_ok();
         if !is_queued {
             self.count_unreported();
         }
     }
 
     /// Reports the number of earlier observations that were not queued. Returns false if the queue is still full.
-    fn report_gap(&mut self) -> bool {
+    fn try_report_gap(&mut self) -> bool {
         if self.unreported == 0 {
             return true;
         }
@@ -150,9 +150,9 @@ impl Reporter {
     }
 
     /// Reports the loss of `count` messages, by an observation that must itself not be lost. Does nothing if `count` is 0.
-    pub(super) fn report_lost(&self, count: u64, cause: MissedCause) {
+    pub(super) fn report_lost_messages(&self, count: u64, cause: MissedCause) {
         if count > 0 {
-            self.journal.push_rare(self.loss_of(count, cause));
+            self.journal.push_rare_observation(self.loss_of(count, cause));
         }
     }
 
@@ -162,7 +162,7 @@ impl Reporter {
     }
 
     /// Counts bytes that were written in this direction.
-    pub(super) fn count_relayed(&self, bytes: usize) {
+    pub(super) fn count_relayed_bytes(&self, bytes: usize) {
         let counters = &self.journal.shared.counters;
         match self.direction {
             Direction::Forward => counters.bytes_forward.add(bytes as u64),
@@ -174,7 +174,7 @@ impl Reporter {
 impl Drop for Reporter {
     /// Reports the observations that found the queue full and were not reported as lost yet.
     fn drop(&mut self) {
-        self.report_lost(self.unreported, MissedCause::QueueFull);
+        self.report_lost_messages(self.unreported, MissedCause::QueueFull);
     }
 }
 

@@ -130,7 +130,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
         tokio::select! {
             accepted = listener.accept_connection() => match accepted {
                 Ok(socket) => {
-                    let Some(slot) = ConnectionSlot::take(&shared) else {
+                    let Some(slot) = ConnectionSlot::take_or_count_refusal(&shared) else {
                         // At the limit. Dropping the socket closes the connection.
                         continue;
                     };
@@ -149,20 +149,20 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
-            Some(ended) = connections.join_next() => record_panic(&shared, &ended),
+            Some(ended) = connections.join_next() => count_if_panicked(&shared, &ended),
             () = stop.received() => break,
         }
     }
     // From here on, a peer that connects is refused instead of waiting for nobody.
     drop(listener);
     while let Some(ended) = connections.join_next().await {
-        record_panic(&shared, &ended);
+        count_if_panicked(&shared, &ended);
     }
 }
 
-/// Counts the panic of a connection's task, if it `ended` by one.
-fn record_panic(shared: &RelayState, ended: &Result<(), tokio::task::JoinError>) {
-    if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
+/// Counts the panic of a connection's task, if it ended by one.
+fn count_if_panicked(shared: &RelayState, task_result: &Result<(), tokio::task::JoinError>) {
+    if task_result.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
         shared.counters.panics.add(1);
         tracing::error!("a connection's task panicked; others continue");
     }
@@ -175,7 +175,7 @@ struct ConnectionSlot {
 
 impl ConnectionSlot {
     /// Counts a new connection as open until the slot is dropped. If too many are open, counts it as refused instead and returns `None`.
-    fn take(relay: &Arc<RelayState>) -> Option<Self> {
+    fn take_or_count_refusal(relay: &Arc<RelayState>) -> Option<Self> {
         let counters = &relay.counters;
         if counters.connections_open.get() >= relay.options.max_connections as u64 {
             counters.connections_refused.add(1);

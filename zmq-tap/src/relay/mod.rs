@@ -128,7 +128,7 @@ impl Relay {
     pub fn start(pairs: Vec<Pair>, options: RelayOptions) -> Result<Self, RelayError> {
         // All before the thread starts, so that a failure leaves no pair half served.
         let bound: Vec<_> = pairs.iter().map(listener::bind_listener).collect::<Result<_, _>>()?;
-        let shared = RelayState::new(options.in_range());
+        let shared = RelayState::new(options.with_limits_in_range());
         let stop = Signal::default();
         let (pair_sender, pair_receiver) = unbounded_channel();
         let (listener_sender, listener_receiver) = files::listener_channel().map_err(RelayError::Thread)?;
@@ -148,7 +148,7 @@ impl Relay {
             let pair = Pair { listen: bound.endpoint, upstream: pair.upstream };
             // Sent already, so that no connection waits for it.
             let gate = Signal::sent();
-            relay.pass_to_thread(pair, &sockets, upstream, gate)?;
+            relay.pass_pair_to_thread(pair, &sockets, upstream, gate)?;
         }
         Ok(relay)
     }
@@ -162,12 +162,12 @@ impl Relay {
         } else {
             UpstreamSocket::with_current_owners(&pair.upstream)?
         };
-        self.pass_to_thread(pair, &sockets, upstream, gate)
+        self.pass_pair_to_thread(pair, &sockets, upstream, gate)
     }
 
     /// Passes a pair of a listener and an upstream to the relay's thread, and waits until that thread listens. Connections are relayed once
     /// `gate` is sent.
-    fn pass_to_thread(
+    fn pass_pair_to_thread(
         &mut self,
         pair: Pair,
         sockets: &PairSockets,

@@ -111,18 +111,18 @@ impl Pool {
         self.limits.block_bytes
     }
 
-    /// Returns an empty block of memory with space for at least `needed` bytes: one that is partly or no longer in use, or a new one. All
+    /// Returns an empty block of memory with space for at least `needed_bytes`: one that is partly or no longer in use, or a new one. All
     /// such blocks together are within a budget of bytes. `None` if the budget is exhausted.
-    pub(super) fn acquire_block(&self, needed: usize) -> Option<ReadBlock> {
+    pub(super) fn acquire_block(&self, needed_bytes: usize) -> Option<ReadBlock> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.reclaim_retired();
-        if let Some(block) = blocks.take_open(needed) {
+        if let Some(block) = blocks.take_open_block(needed_bytes) {
             return Some(block);
         }
-        let size = needed.max(self.limits.block_bytes);
+        let size = needed_bytes.max(self.limits.block_bytes);
         if blocks.allocated + size > self.limits.budget_bytes {
             // Reuse first: freeing and reallocating a block costs a page fault for each of its pages.
-            if let Some(block) = blocks.take_unused(needed) {
+            if let Some(block) = blocks.take_unused_block(needed_bytes) {
                 return Some(block);
             }
             blocks.free_unused();
@@ -137,16 +137,16 @@ impl Pool {
     }
 
     /// Returns an empty block for a connection that must continue when the budget for blocks is exhausted. The block has at least
-    /// `LEAST_READ` bytes, which every connection may use. The rest of the `wanted` bytes comes from memory that these connections share,
+    /// `LEAST_READ` bytes, which every connection may use. The rest of `wanted_bytes` comes from memory that these connections share,
     /// and is shorter if others hold most of it.
-    pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
+    pub(super) fn acquire_unbudgeted_block(&self, wanted_bytes: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let free_bytes = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
         // A part of what is free, so that receivers that do not read shorten the reads of others, but never stop them.
-        let shared_bytes = wanted.saturating_sub(LEAST_READ).min(free_bytes / SHARED_FRACTION);
+        let shared_bytes = wanted_bytes.saturating_sub(LEAST_READ).min(free_bytes / SHARED_FRACTION);
         blocks.shared_bytes += shared_bytes;
         let size = LEAST_READ + shared_bytes;
-        let is_full_size = size >= wanted;
+        let is_full_size = size >= wanted_bytes;
         let mut reused_block = None;
         // The blocks that wait for reuse have full size.
         if is_full_size {
@@ -179,15 +179,15 @@ impl Pool {
 }
 
 impl PoolBlocks {
-    /// Takes the block used last of those with `needed` spare bytes. `None` if none has that many.
+    /// Takes the block used last of those with `needed_bytes` spare bytes. `None` if none has that many.
     #[inline]
-    fn take_open(&mut self, needed: usize) -> Option<ReadBlock> {
+    fn take_open_block(&mut self, needed_bytes: usize) -> Option<ReadBlock> {
         if let Some(last) = self.open.last_mut() {
             // If nothing refers to it any more, all of its bytes are spare again.
             last.try_reclaim();
         }
         // From the end: the block used last is likely to be in a cache, and surplus ones before it stay untouched.
-        let index = self.open.iter().rposition(|block| block.spare_bytes() >= needed)?;
+        let index = self.open.iter().rposition(|block| block.spare_bytes() >= needed_bytes)?;
         Some(self.open.remove(index))
     }
 
@@ -207,27 +207,27 @@ impl PoolBlocks {
         }
     }
 
-    /// Takes a block of at least `needed` bytes that nothing refers to, retired or open. `None` if there is none.
-    fn take_unused(&mut self, needed: usize) -> Option<ReadBlock> {
-        if let Some(index) = self.retired.iter_mut().position(|block| block.try_reclaim_bytes(needed)) {
+    /// Takes a block of at least `needed_bytes` that nothing refers to, retired or open. `None` if there is none.
+    fn take_unused_block(&mut self, needed_bytes: usize) -> Option<ReadBlock> {
+        if let Some(index) = self.retired.iter_mut().position(|block| block.try_reclaim_bytes(needed_bytes)) {
             return self.retired.remove(index);
         }
-        let index = self.open.iter_mut().position(|block| block.try_reclaim_bytes(needed))?;
+        let index = self.open.iter_mut().position(|block| block.try_reclaim_bytes(needed_bytes))?;
         Some(self.open.remove(index))
     }
 
     /// Frees every block that nothing refers to. Blocks that observations still refer to stay.
     fn free_unused(&mut self) {
-        self.open.retain_mut(|block| stays_allocated(block, &mut self.allocated));
-        self.retired.retain_mut(|block| stays_allocated(block, &mut self.allocated));
+        self.open.retain_mut(|block| uncount_unless_in_use(block, &mut self.allocated));
+        self.retired.retain_mut(|block| uncount_unless_in_use(block, &mut self.allocated));
     }
 }
 
-/// Whether the block stays allocated, because something refers to it. If nothing does, subtracts its size from `allocated`.
-fn stays_allocated(block: &mut ReadBlock, allocated: &mut usize) -> bool {
+/// Whether the block stays allocated, because something refers to it. If nothing does, subtracts its size from `allocated_bytes`.
+fn uncount_unless_in_use(block: &mut ReadBlock, allocated_bytes: &mut usize) -> bool {
     let is_unused = block.try_reclaim();
     if is_unused {
-        *allocated -= block.size;
+        *allocated_bytes -= block.size;
     }
     !is_unused
 }
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn reads_shrink_before_the_shared_memory_runs_out() {
         let (pool, counters) = pool(1024, 0);
-        let blocks: Vec<ReadBlock> = (0..4_000).map(|_| pool.acquire_unbudgeted(128 << 10)).collect();
+        let blocks: Vec<ReadBlock> = (0..4_000).map(|_| pool.acquire_unbudgeted_block(128 << 10)).collect();
         let held: usize = blocks.iter().map(|block| block.spare_bytes() - LEAST_READ).sum();
         assert!(held <= 1 << 20, "{held}");
         assert!(blocks.iter().all(|block| block.spare_bytes() >= LEAST_READ));
@@ -303,7 +303,7 @@ mod tests {
         for block in blocks {
             pool.return_block(block, 16);
         }
-        assert_eq!(pool.acquire_unbudgeted(16 << 10).spare_bytes(), 16 << 10, "free again");
+        assert_eq!(pool.acquire_unbudgeted_block(16 << 10).spare_bytes(), 16 << 10, "free again");
     }
 
     #[test]

@@ -51,11 +51,11 @@ pub(super) async fn copy_until_end(
     }
     loop {
         if let Err(error) = from.readable().await {
-            return source_failed(&error, to, watch);
+            return end_after_source_error(&error, to, watch);
         }
-        let is_kept = window.reserve_space(watch.bytes_to_keep());
+        let is_kept = window.reserve_space_or_discard(watch.message_to_keep());
         if !is_kept {
-            watch.note_discarded();
+            watch.note_discarded_message();
         }
         let count = match from.try_read(&mut window.spare_buffer()) {
             Ok(0) => {
@@ -65,12 +65,12 @@ pub(super) async fn copy_until_end(
             Ok(count) => count,
             Err(error) if is_retryable(&error) => {
                 // Nothing was read, so an idle connection gives its block back.
-                window.discard_relayed(watch.bytes_to_keep().start);
+                window.discard_relayed_and_release_if_empty(watch.message_to_keep().start);
                 continue;
             }
-            Err(error) => return source_failed(&error, to, watch),
+            Err(error) => return end_after_source_error(&error, to, watch),
         };
-        watch.observe_read(window.record_read(count), MonoNs::now(), is_kept);
+        watch.observe_read(window.record_read_and_get_bytes(count), MonoNs::now(), is_kept);
         while !window.unwritten().is_empty() {
             match to.try_write(window.unwritten()) {
                 Ok(written) => {
@@ -86,14 +86,14 @@ pub(super) async fn copy_until_end(
                 }
                 Err(error) if is_retryable(&error) => {
                     watch.note_short_write();
-                    if let Err(error) = to.writable().await {
+                    if let Err(error) = to.wait_until_writable().await {
                         return DirectionEnd::Sink(error.kind());
                     }
                 }
                 Err(error) => return DirectionEnd::Sink(error.kind()),
             }
         }
-        window.discard_relayed(watch.bytes_to_keep().start);
+        window.discard_relayed_and_release_if_empty(watch.message_to_keep().start);
         bytes_since_yield += count;
         if bytes_since_yield >= YIELD_BYTES {
             // A busy connection must not keep the thread from the others.
@@ -103,13 +103,13 @@ pub(super) async fn copy_until_end(
     }
 }
 
-/// Ends the copy after an error of the source. If bytes were relayed, passes an end of stream to the sink `to`. If none were, the
+/// Ends the copy after an error of the source. If bytes were relayed, passes an end of stream to `sink`. If none were, the
 /// connection is closed by a reset, which reports the failure.
-fn source_failed(error: &io::Error, to: &Socket, watch: &impl StreamObserver) -> DirectionEnd {
+fn end_after_source_error(error: &io::Error, sink: &Socket, watch: &impl StreamObserver) -> DirectionEnd {
     let has_relayed = watch.has_relayed();
     if has_relayed {
         // The end of the stream stays in order, behind the bytes that the kernel still holds for the sink.
-        to.end_writing();
+        sink.end_writing();
     }
     DirectionEnd::Source { kind: error.kind(), has_relayed }
 }

@@ -29,7 +29,7 @@ impl Observations {
 
     /// Returns the next observation, if any. Never blocks.
     pub fn poll(&self) -> Option<Observation> {
-        self.frames.pop().or_else(|| self.poll_late())
+        self.frames.pop().or_else(|| self.pop_late_or_new_frame())
     }
 
     /// Whether no observation waits.
@@ -39,7 +39,7 @@ impl Observations {
 
     /// The next late observation: a rare one that found the queue of frames full, and is read after all frames. If that queue has a frame
     /// by now, returns the frame instead. `None` if nothing waits.
-    fn poll_late(&self) -> Option<Observation> {
+    fn pop_late_or_new_frame(&self) -> Option<Observation> {
         // Usually nothing is late, so the lock is not taken.
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;
@@ -61,7 +61,7 @@ impl Observations {
     }
 
     /// Queues a rare observation that must not be lost, behind all frames. Returns false if even the queue of such observations is full.
-    pub(super) fn push_late(&self, observation: Observation) -> bool {
+    pub(super) fn try_push_late(&self, observation: Observation) -> bool {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         if late.len() >= self.late_limit {
             return false;

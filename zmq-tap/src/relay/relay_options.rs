@@ -17,7 +17,8 @@ pub struct RelayOptions {
     /// Memory for bytes in flight and for bytes that observations refer to. Beyond it frames are copied without being kept. Default 64 MiB.
     pub budget_bytes: usize,
     /// Memory for all bytes in flight, of which `budget_bytes` also serve observations. Each connection has two reads of 4 KiB of it; the
-    /// rest is shared by connections whose receivers do not keep up. When it runs out, reads become shorter, down to 4 KiB. Default 256 MiB.
+    /// rest is shared by connections whose receivers do not keep up. When it runs out, reads become shorter, down to 4 KiB. Default 256
+    /// MiB.
     pub max_buffered_bytes: usize,
     /// Length of the longest message whose bytes are kept. Default 16 MiB.
     pub max_frame_bytes: u64,
@@ -64,7 +65,7 @@ impl Default for RelayOptions {
 
 impl RelayOptions {
     /// Raises limits that are too small to the least value that works, and lowers those that do not fit into `max_buffered_bytes`.
-    pub(super) fn in_range(mut self) -> Self {
+    pub(super) fn with_limits_in_range(mut self) -> Self {
         self.queue_frames = self.queue_frames.max(1);
         self.buffer_bytes = self.buffer_bytes.max(LEAST_READ);
         self.block_bytes = self.block_bytes.max(self.buffer_bytes);

@@ -64,7 +64,7 @@ impl Socket {
 
     /// Waits until the socket is writable or the peer is gone. Each wait registers a temporary file descriptor, because the socket is
     /// registered for reading only.
-    pub(super) async fn writable(&self) -> io::Result<()> {
+    pub(super) async fn wait_until_writable(&self) -> io::Result<()> {
         let file = self.stream.as_fd().try_clone_to_owned();
         if let Ok(waiting) = file.and_then(|file| register_file(file, Interest::WRITABLE)) {
             waiting.writable().await.map(|mut guard| guard.retain_ready())

@@ -83,16 +83,17 @@ pub(crate) struct SocketNote {
 
 impl SocketClaim {
     /// Listens at the socket file `path`, which the claim removes when it is dropped. Replaces only a socket that a killed tokengap left
-    /// there, as a note beside it shows. A user without permission to connect to the socket file `upstream` cannot connect here either.
-    pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
+    /// there, as a note beside it shows. A user without permission to connect to the socket file `upstream_path` cannot connect here
+    /// either.
+    pub(super) fn listen(path: &Path, upstream_path: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let entry = FolderEntry::of_path(path).map_err(|error| listen_error(path, error))?;
         let found = entry.find_file().map_err(|error| listen_error(path, error))?;
         // The note is locked from here on, so that only one tokengap at a time uses the path.
         let note = match &found {
-            Some(found) => Self::remove_own_socket(path, &entry, found)?,
-            None => SocketNote::create_for(&entry.folder, &entry.name)?,
+            Some(found) => Self::remove_abandoned_socket(path, &entry, found)?,
+            None => SocketNote::create_for_socket(&entry.folder, &entry.name)?,
         };
-        let bound = match bind_socket_file(path, &entry, upstream) {
+        let bound = match bind_socket_file(path, &entry, upstream_path) {
             Ok(bound) => bound,
             Err(error) => {
                 note.remove_note();
@@ -108,11 +109,11 @@ impl SocketClaim {
 
     /// Removes the file `found` at `path` if it is a socket that a killed tokengap left, and fails if it is any other file. Returns the
     /// note by which the socket was recognised.
-    fn remove_own_socket(path: &Path, entry: &FolderEntry, found: &HeldFile) -> Result<SocketNote, RelayError> {
+    fn remove_abandoned_socket(path: &Path, entry: &FolderEntry, found: &HeldFile) -> Result<SocketNote, RelayError> {
         if !found.is_socket() {
             return Err(RelayError::NotASocket(path.to_owned(), kind_of_file(found.metadata().file_type())));
         }
-        let mut note = SocketNote::open(&entry.folder, &entry.name, MissingNote::IsNone)?;
+        let mut note = SocketNote::open_and_lock(&entry.folder, &entry.name, MissingNote::IsNone)?;
         let identity = FileIdentity::of_metadata(found.metadata());
         let is_ours = note.as_mut().is_some_and(|note| note.identifies_socket(&identity));
         // Before the owner is judged, because "in use" says more. A socket that somebody listens on is never replaced.
@@ -158,25 +159,29 @@ impl Drop for SocketClaim {
 impl SocketNote {
     /// Creates the note next to the socket `name`, or reuses one that a killed tokengap left.
     pub(crate) fn create(folder: &Folder, name: &str) -> Result<Self, RelayError> {
-        Self::create_for(folder, name.as_ref())
+        Self::create_for_socket(folder, name.as_ref())
     }
 
-    /// Creates or reuses the note next to `socket`, whose name may not be UTF-8.
-    fn create_for(folder: &Folder, socket: &OsStr) -> Result<Self, RelayError> {
+    /// Creates or reuses the note next to the socket `socket_name`, which may not be UTF-8.
+    fn create_for_socket(folder: &Folder, socket_name: &OsStr) -> Result<Self, RelayError> {
         // A missing note is created, so the result is never `None`; the error is only a fallback.
-        let created = Self::open(folder, socket, MissingNote::IsCreated)?;
-        created.ok_or_else(|| RelayError::Foreign(folder.shown(socket)))
+        let created = Self::open_and_lock(folder, socket_name, MissingNote::IsCreated)?;
+        created.ok_or_else(|| RelayError::Foreign(folder.shown(socket_name)))
     }
 
     /// Opens and locks the note next to the socket `name`. Returns `None` if there is none.
     pub(crate) fn lock(folder: &Folder, name: &str) -> Result<Option<Self>, RelayError> {
-        Self::open(folder, name.as_ref(), MissingNote::IsNone)
+        Self::open_and_lock(folder, name.as_ref(), MissingNote::IsNone)
     }
 
-    /// Opens and locks the note next to `socket`. If there is none, creates it or returns `None`, as `missing` says. Refuses a file of
-    /// another user, a link, or a file with a second name, without opening it for its content.
-    fn open(folder: &Folder, socket: &OsStr, missing: MissingNote) -> Result<Option<Self>, RelayError> {
-        let mut name = socket.to_owned();
+    /// Opens and locks the note next to the socket `socket_name`. If there is none, creates it or returns `None`, as `if_missing` says.
+    /// Refuses a file of another user, a link, or a file with a second name, without opening it for its content.
+    fn open_and_lock(
+        folder: &Folder,
+        socket_name: &OsStr,
+        if_missing: MissingNote,
+    ) -> Result<Option<Self>, RelayError> {
+        let mut name = socket_name.to_owned();
         name.push(".tokengap");
         let shown = folder.shown(&name);
         for _ in 0..MAX_NOTE_ATTEMPTS {
@@ -184,7 +189,7 @@ impl SocketNote {
             let file = match found {
                 Some(found) if !is_own(found.metadata()) => return Err(RelayError::ForeignNote(shown)),
                 Some(found) => found.open_content().map_err(|error| note_error(&shown, error))?,
-                None if missing == MissingNote::IsNone => return Ok(None),
+                None if if_missing == MissingNote::IsNone => return Ok(None),
                 None => match folder.create_file(&name) {
                     // Another process created it in between, so that the next attempt finds it.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -193,11 +198,11 @@ impl SocketNote {
             };
             let is_locked = try_lock(&file).map_err(|error| note_error(&shown, error))?;
             if !is_locked {
-                return Err(RelayError::InUseByTokengap(Endpoint::Path(folder.shown(socket))));
+                return Err(RelayError::InUseByTokengap(Endpoint::Path(folder.shown(socket_name))));
             }
             let note = Self { folder: folder.clone(), name: name.clone(), file };
             // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
-            if note.is_at_its_name() {
+            if note.is_still_at_its_name() {
                 return Ok(Some(note));
             }
         }
@@ -205,7 +210,7 @@ impl SocketNote {
     }
 
     /// Returns whether the note was not removed or replaced since it was opened.
-    fn is_at_its_name(&self) -> bool {
+    fn is_still_at_its_name(&self) -> bool {
         let Ok(open_file) = self.file.metadata() else { return false };
         let Ok(Some(file_at_name)) = self.folder.find_file(&self.name) else { return false };
         file_at_name.is_same_file(&open_file) && is_own(&open_file)
@@ -283,9 +288,9 @@ struct BoundSocket {
     file: HeldFile,
 }
 
-/// Binds a socket file at `path`, which `entry` also names, with at most the permissions of the socket file `upstream`. While `upstream`
-/// does not exist, others get no write permission.
-fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result<BoundSocket> {
+/// Binds a socket file at `path`, which `entry` also names, with at most the permissions of the socket file `upstream_path`. While
+/// `upstream_path` does not exist, others get no write permission.
+fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream_path: Option<&Path>) -> io::Result<BoundSocket> {
     // The kernel makes the file with all permissions but those of the umask. So no one else can connect before the mode is set.
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // By its path, since the kernel shows this name to tools that list sockets.
@@ -298,7 +303,7 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
     let file = entry.find_file()?.filter(|file| file.is_socket() && file.owner_uid() == own_user);
     let file = file.ok_or_else(|| io::Error::other("another process replaced the socket file"))?;
     let default_mode = ALL_PERMISSIONS & !umask.bits();
-    let max_mode = upstream.map_or(ALL_PERMISSIONS, mode_of_upstream);
+    let max_mode = upstream_path.map_or(ALL_PERMISSIONS, permissions_of_upstream_socket);
     if let Err(error) = file.set_mode(default_mode & max_mode) {
         // The first error is the one to report.
         let _ = entry.folder.remove_file(&entry.name, file.metadata());
@@ -307,9 +312,10 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
     Ok(BoundSocket { listener, file })
 }
 
-/// Permissions of the socket file at `path`. While there is none, others get no write permission, without which nobody can connect.
-fn mode_of_upstream(path: &Path) -> u32 {
-    match FolderEntry::of_path(path).and_then(|entry| entry.find_file()) {
+/// Permissions of the socket file at `upstream_path`. While there is none, others get no write permission, without which nobody can
+/// connect.
+fn permissions_of_upstream_socket(upstream_path: &Path) -> u32 {
+    match FolderEntry::of_path(upstream_path).and_then(|entry| entry.find_file()) {
         Ok(Some(file)) if file.is_socket() => file.metadata().permissions().mode(),
         _ => NO_WRITE_FOR_OTHERS,
     }

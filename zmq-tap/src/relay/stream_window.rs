@@ -7,7 +7,7 @@ use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::pool::{Pool, ReadBlock};
-use crate::zmtp::Pending;
+use crate::zmtp::PendingMessage;
 
 /// Bytes `held_start..end` of a stream, of which `..written` have been relayed.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ pub(super) struct StreamSlice {
 
 impl StreamSlice {
     /// The bytes at these stream offsets. `None` if some of them are not in this slice.
-    pub(super) fn part_at(&self, offsets: Range<u64>) -> Option<Bytes> {
-        let start = offsets.start.checked_sub(self.start)?;
-        let end = offsets.end.checked_sub(self.start)?;
+    pub(super) fn bytes_at_offsets(&self, stream_offsets: Range<u64>) -> Option<Bytes> {
+        let start = stream_offsets.start.checked_sub(self.start)?;
+        let end = stream_offsets.end.checked_sub(self.start)?;
         let is_inside = start <= end && end <= self.bytes.len() as u64;
         is_inside.then(|| self.bytes.slice(start as usize..end as usize))
     }
@@ -61,17 +61,17 @@ impl StreamWindow {
         self.max_read_bytes / 4
     }
 
-    /// Ensures space for the next read, behind the bytes of the incomplete message `keep`, which stay. The window's memory is one block of
+    /// Ensures space for the next read, behind the bytes of the `incomplete` message, which stay. The window's memory is one block of
     /// the relay's pool. If the current block is too small, the message moves to another one. Returns false if the pool's budget is
     /// exhausted. Then the bytes of the message are discarded, and the next read starts inside it.
-    pub(super) fn reserve_space(&mut self, keep: Pending) -> bool {
-        self.discard_before(keep.start);
+    pub(super) fn reserve_space_or_discard(&mut self, incomplete: PendingMessage) -> bool {
+        self.discard_relayed_before(incomplete.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        let rest_of_frame = self.bytes_to_frame_end(keep);
+        let rest_of_frame = self.bytes_to_frame_end(incomplete);
         // A block outside the budget is only for one read, and observations may not refer to it.
         if let Some(block) = &self.block
             && !block.is_unbudgeted()
-            && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)
+            && block.spare_bytes() >= self.min_spare_bytes_to_stay(buffered, rest_of_frame)
         {
             return true;
         }
@@ -88,7 +88,7 @@ impl StreamWindow {
 
     /// Number of bytes to come of the current frame of `pending`. 0 while the frame's length is unknown.
     #[inline]
-    fn bytes_to_frame_end(&self, pending: Pending) -> usize {
+    fn bytes_to_frame_end(&self, pending: PendingMessage) -> usize {
         let Some(frame_end) = pending.frame_end else { return 0 };
         // A length has 64 bits, which an address may not have.
         usize::try_from(frame_end - self.end).unwrap_or(usize::MAX)
@@ -100,7 +100,7 @@ impl StreamWindow {
     fn replace_by_unbudgeted_block(&mut self) {
         self.release_block();
         self.held_start = self.end;
-        self.block = Some(self.pool.acquire_unbudgeted(self.max_read_bytes));
+        self.block = Some(self.pool.acquire_unbudgeted_block(self.max_read_bytes));
     }
 
     /// Copies the kept bytes to `larger`, which replaces the current block.
@@ -115,32 +115,32 @@ impl StreamWindow {
     }
 
     /// Least number of spare bytes with which an incomplete message stays in its block of memory. With fewer, it is copied to another
-    /// block. `buffered`: number of its bytes that are read. `rest_of_frame`: number of bytes to come of its current frame, or 0 if
-    /// unknown.
-    fn min_spare_to_stay(&self, buffered: usize, rest_of_frame: usize) -> usize {
-        let is_cheap_to_move = buffered < self.min_spare_bytes();
+    /// block. `buffered_bytes`: number of its bytes that are read. `rest_of_frame_bytes`: number of bytes to come of its current frame, or
+    /// 0 if unknown.
+    fn min_spare_bytes_to_stay(&self, buffered_bytes: usize, rest_of_frame_bytes: usize) -> usize {
+        let is_cheap_to_move = buffered_bytes < self.min_spare_bytes();
         if is_cheap_to_move {
             // Move now if the rest does not fit: later the copy is longer. With half a block of space, a message stays in any case.
-            rest_of_frame.clamp(self.min_spare_bytes(), self.pool.block_bytes() / 2)
-        } else if rest_of_frame > 0 {
+            rest_of_frame_bytes.clamp(self.min_spare_bytes(), self.pool.block_bytes() / 2)
+        } else if rest_of_frame_bytes > 0 {
             // Less space than usual is enough for the last bytes of a frame.
-            rest_of_frame.min(self.min_spare_bytes())
+            rest_of_frame_bytes.min(self.min_spare_bytes())
         } else {
             self.min_spare_bytes()
         }
     }
 
-    /// Spare memory for the next read, no longer than the current limit of a read. Call [`Self::reserve_space`] before.
+    /// Spare memory for the next read, no longer than the current limit of a read. Call [`Self::reserve_space_or_discard`] before.
     pub(super) fn spare_buffer(&mut self) -> Limit<&mut BytesMut> {
         let Self { block, pool, max_read_bytes, .. } = self;
-        // `reserve_space` has set the block, so another one is only a fallback.
-        let block = block.get_or_insert_with(|| pool.acquire_unbudgeted(*max_read_bytes));
+        // `reserve_space_or_discard` has set the block, so another one is only a fallback.
+        let block = block.get_or_insert_with(|| pool.acquire_unbudgeted_block(*max_read_bytes));
         let limit = block.spare_bytes().min(self.read_limit_bytes);
         (&mut block.bytes).limit(limit)
     }
 
     /// Records that `count` bytes were read, and returns them.
-    pub(super) fn record_read(&mut self, count: usize) -> &[u8] {
+    pub(super) fn record_read_and_get_bytes(&mut self, count: usize) -> &[u8] {
         self.end += count as u64;
         let bytes = self.block.as_ref().map_or(&[][..], |block| &block.bytes);
         &bytes[bytes.len() - count..]
@@ -162,31 +162,31 @@ impl StreamWindow {
         self.written
     }
 
-    /// Removes the held bytes before the stream offset `end` from the window, and returns them.
-    pub(super) fn split_before(&mut self, end: u64) -> StreamSlice {
+    /// Removes the held bytes before the stream offset `end_offset` from the window, and returns them.
+    pub(super) fn take_bytes_before(&mut self, end_offset: u64) -> StreamSlice {
         let start = self.held_start;
         let Some(block) = &mut self.block else {
             return StreamSlice { start, bytes: Bytes::new() };
         };
-        let length = (end.saturating_sub(start) as usize).min(block.bytes.len());
+        let length = (end_offset.saturating_sub(start) as usize).min(block.bytes.len());
         self.held_start += length as u64;
         // Without a copy: the observation shares the block's memory.
         StreamSlice { start, bytes: block.bytes.split_to(length).freeze() }
     }
 
-    /// Discards relayed bytes before `from`. Returns the block to the pool if it becomes empty.
-    pub(super) fn discard_relayed(&mut self, from: u64) {
-        self.discard_before(from);
+    /// Discards relayed bytes before `offset`. Returns the block to the pool if it becomes empty.
+    pub(super) fn discard_relayed_and_release_if_empty(&mut self, offset: u64) {
+        self.discard_relayed_before(offset);
         if self.held_start == self.end {
             self.release_block();
         }
     }
 
-    /// Discards the bytes before `from`, except those that are not relayed yet.
-    fn discard_before(&mut self, from: u64) {
-        let end = from.min(self.written);
+    /// Discards the bytes before `offset`, except those that are not relayed yet.
+    fn discard_relayed_before(&mut self, offset: u64) {
+        let end = offset.min(self.written);
         if end > self.held_start {
-            drop(self.split_before(end));
+            drop(self.take_bytes_before(end));
         }
     }
 
@@ -217,26 +217,26 @@ mod tests {
         let limits = PoolLimits { block_bytes: 1 << 20, budget_bytes: 64 << 20, shared_bytes: 64 << 20 };
         let pool = Arc::new(Pool::new(limits, Arc::new(Counters::default())));
         let mut window = StreamWindow::new(pool, 128 << 10);
-        assert!(window.reserve_space(Pending { start: 0, frame_end: None }));
+        assert!(window.reserve_space_or_discard(PendingMessage { start: 0, frame_end: None }));
         window.spare_buffer().put_bytes(1, before);
-        let appended = window.record_read(before).len();
+        let appended = window.record_read_and_get_bytes(before).len();
         window.record_written(appended);
         let (from, end) = (before as u64, before as u64 + length);
         let mut copied = 0;
         while window.end < end {
             let kept = (window.end - from) as usize;
             let place = window.block.as_ref().map(|block| block.bytes.as_ptr());
-            assert!(window.reserve_space(Pending { start: from, frame_end: Some(end) }));
+            assert!(window.reserve_space_or_discard(PendingMessage { start: from, frame_end: Some(end) }));
             let moved = window.block.as_ref().map(|block| block.bytes.as_ptr()) != place;
             copied += if moved { kept } else { 0 };
             let mut spare = window.spare_buffer();
             let count = spare.remaining_mut().min((end - from) as usize - kept);
             assert!(count > 0);
             spare.put_bytes(2, count);
-            let appended = window.record_read(count).len();
+            let appended = window.record_read_and_get_bytes(count).len();
             window.record_written(appended);
         }
-        assert_eq!(window.split_before(end).bytes.len() as u64, length);
+        assert_eq!(window.take_bytes_before(end).bytes.len() as u64, length);
         copied
     }
 

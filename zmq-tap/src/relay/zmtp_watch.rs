@@ -11,17 +11,18 @@ use super::assembly::{AssembledMessage, MessageAssembly};
 use super::journal::{Journal, Reporter};
 use super::observation::{Direction, NotKept, Observed, Payload, Unread};
 use super::stream_window::{StreamSlice, StreamWindow};
-use crate::zmtp::{Opaque, Pending, Scanner};
+use crate::zmtp::{Opaque, PendingMessage, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
 pub(super) trait StreamObserver {
-    /// Bytes that the window must keep for the incomplete message.
-    fn bytes_to_keep(&mut self) -> Pending;
+    /// Position of the incomplete message, whose bytes the window must keep.
+    fn message_to_keep(&mut self) -> PendingMessage;
 
     /// Notes that the window could not keep those bytes.
-    fn note_discarded(&mut self);
+    fn note_discarded_message(&mut self);
 
-    /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Self::bytes_to_keep`] asked for.
+    /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Self::message_to_keep`] asked
+    /// for.
     fn observe_read(&mut self, bytes: &[u8], at: MonoNs, is_kept: bool);
 
     /// Counts `count` bytes that have been written, and reports them or their messages.
@@ -73,12 +74,12 @@ impl ZmtpWatch {
     /// Reports that the stream, or a stretch of it, could not be read, and why. Also reports its messages as lost, if it may have had any.
     fn report_unread(&mut self, why: Unread) {
         self.has_unreadable_part = true;
-        self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));
+        self.reporter.journal.push_rare_observation(Observed::Unread(self.reporter.direction, why));
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         let has_no_new_loss = matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed));
         if !has_no_new_loss {
             // The messages of a stretch cannot be counted, so the stretch counts as one.
-            self.reporter.report_lost(1, MissedCause::Unframed);
+            self.reporter.report_lost_messages(1, MissedCause::Unframed);
         }
     }
 }
@@ -90,7 +91,7 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
         Err(why) => return Payload::NotKept(why),
     };
     let payload = if earlier_parts.is_empty() {
-        written.part_at(message.last_part).map(Payload::Whole)
+        written.bytes_at_offsets(message.last_part).map(Payload::Whole)
     } else {
         bytes_of_parts(earlier_parts, message.last_part, written).map(Payload::Multipart)
     };
@@ -100,19 +101,19 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
 
 /// The bytes of each part of a message. `None` if those of a part are not in `written`.
 #[inline]
-fn bytes_of_parts(earlier: Vec<Range<u64>>, last: Range<u64>, written: &StreamSlice) -> Option<Vec<Bytes>> {
-    let mut parts = Vec::with_capacity(earlier.len() + 1);
-    for part in earlier {
-        parts.push(written.part_at(part)?);
+fn bytes_of_parts(earlier_parts: Vec<Range<u64>>, last_part: Range<u64>, written: &StreamSlice) -> Option<Vec<Bytes>> {
+    let mut parts = Vec::with_capacity(earlier_parts.len() + 1);
+    for part in earlier_parts {
+        parts.push(written.bytes_at_offsets(part)?);
     }
-    parts.push(written.part_at(last)?);
+    parts.push(written.bytes_at_offsets(last_part)?);
     Some(parts)
 }
 
 impl StreamObserver for ZmtpWatch {
     /// Position of the incomplete message, whose bytes the window must keep. A position behind all bytes if there is none, or if that
     /// message is not kept.
-    fn bytes_to_keep(&mut self) -> Pending {
+    fn message_to_keep(&mut self) -> PendingMessage {
         if let Some(pending) = self.scanner.pending() {
             // Its header may show only now that it is too long to be kept.
             self.assembly.discard_if_too_large(pending);
@@ -121,11 +122,11 @@ impl StreamObserver for ZmtpWatch {
             }
         }
         // Nothing read so far is needed.
-        Pending { start: self.scanner.position(), frame_end: None }
+        PendingMessage { start: self.scanner.position(), frame_end: None }
     }
 
     /// Marks the bytes of the incomplete message, if there is one, as not kept.
-    fn note_discarded(&mut self) {
+    fn note_discarded_message(&mut self) {
         if self.scanner.pending().is_some() {
             self.assembly.discard_message(NotKept::Budget);
         }
@@ -136,7 +137,7 @@ impl StreamObserver for ZmtpWatch {
         let Self { scanner, assembly, .. } = self;
         scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, at, is_kept));
         if !is_kept {
-            self.note_discarded();
+            self.note_discarded_message();
         }
         // Taken, because a report changes `self`.
         for why in std::mem::take(&mut self.assembly.unread) {
@@ -145,13 +146,13 @@ impl StreamObserver for ZmtpWatch {
         if self.assembly.is_rejected {
             // Cleared, so that it is reported once.
             self.assembly.is_rejected = false;
-            self.reporter.journal.push_rare(Observed::Rejected(self.reporter.direction));
+            self.reporter.journal.push_rare_observation(Observed::Rejected(self.reporter.direction));
         }
     }
 
     /// Counts the written bytes, and reports the messages whose last byte is written now.
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
-        self.reporter.count_relayed(count);
+        self.reporter.count_relayed_bytes(count);
         let mut completed = 0;
         let mut end_of_last_message = 0;
         for message in &self.assembly.complete {
@@ -166,7 +167,7 @@ impl StreamObserver for ZmtpWatch {
             return;
         }
         // Their bytes leave the window together, and each message gets its part of them.
-        let written = window.split_before(end_of_last_message);
+        let written = window.take_bytes_before(end_of_last_message);
         for _ in 0..completed {
             if let Some(message) = self.assembly.complete.pop_front() {
                 self.report_frame(message, &written, at);
@@ -189,7 +190,7 @@ impl Drop for ZmtpWatch {
     /// Reports a message that the end of the stream has cut short.
     fn drop(&mut self) {
         if self.scanner.pending().is_some() {
-            self.reporter.report_lost(1, MissedCause::CutShort);
+            self.reporter.report_lost_messages(1, MissedCause::CutShort);
         }
     }
 }

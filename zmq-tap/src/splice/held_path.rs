@@ -87,14 +87,14 @@ impl HeldPath {
         // Before there is a socket, so that a cleanup finds the socket even if this process is killed in between.
         self.write_note()?;
         let aside = &self.moved.aside;
-        let listener =
-            UnixListener::bind(self.folder.path_of(aside)).map_err(|error| self.file_error("listen next to", error))?;
+        let listener = UnixListener::bind(self.folder.path_of_file(aside))
+            .map_err(|error| self.file_error("listen next to", error))?;
         let created = find_own_socket(&self.folder, aside)
             .map_err(|error| self.file_error("examine the new socket next to", error))?;
         self.moved.ours = Some(FileIdentity::of_metadata(created.metadata()));
         // Again, with the identity of the new socket, by which a cleanup recognises it.
         self.write_note()?;
-        copy_permissions(&created, self.engine.metadata())
+        copy_owner_and_mode(&created, self.engine.metadata())
             .map_err(|error| self.file_error("create a socket with the same permissions next to", error))?;
         // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.
         self.folder.exchange_names(&self.moved.aside, &self.name).map_err(|error| self.file_error("replace", error))?;
@@ -108,7 +108,7 @@ impl HeldPath {
 
     /// Current path of the engine's own socket; valid in this process only.
     pub fn aside(&self) -> PathBuf {
-        self.folder.path_of(&self.moved.aside)
+        self.folder.path_of_file(&self.moved.aside)
     }
 
     /// Original path of the socket, as the engine knows it.
@@ -142,7 +142,7 @@ impl HeldPath {
         }
         // Set even if it fails, so that it is tried once.
         self.is_restored = true;
-        let is_engine_aside = self.find_identical(&self.moved.aside, &self.moved.engine).is_some();
+        let is_engine_aside = self.open_if_identical(&self.moved.aside, &self.moved.engine).is_some();
         let is_path_free = matches!(self.folder.find_file(&self.name), Ok(None));
         // The rename replaces a socket of tokengap's at the path, but never another file.
         let can_put_back = is_engine_aside && (is_path_free || self.is_held());
@@ -164,7 +164,7 @@ impl HeldPath {
         let aside = &self.moved.aside;
         if let Some(ours) = self.find_ours(aside) {
             let _ = self.folder.remove_file(aside, ours.metadata());
-        } else if let Some(engine) = self.find_identical(aside, &self.moved.engine)
+        } else if let Some(engine) = self.open_if_identical(aside, &self.moved.engine)
             && matches!(is_listening(&engine), Ok(false))
         {
             let _ = self.folder.remove_file(aside, engine.metadata());
@@ -173,11 +173,11 @@ impl HeldPath {
 
     /// Opens the file `name` if it is tokengap's socket. `None` also before that socket exists.
     fn find_ours(&self, name: &str) -> Option<HeldFile> {
-        self.find_identical(name, self.moved.ours.as_ref()?)
+        self.open_if_identical(name, self.moved.ours.as_ref()?)
     }
 
     /// Opens the file `name` if it is the one with this identity. `None` also if it cannot be opened.
-    fn find_identical(&self, name: &str, identity: &FileIdentity) -> Option<HeldFile> {
+    fn open_if_identical(&self, name: &str, identity: &FileIdentity) -> Option<HeldFile> {
         let file = self.folder.find_file(name).ok()??;
         let is_identical = *identity == FileIdentity::of_metadata(file.metadata());
         is_identical.then_some(file)
@@ -214,7 +214,7 @@ fn find_own_socket(folder: &Folder, name: &str) -> io::Result<HeldFile> {
 }
 
 /// Gives a socket file the owner and mode of `model`, so that the same peers may connect.
-fn copy_permissions(socket: &HeldFile, model: &Metadata) -> io::Result<()> {
+fn copy_owner_and_mode(socket: &HeldFile, model: &Metadata) -> io::Result<()> {
     let current = socket.metadata();
     let has_same_owner = current.uid() == model.uid() && current.gid() == model.gid();
     // Changing the owner needs rights, which the engine's own user may lack.

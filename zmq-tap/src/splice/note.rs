@@ -25,9 +25,9 @@ impl MoveRecord {
         format!("{TITLE}\nengine {}\n{ours_line}aside {}\n", self.engine.to_numbers(), self.aside)
     }
 
-    /// Parses the note of the socket called `name`: a title, and the lines `engine IDENTITY`, `ours IDENTITY` (which may be missing) and
-    /// `aside NAME`. Returns `None` for any deviation from the format.
-    pub(super) fn parse(text: &str, name: &str) -> Option<Self> {
+    /// Parses the note of the socket called `socket_name`: a title, and the lines `engine IDENTITY`, `ours IDENTITY` (which may be missing)
+    /// and `aside NAME`. Returns `None` for any deviation from the format.
+    pub(super) fn parse(text: &str, socket_name: &str) -> Option<Self> {
         let mut lines = text.strip_suffix('\n')?.split('\n');
         if lines.next()? != TITLE {
             return None;
@@ -40,7 +40,7 @@ impl MoveRecord {
             line = lines.next()?;
         }
         let aside = line.strip_prefix("aside ")?;
-        let number = aside.strip_prefix(name)?.strip_prefix(ASIDE)?;
+        let number = aside.strip_prefix(socket_name)?.strip_prefix(ASIDE)?;
         // Rejects `+1` and `01`, which are never written.
         let is_plain_number = number.parse::<u32>().is_ok_and(|parsed| parsed.to_string() == number);
         let has_more_lines = lines.next().is_some();
@@ -57,11 +57,11 @@ pub(super) fn name_aside(name: &str, number: u32) -> String {
 }
 
 /// Whether a file name is one that tokengap makes: a socket moved aside, or a note.
-pub fn is_made_by_tokengap(name: &str) -> bool {
-    if name.ends_with(".tokengap") {
+pub fn is_made_by_tokengap(file_name: &str) -> bool {
+    if file_name.ends_with(".tokengap") {
         return true;
     }
-    let Some((_socket_name, number)) = name.rsplit_once(ASIDE) else { return false };
+    let Some((_socket_name, number)) = file_name.rsplit_once(ASIDE) else { return false };
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 

@@ -56,14 +56,14 @@ enum RestoreStep {
 }
 
 /// How to restore the engine's socket, given the files that are now at its name and at the name to which it was moved aside.
-fn decide_step(at_name: FileRole, at_aside: FileRole) -> RestoreStep {
-    if at_name == FileRole::Engine {
+fn decide_restore_step(file_at_name: FileRole, file_at_aside: FileRole) -> RestoreStep {
+    if file_at_name == FileRole::Engine {
         // It has its name again, and only leftovers are removed.
         RestoreStep::Clean
-    } else if at_aside != FileRole::Engine {
+    } else if file_at_aside != FileRole::Engine {
         // It is at neither name, so there is nothing to restore.
         RestoreStep::Forget
-    } else if at_name == FileRole::Other {
+    } else if file_at_name == FileRole::Other {
         // It is aside, but another file has its name.
         RestoreStep::Replaced
     } else {
@@ -126,7 +126,7 @@ fn reverse_move(folder: &Folder, name: &str, moved: &MoveRecord) -> Restored {
     let shown = folder.shown(name);
     let at_name = ExaminedName::open(folder, name, moved);
     let at_aside = ExaminedName::open(folder, &moved.aside, moved);
-    match decide_step(at_name.role, at_aside.role) {
+    match decide_restore_step(at_name.role, at_aside.role) {
         RestoreStep::PutBack => match folder.rename(&moved.aside, name) {
             Ok(()) => Restored::Back(shown),
             Err(error) => Restored::Refused(shown, format!("cannot move it back: {error}")),
@@ -214,7 +214,7 @@ mod tests {
     fn only_sockets_of_tokengap_are_removed_or_replaced() {
         for name in ALL {
             for aside in ALL {
-                match decide_step(name, aside) {
+                match decide_restore_step(name, aside) {
                     RestoreStep::PutBack => {
                         assert_eq!(aside, FileRole::Engine);
                         assert!(matches!(name, FileRole::Missing | FileRole::Ours));

@@ -31,7 +31,7 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     while bytes.len() < MAX_HANDSHAKE_BYTES {
         let mut buffer = [0; READ_BYTES];
-        let count = read_before(deadline, &mut stream, &mut buffer)?;
+        let count = read_before_deadline(deadline, &mut stream, &mut buffer)?;
         bytes.extend_from_slice(&buffer[..count]);
         // Set by the mark that ends the handshake. `None` while more bytes are needed.
         let mut socket_type = None;
@@ -64,7 +64,7 @@ fn parse_ready_command(body: &[u8]) -> io::Result<String> {
 }
 
 /// Reads the next bytes into `buffer`, and returns their number. Fails at the end of the stream, or if no byte comes before the deadline.
-fn read_before(deadline: Instant, stream: &mut UnixStream, buffer: &mut [u8]) -> io::Result<usize> {
+fn read_before_deadline(deadline: Instant, stream: &mut UnixStream, buffer: &mut [u8]) -> io::Result<usize> {
     let time_left = deadline.saturating_duration_since(Instant::now());
     // Zero would mean no timeout.
     stream.set_read_timeout(Some(time_left.max(Duration::from_millis(1))))?;

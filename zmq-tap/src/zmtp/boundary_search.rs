@@ -57,27 +57,27 @@ pub(super) struct FrameBoundary {
 }
 
 impl BoundarySearch {
-    /// Begins a search. `start` is the stream offset of the next byte. Frames longer than `max_frame_bytes` are not considered.
-    pub(super) fn new(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
+    /// Begins a search. `start_offset` is the stream offset of the next byte. Frames longer than `max_frame_bytes` are not considered.
+    pub(super) fn new(start_offset: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         Self {
             buffer: Vec::new(),
-            buffer_start: start,
+            buffer_start: start_offset,
             byte_before: None,
             candidates: Vec::new(),
             // No candidate ends anywhere yet.
             nearest_end: u64::MAX,
             max_frame_bytes,
             formats,
-            search_start: start,
+            search_start: start_offset,
         }
     }
 
     /// Begins a search at an offset where a frame may have ended. A frame of a known format that begins there proves the boundary on its
     /// own.
-    pub(super) fn from_boundary(start: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
-        let mut search = Self::new(start, max_frame_bytes, formats);
+    pub(super) fn from_boundary(start_offset: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
+        let mut search = Self::new(start_offset, max_frame_bytes, formats);
         // As if the search had found a frame that ends there. Its last byte is not known, so any is accepted.
-        search.add_candidate(start, None);
+        search.add_candidate(start_offset, None);
         search
     }
 
@@ -95,7 +95,7 @@ impl BoundarySearch {
         for piece in bytes.chunks(PIECE) {
             self.buffer.extend_from_slice(piece);
             consumed += piece.len();
-            if let Some(header_index) = self.search_buffer() {
+            if let Some(header_index) = self.find_boundary_index() {
                 return Some(FrameBoundary {
                     at: self.buffer_start + header_index as u64,
                     buffer: self.buffer.split_off(header_index),
@@ -109,14 +109,14 @@ impl BoundarySearch {
     /// Tests the positions in `buffer` one after another for the start of a frame that is certain, and returns its index. `None` if more
     /// bytes are needed; then the positions that are decided leave the buffer. A frame is certain if it begins directly behind another
     /// one: bytes that look like one frame, a candidate, may occur by chance.
-    fn search_buffer(&mut self) -> Option<usize> {
+    fn find_boundary_index(&mut self) -> Option<usize> {
         let mut index = 0;
         while let Some(&first) = self.buffer.get(index) {
             let offset = self.buffer_start + index as u64;
             let is_end_of_candidate = offset == self.nearest_end;
             // Passes over most positions at once, because few byte values can begin a header.
             if may_begin_with(first) || is_end_of_candidate {
-                match self.test_position(index) {
+                match self.test_position_or_add_candidate(index) {
                     PositionTest::Boundary => return Some(index),
                     PositionTest::NoBoundary => {}
                     PositionTest::NeedsBytes => break,
@@ -151,11 +151,11 @@ impl BoundarySearch {
 
     /// Tests whether a frame certainly begins at `buffer[index]`: it looks like a message of a known format, and a candidate, which is a
     /// possible frame found earlier, ends directly before it. Without such a candidate, it becomes a candidate itself.
-    fn test_position(&mut self, index: usize) -> PositionTest {
+    fn test_position_or_add_candidate(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
         // Compared with the nearest end first, which is faster than with all candidates.
-        let is_behind_candidate = offset == self.nearest_end && self.completes_candidate(index);
+        let is_behind_candidate = offset == self.nearest_end && self.has_candidate_ending_before(index);
         let mut test = test_known_frame(rest, self.max_frame_bytes, self.formats);
         if is_behind_candidate && matches!(test, FrameTest::Yes { .. }) {
             return PositionTest::Boundary;
@@ -176,7 +176,7 @@ impl BoundarySearch {
 
     /// Whether a candidate, which is a possible frame found earlier, ends directly before `buffer[index]`. Its format may require a certain
     /// last byte.
-    fn completes_candidate(&self, index: usize) -> bool {
+    fn has_candidate_ending_before(&self, index: usize) -> bool {
         let offset = self.buffer_start + index as u64;
         let byte_before = if index > 0 { Some(self.buffer[index - 1]) } else { self.byte_before };
         self.candidates.iter().any(|candidate| {
@@ -185,9 +185,9 @@ impl BoundarySearch {
         })
     }
 
-    /// Adds a candidate: a possible frame that ends at the offset `end`, with `tail` as its last byte if its format has a fixed one.
-    fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
-        self.candidates.push(FrameCandidate { end, tail });
+    /// Adds a candidate: a possible frame that ends at `end_offset`. `required_last_byte` is `None` unless its format has a fixed one.
+    fn add_candidate(&mut self, end_offset: u64, required_last_byte: Option<u8>) {
+        self.candidates.push(FrameCandidate { end: end_offset, tail: required_last_byte });
         if self.candidates.len() > MAX_CANDIDATES {
             // The one with the farthest end takes longest to be confirmed.
             let farthest = (0..self.candidates.len()).max_by_key(|&index| self.candidates[index].end);

@@ -85,7 +85,7 @@ impl GreetingReader {
     pub(super) fn push_byte(&mut self, byte: u8) -> GreetingStep {
         self.bytes[self.filled] = byte;
         self.filled += 1;
-        if let Some(why) = self.invalid_at_last_byte() {
+        if let Some(why) = self.reason_last_byte_is_invalid() {
             return GreetingStep::Invalid(why);
         }
         // At this length, signature, revision and socket type are complete. A greeting of version 2 has nothing else.
@@ -110,7 +110,7 @@ impl GreetingReader {
 
     /// Why the last added byte makes the stream unreadable. `None` if the byte is valid at its place. A readable greeting begins with a
     /// signature of ten bytes, of which the first is ff and the last is odd, and then has the major version, which is not 0.
-    fn invalid_at_last_byte(&self) -> Option<Opaque> {
+    fn reason_last_byte_is_invalid(&self) -> Option<Opaque> {
         let index = self.filled.checked_sub(1)?;
         let byte = self.bytes[index];
         let has_signature = self.bytes[0] == 0xff;

@@ -15,4 +15,4 @@ pub use greeting::{Mechanism, Opaque};
 pub(crate) use header::MAX_HEADER_BYTES;
 pub use header::{Garbage, ZmtpCommand};
 pub use reader::{Element, Frame, FrameReader, Framing};
-pub use scanner::{Mark, Pending, Scanner, Span};
+pub use scanner::{Mark, PendingMessage, Scanner, Span};

@@ -34,6 +34,9 @@ pub enum Element<'a> {
     Found,
 }
 
+/// Whether the element is a frame that the receiver knows. Means nothing for other elements.
+type IsKnownFrame = bool;
+
 /// Knowledge about the position of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -80,25 +83,25 @@ impl FrameReader {
     }
 
     /// Processes a hole in the stream: the bytes before the next ones were not seen. Does nothing if the stream is unreadable anyway.
-    pub fn record_hole(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    pub fn record_hole(&mut self, on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         if !matches!(self.assembly.framing, Framing::Unreadable(_)) {
-            self.assembly.lose_framing(on_element);
-            self.assembly.forget_before(self.scanner.position());
+            self.assembly.lose_and_report_framing(on_element);
+            self.assembly.forget_all_bytes(self.scanner.position());
             self.scanner.search_next_frame();
         }
     }
 
     /// Processes the next bytes. `on_element` returns whether it knows the frame. A stream that is joined midway is presumed to begin with
     /// a frame. The first known frame proves that, and a search that finds frames elsewhere disproves it.
-    pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    pub fn feed(&mut self, bytes: &[u8], on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         let Self { scanner, assembly, .. } = self;
-        let base = scanner.position();
-        scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, base, on_element));
-        assembly.keep_bytes(bytes, base, scanner.position());
+        let bytes_start = scanner.position();
+        scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, bytes_start, on_element));
+        assembly.keep_bytes_up_to(bytes, bytes_start, scanner.position());
         if assembly.framing != Framing::Presumed {
             // Nothing is left to test.
             self.search = None;
-        } else if self.disproves_presumption(bytes) {
+        } else if self.search_disproves_presumption(bytes) {
             self.record_hole(on_element);
         }
     }
@@ -106,7 +109,7 @@ impl FrameReader {
     /// Searches these bytes for frames, independently of the position where frames are presumed to begin. Returns whether they speak
     /// against that position.
     #[inline]
-    fn disproves_presumption(&mut self, bytes: &[u8]) -> bool {
+    fn search_disproves_presumption(&mut self, bytes: &[u8]) -> bool {
         let Some(search) = &mut self.search else { return false };
         let presumed_start = self.scanner.pending().map(|pending| pending.start);
         // A frame at the presumed position that is not known speaks against that position.
@@ -136,25 +139,31 @@ struct FrameAssembly {
 }
 
 impl FrameAssembly {
-    /// Processes an element of the stream, `mark`, which the scanner has found in `bytes`. They begin at the stream offset `base`. Tells
-    /// `on_element` of a frame, and of positions where frames are found or lost. Its result says whether it knows a frame, and means
+    /// Processes an element of the stream, `mark`, which the scanner has found in `bytes`. They begin at the stream offset `bytes_start`.
+    /// Tells `on_element` of a frame, and of positions where frames are found or lost. Its result says whether it knows a frame, and means
     /// nothing for other elements.
-    fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn apply_mark(
+        &mut self,
+        mark: Mark,
+        bytes: &[u8],
+        bytes_start: u64,
+        on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame,
+    ) {
         match mark {
             Mark::Frame { span, more } => {
-                self.keep_bytes(bytes, base, span.end);
+                self.keep_bytes_up_to(bytes, bytes_start, span.end);
                 self.report_frame(span, more, on_element);
-                self.forget_before(span.end);
+                self.forget_all_bytes(span.end);
             }
-            Mark::Command(_, span) => self.forget_before(span.end),
+            Mark::Command(_, span) => self.forget_all_bytes(span.end),
             Mark::Synced { at } => {
-                self.keep_from(at);
+                self.forget_bytes_before_frame(at);
                 self.framing = Framing::Proven;
                 on_element(Element::Found);
             }
-            Mark::Garbage { .. } => self.lose_framing(on_element),
+            Mark::Garbage { .. } => self.lose_and_report_framing(on_element),
             Mark::Opaque(why) => {
-                self.lose_framing(on_element);
+                self.lose_and_report_framing(on_element);
                 self.framing = Framing::Unreadable(why);
             }
         }
@@ -162,7 +171,7 @@ impl FrameAssembly {
 
     /// Reports a complete frame, whose header and body are the kept bytes. If `on_element` knows the frame, the presumed position of frames
     /// is proven.
-    fn report_frame(&mut self, span: Span, more: bool, on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn report_frame(&mut self, span: Span, more: bool, on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         let header_bytes = (span.body - span.header) as usize;
         let payload = self.kept.get(header_bytes..).unwrap_or_default();
         let is_known = on_element(Element::Frame(Frame { bytes: span.end - span.body, more, payload }));
@@ -172,8 +181,9 @@ impl FrameAssembly {
         self.has_unknown_frame |= !is_known;
     }
 
-    /// Reports to `on_element` that frames are not found any more, if they were until now. Its result means nothing here.
-    fn lose_framing(&mut self, on_element: &mut impl FnMut(Element<'_>) -> bool) {
+    /// Marks the stream as one whose frames are not found any more, and reports this to `on_element`, if they were found until now. The
+    /// result of `on_element` means nothing here.
+    fn lose_and_report_framing(&mut self, on_element: &mut impl FnMut(Element<'_>) -> IsKnownFrame) {
         if matches!(self.framing, Framing::Presumed | Framing::Proven) {
             let proven = self.framing == Framing::Proven;
             self.framing = Framing::Searched;
@@ -182,10 +192,10 @@ impl FrameAssembly {
     }
 
     /// Keeps the bytes of the incomplete frame up to the stream offset `end`, or those in which a frame is searched. `bytes` has the next
-    /// ones and begins at the stream offset `base`, so some of it may be kept already. Of a long frame, keeps only both ends.
-    fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
-        let first_new = self.kept_end.saturating_sub(base) as usize;
-        let new_end = (end - base) as usize;
+    /// ones and begins at the stream offset `bytes_start`, so some of it may be kept already. Of a long frame, keeps only both ends.
+    fn keep_bytes_up_to(&mut self, bytes: &[u8], bytes_start: u64, end: u64) {
+        let first_new = self.kept_end.saturating_sub(bytes_start) as usize;
+        let new_end = (end - bytes_start) as usize;
         // `None` if all bytes before `end` are kept already.
         let Some(new_bytes) = bytes.get(first_new..new_end) else { return };
         self.kept.extend_from_slice(new_bytes);
@@ -206,23 +216,23 @@ impl FrameAssembly {
         }
     }
 
-    /// Forgets the kept bytes before offset `at`, where a frame begins.
+    /// Forgets the kept bytes before offset `frame_start`, where a frame begins.
     #[inline]
-    fn keep_from(&mut self, at: u64) {
-        let begins_in_kept_bytes = (self.kept_start..self.kept_end).contains(&at);
+    fn forget_bytes_before_frame(&mut self, frame_start: u64) {
+        let begins_in_kept_bytes = (self.kept_start..self.kept_end).contains(&frame_start);
         if begins_in_kept_bytes {
-            let bytes_before = (at - self.kept_start) as usize;
+            let bytes_before = (frame_start - self.kept_start) as usize;
             self.kept.drain(..self.kept.len().min(bytes_before));
-            self.kept_start = at;
+            self.kept_start = frame_start;
         } else {
-            self.forget_before(at);
+            self.forget_all_bytes(frame_start);
         }
     }
 
-    /// Forgets all kept bytes, which lie before offset `at`.
-    fn forget_before(&mut self, at: u64) {
+    /// Forgets all kept bytes. The next byte to keep is at `next_offset`.
+    fn forget_all_bytes(&mut self, next_offset: u64) {
         self.kept.clear();
-        self.kept_start = at;
-        self.kept_end = at;
+        self.kept_start = next_offset;
+        self.kept_end = next_offset;
     }
 }

@@ -46,12 +46,15 @@ pub enum Mark {
 
 /// The incomplete message at the end of the bytes fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingMessage {
     /// Offset of the first byte of its first frame's header.
     pub start: u64,
     /// Offset of the end of the current frame, as its header claims; `None` until that header is complete.
     pub frame_end: Option<u64>,
 }
+
+/// Number of bytes at the front of the input that a step has processed.
+type ConsumedBytes = usize;
 
 /// Scans one direction of one connection.
 #[derive(Clone, Debug)]
@@ -148,9 +151,9 @@ impl Scanner {
     }
 
     /// Returns the incomplete message, if any. It may have several parts, each in a frame of its own. Commands do not count as messages.
-    pub fn pending(&self) -> Option<Pending> {
+    pub fn pending(&self) -> Option<PendingMessage> {
         // While no part is incomplete, as a command may occur between two parts.
-        let message_between_parts = self.message_start.map(|start| Pending { start, frame_end: None });
+        let message_between_parts = self.message_start.map(|start| PendingMessage { start, frame_end: None });
         match &self.state {
             ScannerState::Header { buffer, filled } => {
                 let has_begun_part = *filled > 0 && !header::is_command(buffer[0]);
@@ -158,10 +161,10 @@ impl Scanner {
                     return message_between_parts;
                 }
                 let header_start = self.fed_bytes - *filled as u64;
-                Some(Pending { start: self.message_start.unwrap_or(header_start), frame_end: None })
+                Some(PendingMessage { start: self.message_start.unwrap_or(header_start), frame_end: None })
             }
             ScannerState::Body { header, .. } if header.is_command => message_between_parts,
-            ScannerState::Body { start: header_start, bytes_left, .. } => Some(Pending {
+            ScannerState::Body { start: header_start, bytes_left, .. } => Some(PendingMessage {
                 start: self.message_start.unwrap_or(*header_start),
                 frame_end: self.fed_bytes.checked_add(*bytes_left),
             }),
@@ -169,14 +172,14 @@ impl Scanner {
         }
     }
 
-    /// Scans the next bytes of the stream and calls `mark` for every element that ends in them, in order.
-    pub fn feed(&mut self, mut bytes: &[u8], mark: &mut impl FnMut(Mark)) {
+    /// Scans the next bytes of the stream and calls `emit_mark` for every element that ends in them, in order.
+    pub fn feed(&mut self, mut bytes: &[u8], emit_mark: &mut impl FnMut(Mark)) {
         while !bytes.is_empty() {
             let consumed = match &mut self.state {
-                ScannerState::Greeting(_) => self.scan_greeting(bytes[0], mark),
-                ScannerState::Header { .. } => self.scan_header(bytes, mark),
-                ScannerState::Body { .. } => self.scan_body(bytes, mark),
-                ScannerState::Seeking(_) => self.search_boundary(bytes, mark),
+                ScannerState::Greeting(_) => self.scan_greeting(bytes[0], emit_mark),
+                ScannerState::Header { .. } => self.scan_header(bytes, emit_mark),
+                ScannerState::Body { .. } => self.scan_body(bytes, emit_mark),
+                ScannerState::Seeking(_) => self.search_boundary(bytes, emit_mark),
                 ScannerState::Opaque => {
                     self.fed_bytes += bytes.len() as u64;
                     bytes.len()
@@ -187,21 +190,21 @@ impl Scanner {
     }
 
     /// Scans one byte of the greeting. Returns the number of bytes it took.
-    fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
+    fn scan_greeting(&mut self, byte: u8, emit_mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Greeting(reader) = &mut self.state else { return 0 };
         let step = reader.push_byte(byte);
         self.fed_bytes += 1;
         match step {
             GreetingStep::More => {}
-            GreetingStep::Invalid(why) => self.stop_reading(why, mark),
+            GreetingStep::Invalid(why) => self.stop_reading(why, emit_mark),
             GreetingStep::Complete { version, hidden_by, has_begun_frame } => {
                 self.version = version;
                 // A frame that has begun did so with a zero byte.
                 let buffer = [0; header::MAX_HEADER_BYTES];
                 self.state = ScannerState::Header { buffer, filled: usize::from(has_begun_frame) };
                 if let Some(mechanism) = hidden_by {
-                    self.stop_reading(Opaque::Encrypted(mechanism), mark);
+                    self.stop_reading(Opaque::Encrypted(mechanism), emit_mark);
                 }
             }
         }
@@ -210,7 +213,7 @@ impl Scanner {
 
     /// Scans bytes of a frame's body. Returns the number of bytes it took.
     #[inline]
-    fn scan_body(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+    fn scan_body(&mut self, bytes: &[u8], emit_mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Body { bytes_left, header, name, .. } = &mut self.state else { return 0 };
         // A length has 64 bits, which an address may not have.
@@ -220,19 +223,19 @@ impl Scanner {
         }
         *bytes_left -= consumed as u64;
         self.fed_bytes += consumed as u64;
-        self.emit_complete_frame(mark);
+        self.emit_complete_frame(emit_mark);
         consumed
     }
 
     /// Gives the stream up, and emits the mark that says why.
-    fn stop_reading(&mut self, why: Opaque, mark: &mut impl FnMut(Mark)) {
+    fn stop_reading(&mut self, why: Opaque, emit_mark: &mut impl FnMut(Mark)) {
         self.state = ScannerState::Opaque;
-        mark(Mark::Opaque(why));
+        emit_mark(Mark::Opaque(why));
     }
 
     /// Scans bytes of a frame header, which may come in several pieces. After an invalid one, searches for the next frame. Returns the
     /// number of bytes it took.
-    fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+    fn scan_header(&mut self, bytes: &[u8], emit_mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Header { buffer, filled } = &mut self.state else { return 0 };
         let buffered_before = *filled;
@@ -248,14 +251,14 @@ impl Scanner {
             }
             // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_some() => {
-                self.begin_body(header, start, buffered_before, mark)
+                self.begin_body(header, start, buffered_before, emit_mark)
             }
             Ok(Some(header)) => {
-                mark(Mark::Garbage { at: start, why: Garbage::Length(header.length) });
+                emit_mark(Mark::Garbage { at: start, why: Garbage::Length(header.length) });
                 self.search_after_invalid_header(buffered_before)
             }
             Err(why) => {
-                mark(Mark::Garbage { at: start, why });
+                emit_mark(Mark::Garbage { at: start, why });
                 self.search_after_invalid_header(buffered_before)
             }
         }
@@ -269,20 +272,20 @@ impl Scanner {
         header: FrameHeader,
         start: u64,
         buffered_before: usize,
-        mark: &mut impl FnMut(Mark),
-    ) -> usize {
+        emit_mark: &mut impl FnMut(Mark),
+    ) -> ConsumedBytes {
         let consumed = header.size - buffered_before;
         self.fed_bytes += consumed as u64;
         let name = CommandName::default();
         self.state = ScannerState::Body { header, start, bytes_left: header.length, name };
         // An empty body is complete already.
-        self.emit_complete_frame(mark);
+        self.emit_complete_frame(emit_mark);
         consumed
     }
 
     /// Searches for the start of a frame from the second byte of an invalid header on. `buffered_before`: number of header bytes that came
     /// with earlier input. Returns the number of bytes of this input that the search has.
-    fn search_after_invalid_header(&mut self, buffered_before: usize) -> usize {
+    fn search_after_invalid_header(&mut self, buffered_before: usize) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Header { buffer, .. } = self.state else { return 0 };
         // The message is lost, even if it has parts before this header.
@@ -299,38 +302,38 @@ impl Scanner {
     }
 
     /// Emits the mark of the current frame, a command or a part of a message, if its body is complete. Else does nothing.
-    fn emit_complete_frame(&mut self, mark: &mut impl FnMut(Mark)) {
+    fn emit_complete_frame(&mut self, emit_mark: &mut impl FnMut(Mark)) {
         let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else { return };
         let span = Span { header: start, body: start + header.size as u64, end: self.fed_bytes };
         self.state = BEFORE_HEADER;
         // The frame directly behind a ZMTP 2.0 greeting is the identity of the sender, not a message.
         if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
-            mark(Mark::Command(ZmtpCommand::Other, span));
+            emit_mark(Mark::Command(ZmtpCommand::Other, span));
         } else if header.is_command {
-            mark(Mark::Command(name.command(), span));
+            emit_mark(Mark::Command(name.command(), span));
         } else {
             // A message of several parts stays open until its last part.
             self.message_start = if header.more { Some(self.message_start.unwrap_or(start)) } else { None };
-            mark(Mark::Frame { span, more: header.more });
+            emit_mark(Mark::Frame { span, more: header.more });
         }
     }
 
     /// Continues the search for the start of a frame, after a gap or an invalid header. Returns the number of bytes it took.
-    fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+    fn search_boundary(&mut self, bytes: &[u8], emit_mark: &mut impl FnMut(Mark)) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Seeking(search) = &mut self.state else { return 0 };
         let Some(boundary) = search.feed(bytes) else {
             self.fed_bytes += bytes.len() as u64;
             if search.is_exhausted() {
-                self.stop_reading(Opaque::Unframed, mark);
+                self.stop_reading(Opaque::Unframed, emit_mark);
             }
             return bytes.len();
         };
         self.fed_bytes = boundary.at;
         self.state = BEFORE_HEADER;
-        mark(Mark::Synced { at: boundary.at });
+        emit_mark(Mark::Synced { at: boundary.at });
         // The search has held back the bytes from the boundary on.
-        self.feed(&boundary.buffer, mark);
+        self.feed(&boundary.buffer, emit_mark);
         boundary.consumed
     }
 }

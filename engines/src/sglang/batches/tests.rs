@@ -68,15 +68,15 @@ fn every_format_leaves_the_batches_to_this_one() {
 
 #[test]
 fn ids_of_clients_and_responses() {
-    assert_eq!(client_rid("chat1#17dbb67c00000026"), "chat1");
-    assert_eq!(client_rid("a#17dbb67c00000026#17dbb67c00000027"), "a#17dbb67c00000026");
+    assert_eq!(strip_server_suffix("chat1#17dbb67c00000026"), "chat1");
+    assert_eq!(strip_server_suffix("a#17dbb67c00000026#17dbb67c00000027"), "a#17dbb67c00000026");
     for unchanged in ["08cce3b8", "a#b", "a#17DBB67C00000026", "a#17dbb67c000000261", "", "é#x"] {
-        assert_eq!(client_rid(unchanged), unchanged);
+        assert_eq!(strip_server_suffix(unchanged), unchanged);
     }
-    assert_eq!(response_of_rid("cmpl-8b6db923-1"), Some(("cmpl-8b6db923", 1)));
-    assert_eq!(response_of_rid("cmpl-x-y"), None);
+    assert_eq!(response_id_and_choice("cmpl-8b6db923-1"), Some(("cmpl-8b6db923", 1)));
+    assert_eq!(response_id_and_choice("cmpl-x-y"), None);
     for own in ["chat1", "cmpl-8b6db923", "a-1", ""] {
-        assert_eq!(response_of_rid(own), Some((own, 0)));
+        assert_eq!(response_id_and_choice(own), Some((own, 0)));
     }
 }
 

@@ -8,16 +8,20 @@ use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, DP_CONTROLLER, ROLES, ROUTER,
 
 /// Interprets every wire.
 pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-    let bound = BoundEndpoints::of_wires(wires, roles);
-    wires.iter().map(|wire| read_wire(wire, roles, &bound)).collect()
+    let bound = BoundEndpoints::from_wires(wires, roles);
+    wires.iter().map(|wire| interpret_wire(wire, roles, &bound)).collect()
 }
 
 /// Content and direction of a connection, by the roles of both processes. Forward is from the connecting process to the accepting one.
 /// `None` if it carries neither output nor requests of the engine.
-fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
+fn interpret_wire(
+    wire: &Wire<'_>,
+    roles: &[Option<RoleWithSource>],
+    bound_endpoints: &BoundEndpoints<'_>,
+) -> Option<Reading> {
     let (acceptor_role, acceptor_source) = role_among(ROLES, roles[wire.acceptor])?;
     // The connecting process may be invisible.
-    let Some(connector) = wire.connector else { return read_one_sided_wire(acceptor_role) };
+    let Some(connector) = wire.connector else { return interpret_one_sided_wire(acceptor_role) };
     let (connector_role, connector_source) = role_among(ROLES, roles[connector])?;
     let confidence = Confidence::of_sources([connector_source, acceptor_source]);
     match (connector_role, acceptor_role) {
@@ -26,7 +30,7 @@ fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEnd
         | (DETOKENIZER, TOKENIZER | ROUTER | WORKER)
         | (ROUTER, WORKER) => Some(Reading::forward(Carries::Output, confidence)),
         // A scheduler connects to several sockets of the main process, so the roles alone do not decide.
-        (SCHEDULER, TOKENIZER | ROUTER) => bound.scheduler_to_main(wire, confidence),
+        (SCHEDULER, TOKENIZER | ROUTER) => bound_endpoints.interpret_wire_from_scheduler_to_main(wire, confidence),
         // Sockets that receive requests also connect: to the main process, or to the controller in front of the schedulers.
         (DP_CONTROLLER, TOKENIZER | ROUTER) | (SCHEDULER, DP_CONTROLLER) => Some(Reading::requests_back(confidence)),
         (WORKER, ROUTER) => Some(Reading::forward(Carries::Requests, confidence)),
@@ -48,7 +52,7 @@ struct BoundEndpoints<'a> {
 
 impl<'a> BoundEndpoints<'a> {
     /// Collects the roles that connect to each endpoint that a process has bound. A process that is not visible or has no role is left out.
-    fn of_wires(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
+    fn from_wires(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
         let mut connecting_roles: BTreeMap<BoundEndpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
         for wire in wires {
             if let Some((role, _)) = wire.connector.and_then(|connector| roles[connector]) {
@@ -60,7 +64,7 @@ impl<'a> BoundEndpoints<'a> {
     }
 
     /// Endpoints of the process `acceptor` to which processes with this role connect.
-    fn endpoints_with_connector(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
+    fn endpoints_with_connecting_role(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
         let mut endpoints = Vec::new();
         for (bound, connecting_roles) in &self.connecting_roles {
             if bound.acceptor == acceptor && connecting_roles.contains(&role) {
@@ -72,14 +76,14 @@ impl<'a> BoundEndpoints<'a> {
 
     /// Interprets a wire from a scheduler to the main process. Schedulers connect to several sockets of it: output, requests, RPC, metrics.
     /// `None` for a connection to the transfer server, which a prefill engine runs for decode engines.
-    fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
+    fn interpret_wire_from_scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
         // Detokenizers connect only to the output socket. They are started even where they are idle.
-        let output_endpoints = self.endpoints_with_connector(wire.acceptor, DETOKENIZER);
+        let output_endpoints = self.endpoints_with_connecting_role(wire.acceptor, DETOKENIZER);
         if output_endpoints.contains(&wire.endpoint) {
             return Some(Reading::forward(Carries::Output, confidence));
         }
         let Some(output_endpoint) = output_endpoints.first() else {
-            return Some(self.scheduler_to_main_without_detokenizer(wire.acceptor));
+            return Some(self.interpret_wire_without_detokenizer(wire.acceptor));
         };
         // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
         let is_transfer_server = transport_of(output_endpoint) != transport_of(wire.endpoint);
@@ -94,17 +98,17 @@ impl<'a> BoundEndpoints<'a> {
 
     /// Interprets a wire from a scheduler to a main process to which no detokenizer connects. One of the main process's sockets has the
     /// output; if schedulers connect to several, only the traffic shows which one.
-    fn scheduler_to_main_without_detokenizer(&self, main: usize) -> Reading {
-        let has_one_socket = self.endpoints_with_connector(main, SCHEDULER).len() == 1;
+    fn interpret_wire_without_detokenizer(&self, main_process: usize) -> Reading {
+        let has_one_socket = self.endpoints_with_connecting_role(main_process, SCHEDULER).len() == 1;
         let carries = if has_one_socket { Carries::Output } else { Carries::Unknown };
         Reading::forward(carries, Confidence::Inferred)
     }
 
     /// Whether the schedulers connect to just one socket of the main process beside those for output. It is then the one with their
     /// requests, unless a controller passes the requests to them.
-    fn schedulers_connect_only_for_requests(&self, main: usize, output_endpoints: &[&str]) -> bool {
-        let has_controller = !self.endpoints_with_connector(main, DP_CONTROLLER).is_empty();
-        let mut other_endpoints = self.endpoints_with_connector(main, SCHEDULER);
+    fn schedulers_connect_only_for_requests(&self, main_process: usize, output_endpoints: &[&str]) -> bool {
+        let has_controller = !self.endpoints_with_connecting_role(main_process, DP_CONTROLLER).is_empty();
+        let mut other_endpoints = self.endpoints_with_connecting_role(main_process, SCHEDULER);
         other_endpoints.retain(|endpoint| {
             let is_output = output_endpoints.contains(endpoint);
             // The transfer server has another transport.
@@ -122,11 +126,11 @@ fn transport_of(endpoint: &str) -> Option<&str> {
 }
 
 /// Interprets a wire of which only the accepting side is visible. `None` for a role that receives no output.
-fn read_one_sided_wire(acceptor: Role) -> Option<Reading> {
-    let carries = match acceptor {
+fn interpret_one_sided_wire(acceptor_role: Role) -> Option<Reading> {
+    let carries = match acceptor_role {
         // Schedulers connect to several sockets of a main process.
         TOKENIZER | ROUTER => Carries::Unknown,
-        _ if acceptor.receives_output() => Carries::Output,
+        _ if acceptor_role.receives_output() => Carries::Output,
         _ => return None,
     };
     Some(Reading::forward(carries, Confidence::Inferred))

@@ -10,8 +10,8 @@ use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOK
 /// Infers a role for each node where possible, and enters it in `roles`.
 pub(super) fn infer_roles(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // The order matters: known roles are used before any role is guessed.
-    infer_from_children(nodes, roles);
-    infer_from_neighbours(nodes, edges, roles);
+    infer_main_roles_from_children(nodes, roles);
+    infer_roles_from_neighbours(nodes, edges, roles);
     guess_groups_without_role(nodes, edges, roles);
     // Needs the roles of all other processes.
     mark_routers(nodes, edges, roles);
@@ -30,7 +30,7 @@ fn is_worker(roles: &Roles, node: usize) -> bool {
 
 /// Gives the unnamed parents of schedulers and detokenizers the role of the engine's main process, whatever their command. A parent that
 /// does not use ZMQ gets no role.
-fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
+fn infer_main_roles_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in nodes {
         // Only a title counts, because the engine itself sets it.
         let Some((role, RoleSource::Title)) = child.stated else { continue };
@@ -48,7 +48,7 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
 
 /// Infers the roles of unnamed processes from named neighbours, until no role changes. An edge is a connection from a sending to a
 /// receiving process, by their indices among `nodes`. A process that does not use ZMQ gets no role.
-fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+fn infer_roles_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // A role that was found may show the role of the next process.
     loop {
         let mut has_changed = false;
@@ -74,31 +74,31 @@ struct NeighbourRole {
 
 /// Infers the role of one end of a connection by the role of the other. The sender connects, and the receiver accepts. `None` if both have
 /// a role, if neither has one, or if the role of the one does not show that of the other.
-fn role_by_neighbour(sender: usize, receiver: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
-    match (known_role(roles, sender), known_role(roles, receiver)) {
+fn role_by_neighbour(sender_node: usize, receiver_node: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
+    match (known_role(roles, sender_node), known_role(roles, receiver_node)) {
         (None, Some(receiver_role)) => {
-            let also_receives = has_incoming_edge(edges, sender);
+            let also_receives = has_incoming_edge(edges, sender_node);
             let role = role_of_sender_to(receiver_role, also_receives)?;
-            Some(NeighbourRole { node: sender, role })
+            Some(NeighbourRole { node: sender_node, role })
         }
         (Some(DETOKENIZER), None) => {
             // A detokenizer connects to every worker and also to the main process.
-            let role = if sends_to_main(sender, edges, roles) { WORKER } else { TOKENIZER };
-            Some(NeighbourRole { node: receiver, role })
+            let role = if sends_to_main(sender_node, edges, roles) { WORKER } else { TOKENIZER };
+            Some(NeighbourRole { node: receiver_node, role })
         }
         (Some(sender_role), None) => {
-            let also_sends = has_outgoing_edge(edges, receiver);
+            let also_sends = has_outgoing_edge(edges, receiver_node);
             let role = role_of_receiver_from(sender_role, also_sends)?;
-            Some(NeighbourRole { node: receiver, role })
+            Some(NeighbourRole { node: receiver_node, role })
         }
         _ => None,
     }
 }
 
-/// Role of a process that sends to one with the role `receiver`. Among them, only a detokenizer also receives. `None` if the receiver does
-/// not show the role.
-fn role_of_sender_to(receiver: Role, also_receives: bool) -> Option<Role> {
-    match receiver {
+/// Role of a process that sends to one with the role `receiver_role`. Among them, only a detokenizer also receives. `None` if the receiver
+/// does not show the role.
+fn role_of_sender_to(receiver_role: Role, also_receives: bool) -> Option<Role> {
+    match receiver_role {
         TOKENIZER | ROUTER if also_receives => Some(DETOKENIZER),
         TOKENIZER | ROUTER | DETOKENIZER | DETOKENIZER_ROUTER => Some(SCHEDULER),
         _ => None,
@@ -107,8 +107,8 @@ fn role_of_sender_to(receiver: Role, also_receives: bool) -> Option<Role> {
 
 /// Role of a process that receives from a scheduler or a router. Behind a scheduler, only a detokenizer also sends. `None` for a sender
 /// with another role.
-fn role_of_receiver_from(sender: Role, also_sends: bool) -> Option<Role> {
-    match sender {
+fn role_of_receiver_from(sender_role: Role, also_sends: bool) -> Option<Role> {
+    match sender_role {
         SCHEDULER if also_sends => Some(DETOKENIZER),
         SCHEDULER => Some(TOKENIZER),
         DETOKENIZER_ROUTER => Some(DETOKENIZER),
@@ -183,15 +183,17 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 
 /// Whether tokenizer workers belong to the engine of this main process: it starts one, is connected to one, or receives from the same
 /// detokenizer as one. An edge is a connection from a sending to a receiving process.
-fn has_workers(main: usize, nodes: &[Node], edges: &[Edge], roles: &Roles) -> bool {
-    let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(main));
+fn has_workers(main_process: usize, nodes: &[Node], edges: &[Edge], roles: &Roles) -> bool {
+    let starts_worker =
+        (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(main_process));
     let is_connected_to_worker = edges.iter().any(|&(from, to)| {
-        let sends_to_worker = from == main && is_worker(roles, to);
-        let receives_from_worker = to == main && is_worker(roles, from);
+        let sends_to_worker = from == main_process && is_worker(roles, to);
+        let receives_from_worker = to == main_process && is_worker(roles, from);
         sends_to_worker || receives_from_worker
     });
     // A detokenizer that connects to both a worker and this process serves one engine.
-    let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, main)));
+    let shares_detokenizer =
+        edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, main_process)));
     starts_worker || is_connected_to_worker || shares_detokenizer
 }
 

@@ -41,7 +41,7 @@ impl Recognise for Sglang {
         role::ROLES
     }
 
-    fn alias(&self, word: &str) -> Option<Role> {
+    fn role_with_alias(&self, word: &str) -> Option<Role> {
         role::role_of_alias(word)
     }
 
@@ -93,7 +93,7 @@ impl Recognise for Sglang {
     }
 
     /// Role of the processes that send this kind of message; `None` if several roles do.
-    fn sender_of(&self, kind: Kind) -> Option<Role> {
+    fn sender_role_of(&self, kind: Kind) -> Option<Role> {
         match kind {
             Kind::TokenIds | Kind::Embedding => Some(role::SCHEDULER),
             Kind::Text => Some(role::DETOKENIZER),
@@ -112,7 +112,7 @@ const SERVER: Role = Role::new(7, "server", Function::Receiver);
 
 const INNER_SERVER: InnerServer = InnerServer {
     role: SERVER,
-    is_extension,
+    is_extension: is_rust_server_extension,
     // The second name up to 0.5.18.
     methods: &["push_decode_result_batch", "push_batch"],
 };
@@ -121,8 +121,8 @@ const INNER_SERVER: InnerServer = InnerServer {
 const MODULES: [(&str, &str); 2] = [("sglang/srt/rust_extensions", "_server."), ("sglang/srt/server", "_core.")];
 
 /// Whether the mapped file is the extension with SGLang's Rust server.
-fn is_extension(mapped: &Path) -> bool {
-    let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else { return false };
+fn is_rust_server_extension(mapped_file: &Path) -> bool {
+    let Some((folder, name)) = mapped_file.parent().zip(mapped_file.file_name()) else { return false };
     let name = name.as_encoded_bytes();
     MODULES
         .iter()
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_extension_is_recognised_in_every_release() {
-        let is = |path: &str| is_extension(Path::new(path));
+        let is = |path: &str| is_rust_server_extension(Path::new(path));
         let packages = "/opt/venv/lib/python3.11/site-packages/sglang/srt";
         assert!(is(&format!("{packages}/rust_extensions/_server.cpython-311-x86_64-linux-gnu.so")));
         assert!(is(&format!("{packages}/server/_core.cpython-311-x86_64-linux-gnu.so")));

@@ -39,24 +39,24 @@ impl LauncherDefaults {
         let incremental_flag = known_flag.unwrap_or(STREAM_OUTPUT);
         let skips_by_default = false;
         Self {
-            skips_tokenizer_init: setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default),
-            mode: setting_without_argument(evidence, incremental_flag, Mode::Cumulative),
+            skips_tokenizer_init: default_setting_without_argument(evidence, SKIP_TOKENIZER_INIT, skips_by_default),
+            mode: default_setting_without_argument(evidence, incremental_flag, Mode::Cumulative),
         }
     }
 }
 
-/// Setting with its default `value`, of a server that was started without `argument`. `None` if a configuration file may contain the
-/// argument.
-pub(crate) fn setting_without_argument<T>(
+/// Setting with its default `default_value`, of a server that was started without `argument`. `None` if a configuration file may contain
+/// the argument.
+pub(crate) fn default_setting_without_argument<T>(
     evidence: &Evidence<'_>,
     argument: &'static str,
-    value: T,
+    default_value: T,
 ) -> Option<Setting<T>> {
     let has_config_file = evidence.flags.get(CONFIG).is_some();
     if has_config_file {
         return None;
     }
-    Some(Setting::new(value, Origin::NoArgument { pid: evidence.pid, argument }))
+    Some(Setting::new(default_value, Origin::NoArgument { pid: evidence.pid, argument }))
 }
 
 /// Settings of an engine by its release, flags, environment and sockets; `defaults` where its flags leave a setting open. A waiter is the
@@ -67,12 +67,12 @@ pub(crate) fn infer_settings(evidence: &Evidence<'_>, defaults: &LauncherDefault
     let skips_tokenizer_init = rules.skips_tokenizer_init().or_else(|| skips_tokenizer_by_sockets(evidence.hops));
     let mut settings = Settings {
         codec: rules.codec(),
-        mode: rules.mode(skips_tokenizer_init.as_ref().map(|skips| skips.value)),
+        mode: rules.output_mode(skips_tokenizer_init.as_ref().map(|skips| skips.value)),
         skip_tokenizer_init: skips_tokenizer_init,
-        disaggregation: rules.disaggregation(),
-        waiter: rules.waiter(),
-        exact_text: rules.exact_text(),
-        turnaround: evidence.python.and_then(|python| rules.turnaround(python)),
+        disaggregation: rules.disaggregation_side(),
+        waiter: rules.waiter_behaviour(),
+        exact_text: rules.has_exact_text(),
+        turnaround: evidence.python.and_then(|python| rules.turnaround_turns(python)),
         avoids_zmq,
     };
     if settings.avoids_zmq.is_some() {
@@ -181,7 +181,7 @@ impl StreamingRules<'_> {
 
     /// Whether responses contain exactly the text of the frames. `None` if it is not known: from 0.5.12 on, the model's chat template may
     /// also choose a parser.
-    fn exact_text(&self) -> Option<Setting<bool>> {
+    fn has_exact_text(&self) -> Option<Setting<bool>> {
         let flags = self.evidence.flags;
         // A parser moves parts of the text to other fields of the response.
         for flag in [REASONING_PARSER, TOOL_CALL_PARSER] {
@@ -196,7 +196,7 @@ impl StreamingRules<'_> {
             return None;
         }
         let is_exact = true;
-        setting_without_argument(self.evidence, REASONING_PARSER, is_exact)
+        default_setting_without_argument(self.evidence, REASONING_PARSER, is_exact)
     }
 
     /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them.
@@ -209,7 +209,7 @@ impl StreamingRules<'_> {
     }
 
     /// Side of a disaggregated pair, prefill or decode, from its flag (0.4.4 and later). `None` without the flag.
-    fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
+    fn disaggregation_side(&self) -> Option<Setting<Disaggregation>> {
         let value = self.evidence.flags.get(DISAGGREGATION)?;
         let side = [PREFILL, DECODE].into_iter().find(|side| side.word == value)?;
         Some(Setting::new(side, self.evidence.argument(&format!("{DISAGGREGATION} {value}"))))
@@ -217,7 +217,7 @@ impl StreamingRules<'_> {
 
     /// What a waiter, the tokenizer's task that waits for the chunks of one request, does with several queued chunks. The Rust server
     /// writes an event for each chunk. `None` for an unknown release.
-    fn waiter(&self) -> Option<Setting<Waiter>> {
+    fn waiter_behaviour(&self) -> Option<Setting<Waiter>> {
         let release = self.release?;
         let is_rust_server = self.output_avoids_zmq().is_some();
         let waiter = if is_rust_server { Waiter::YieldsAll } else { behaviour_of(release).waiter? };
@@ -227,23 +227,23 @@ impl StreamingRules<'_> {
     /// Number of event-loop turns from the wake-up to the run of a waiter, the task that waits for a request's chunks. Up to `CPython`
     /// 3.11, `asyncio.wait_for` creates an additional task. Known only for `SGLang`'s own server, since other consumers add turns or run in
     /// another thread.
-    fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
+    fn turnaround_turns(&self, python_version: &Setting<PythonVersion>) -> Option<Setting<u8>> {
         if !self.evidence.is_launched_by(&Sglang) {
             return None;
         }
-        let creates_task = python.value < (PythonVersion { major: 3, minor: 12 });
+        let creates_task = python_version.value < (PythonVersion { major: 3, minor: 12 });
         // The additional task takes two more turns.
         let turns = if creates_task { 3 } else { 1 };
-        Some(Setting::new(turns, python.origin.clone()))
+        Some(Setting::new(turns, python_version.origin.clone()))
     }
 
     /// Output mode of the tokenizer. An engine that `skips_tokenizer_init` uses the token path, on which token ids reach the tokenizer;
     /// another one uses the text path, with a detokenizer before it. `None` if the mode is not certain.
-    fn mode(&self, skips_tokenizer_init: Option<bool>) -> Option<Setting<Mode>> {
+    fn output_mode(&self, skips_tokenizer_init: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.release?;
         let behaviour = behaviour_of(release);
-        let on_token_path = self.mode_by_rule(behaviour.token_path?, release);
-        let on_text_path = self.mode_by_rule(behaviour.text_path?, release);
+        let on_token_path = self.output_mode_by_rule(behaviour.token_path?, release);
+        let on_text_path = self.output_mode_by_rule(behaviour.text_path?, release);
         match skips_tokenizer_init {
             Some(true) => on_token_path,
             Some(false) => on_text_path,
@@ -258,15 +258,15 @@ impl StreamingRules<'_> {
 
     /// Mode on a path with this rule: always the same one, or the one that the flag sets. Any name of the flag counts, not only that in the
     /// rule.
-    fn mode_by_rule(&self, rule: OutputModeRule, release: Version) -> Option<Setting<Mode>> {
+    fn output_mode_by_rule(&self, rule: OutputModeRule, release: Version) -> Option<Setting<Mode>> {
         match rule {
             OutputModeRule::Always(mode) => Some(setting_by_release(release, mode)),
-            OutputModeRule::ByFlag(_) => self.mode_by_flag(),
+            OutputModeRule::ByFlag(_) => self.output_mode_by_flag(),
         }
     }
 
     /// Incremental if the flag is set; otherwise as the launcher decides.
-    fn mode_by_flag(&self) -> Option<Setting<Mode>> {
+    fn output_mode_by_flag(&self) -> Option<Setting<Mode>> {
         let flags = self.evidence.flags;
         match flags.get(INCREMENTAL).or_else(|| flags.get(STREAM_OUTPUT)) {
             Some(argument) => Some(Setting::new(Mode::Incremental, self.evidence.argument(argument))),
@@ -278,12 +278,12 @@ impl StreamingRules<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::evidence_of;
+    use crate::fixture::with_evidence_of_command;
 
     const SERVER: &str = "python -m sglang.launch_server";
 
     fn rules<T>(command: &str, release: &str, see: impl FnOnce(StreamingRules<'_>) -> T) -> T {
-        evidence_of(command, &[("sglang", release)], |evidence| {
+        with_evidence_of_command(command, &[("sglang", release)], |evidence| {
             let defaults = if evidence.is_launched_by(&Sglang) {
                 LauncherDefaults::of_server(evidence)
             } else {
@@ -304,7 +304,7 @@ mod tests {
             ("", "0.5.23", None),
         ];
         for (flags, release, expected) in cases {
-            let exact = rules(&format!("{SERVER} {flags}"), release, |rules| rules.exact_text());
+            let exact = rules(&format!("{SERVER} {flags}"), release, |rules| rules.has_exact_text());
             assert_eq!(exact.map(|setting| setting.value), expected, "{flags} {release}");
         }
     }
@@ -330,7 +330,7 @@ mod tests {
             ("0.5.23", none, None, Some(Cumulative)),
         ];
         for (release, flags, skip, expected) in cases {
-            let mode = rules(&format!("{SERVER} {flags}"), release, |rules| rules.mode(skip));
+            let mode = rules(&format!("{SERVER} {flags}"), release, |rules| rules.output_mode(skip));
             assert_eq!(mode.map(|m| m.value), expected, "{release} {flags} skip {skip:?}");
         }
     }
@@ -371,14 +371,15 @@ mod tests {
     #[test]
     fn an_unknown_launcher_leaves_the_mode_open() {
         rules("python engine.py", "0.5.9", |rules| {
-            assert_eq!((rules.mode(None), rules.skips_tokenizer_init()), (None, None));
+            assert_eq!((rules.output_mode(None), rules.skips_tokenizer_init()), (None, None));
         });
     }
 
     #[test]
     fn the_side_of_a_pair_is_an_argument() {
         let side = |flags: &str| {
-            rules(&format!("{SERVER} {flags}"), "0.5.9", |rules| rules.disaggregation()).map(|side| side.value.word)
+            rules(&format!("{SERVER} {flags}"), "0.5.9", |rules| rules.disaggregation_side())
+                .map(|side| side.value.word)
         };
         assert_eq!(side("--disaggregation-mode prefill --tp 2"), Some("prefill"));
         assert_eq!(side("--disaggregation-mode=decode"), Some("decode"));
@@ -389,7 +390,7 @@ mod tests {
     fn event_loop_turns_follow_the_python_version() {
         let turns = |command, minor| {
             let python = Setting::new(PythonVersion { major: 3, minor }, Origin::Sockets);
-            rules(command, "0.5.9", |rules| rules.turnaround(&python)).map(|turns| turns.value)
+            rules(command, "0.5.9", |rules| rules.turnaround_turns(&python)).map(|turns| turns.value)
         };
         assert_eq!(turns(SERVER, 11), Some(3));
         assert_eq!(turns(SERVER, 12), Some(1));

@@ -1,12 +1,13 @@
-//! Access lines of the HTTP server (uvicorn): requests to the engine that were answered with an error status. They name no request and no engine.
+//! Access lines of the HTTP server (uvicorn): requests to the engine that were answered with an error status. They name no request and no
+//! engine.
 
 use logs::{LineForm, MalformedLine, Statement, StatementKind};
 
 /// Name of the form.
 const NAME: &str = "access-error";
 
-/// Requests to this endpoint that were answered with a status from 400 on: the marks end with its first digit. Inside a JSON text, the quote
-/// before it is escaped.
+/// Requests to this endpoint that were answered with a status from 400 on: the marks end with its first digit. Inside a JSON text, the
+/// quote before it is escaped.
 macro_rules! rejections {
     ($path:literal) => {
         [
@@ -36,21 +37,25 @@ pub(super) const FORMS: &[LineForm] = REJECTIONS.as_flattened();
 
 /// The line in which the server says its address.
 pub(super) const ADDRESS: LineForm =
-    LineForm { mark: "Uvicorn running on http", name: "server-address", parse: read_address };
+    LineForm { mark: "Uvicorn running on http", name: "server-address", parse: read_server_address };
 
 /// Parses the rest of a status from 400 on: `29 Too Many Requests`.
 fn read_client_error(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
-    read_status(400, rest, sink)
+    read_rejection_status(400, rest, sink)
 }
 
 /// Parses the rest of a status from 500 on: `03 Service Unavailable`.
 fn read_server_error(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
-    read_status(500, rest, sink)
+    read_rejection_status(500, rest, sink)
 }
 
-/// Parses the last two digits of a status and its phrase, which end the line. `hundreds` is its first digit as 400 or 500.
-fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
-    let (digits, phrase) = rest.split_at_checked(2).ok_or(MalformedLine)?;
+/// Parses the last two digits of a status and its phrase, which end the line. `first_digit_as_hundreds` is its first digit as 400 or 500.
+fn read_rejection_status(
+    first_digit_as_hundreds: u16,
+    text_behind_digit: &str,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
+    let (digits, phrase) = text_behind_digit.split_at_checked(2).ok_or(MalformedLine)?;
     let phrase = phrase.trim_end();
     let is_behind_space = phrase.is_empty() || phrase.starts_with(' ');
     let has_only_words = phrase.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b' ' | b'-' | b'\''));
@@ -60,14 +65,19 @@ fn read_status(hundreds: u16, rest: &str, sink: &mut dyn FnMut(&Statement<'_>)) 
         return Err(MalformedLine);
     }
     let last_digits: u16 = digits.parse().map_err(|_| MalformedLine)?;
-    let kind = StatementKind::Rejected { status: hundreds + last_digits };
+    let kind = StatementKind::Rejected { status: first_digit_as_hundreds + last_digits };
     sink(&Statement { wall_ns: None, is_rid_truncated: false, kind });
     Ok(())
 }
 
 /// Parses the server's address in the text behind `http`: `://127.0.0.1:30000 (Press CTRL+C to quit)`, or the same with the `s` of `https`.
-fn read_address(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
-    let address = rest.strip_prefix('s').unwrap_or(rest).strip_prefix("://").ok_or(MalformedLine)?;
+fn read_server_address(
+    text_behind_http: &str,
+    _: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
+    let address =
+        text_behind_http.strip_prefix('s').unwrap_or(text_behind_http).strip_prefix("://").ok_or(MalformedLine)?;
     let address = address.split_whitespace().next().ok_or(MalformedLine)?;
     sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::ServerAddress(address) });
     Ok(())

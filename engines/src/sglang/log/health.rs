@@ -13,13 +13,14 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Parses the times of a failed check in `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of
 /// day. Without the time of the line, only the failed check is passed to `sink`, without times.
 pub(super) fn read_failed_check(
-    rest: &str,
+    text_behind_mark: &str,
     line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let waited_s: u64 = rest.split(' ').next().and_then(|seconds| seconds.parse().ok()).ok_or(MalformedLine)?;
-    let asked_s = time_of_day_s(rest, "tic start time: ").ok_or(MalformedLine)?;
-    let last_message_s = time_of_day_s(rest, "last_heartbeat time: ").ok_or(MalformedLine)?;
+    let waited_s: u64 =
+        text_behind_mark.split(' ').next().and_then(|seconds| seconds.parse().ok()).ok_or(MalformedLine)?;
+    let asked_s = seconds_since_midnight(text_behind_mark, "tic start time: ").ok_or(MalformedLine)?;
+    let last_message_s = seconds_since_midnight(text_behind_mark, "last_heartbeat time: ").ok_or(MalformedLine)?;
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
         // The line may be late or its clock wrong, but the request was sent at least as long ago as the line says.
@@ -46,7 +47,7 @@ fn seconds_within_quarter(from_s: u64, to_s: u64) -> u64 {
 }
 
 /// Seconds since midnight of the time `05:49:14` behind `key`; `None` without a valid time.
-fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
+fn seconds_since_midnight(text: &str, key: &str) -> Option<u64> {
     let mut parts = value_of_key(text, key)?.trim_end_matches('.').split(':');
     let mut seconds = 0;
     // Hours, minutes, and seconds with a leap second.

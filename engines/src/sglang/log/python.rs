@@ -25,18 +25,18 @@ impl<'l> Iterator for Fields<'l> {
     /// The next field's name and its value. `None` at the end of the object, and at anything but `name=value`.
     fn next(&mut self) -> Option<Self::Item> {
         let (name, rest) = self.rest.split_once('=').filter(|(name, _)| is_name(name))?;
-        let (value, after) = rest.split_at(value_length(rest)?);
+        let (value, after) = rest.split_at(length_of_first_value(rest)?);
         self.rest = after.strip_prefix(", ").unwrap_or(after);
         Some((name, value))
     }
 }
 
 /// Strings in a value, which is one string or a list of strings, without their quotes. Ends where a string is cut.
-pub(super) fn strings_in(value: &str) -> impl Iterator<Item = &str> {
+pub(super) fn unquoted_strings_in(value: &str) -> impl Iterator<Item = &str> {
     let mut rest = value;
     std::iter::from_fn(move || {
         let begin = rest.find(['\'', '"'])?;
-        let length = string_length(&rest.as_bytes()[begin..])?;
+        let length = length_of_first_string(&rest.as_bytes()[begin..])?;
         // Without the quotes, which are part of the length.
         let string = &rest[begin + 1..begin + length - 1];
         rest = &rest[begin + length..];
@@ -50,7 +50,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Length of the value at the start of the text, up to the comma or bracket after it; `None` if it is cut.
-fn value_length(text: &str) -> Option<usize> {
+fn length_of_first_value(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut depth = 0_u32;
     let mut at = 0;
@@ -58,7 +58,7 @@ fn value_length(text: &str) -> Option<usize> {
         match byte {
             // Commas and brackets within a string do not count.
             b'\'' | b'"' => {
-                let last_quote = at + string_length(&bytes[at..])? - 1;
+                let last_quote = at + length_of_first_string(&bytes[at..])? - 1;
                 at = last_quote;
             }
             b'(' | b'[' | b'{' => depth += 1,
@@ -72,7 +72,7 @@ fn value_length(text: &str) -> Option<usize> {
 }
 
 /// Length of the string at the start of the text, with its quotes; `None` if it is cut.
-fn string_length(text: &[u8]) -> Option<usize> {
+fn length_of_first_string(text: &[u8]) -> Option<usize> {
     let quote = *text.first()?;
     let mut at = 1;
     loop {
@@ -114,9 +114,9 @@ mod tests {
 
     #[test]
     fn strings_of_lists_are_read() {
-        assert_eq!(strings_in(r"['a', 'b,c',None]").collect::<Vec<_>>(), ["a", "b,c"]);
-        assert_eq!(strings_in("'a'").collect::<Vec<_>>(), ["a"]);
-        assert_eq!(strings_in("None").count() + strings_in("'cut").count(), 0);
+        assert_eq!(unquoted_strings_in(r"['a', 'b,c',None]").collect::<Vec<_>>(), ["a", "b,c"]);
+        assert_eq!(unquoted_strings_in("'a'").collect::<Vec<_>>(), ["a"]);
+        assert_eq!(unquoted_strings_in("None").count() + unquoted_strings_in("'cut").count(), 0);
     }
 
     proptest! {
@@ -125,7 +125,7 @@ mod tests {
             for text in [text, format!("A({inside}")] {
                 if let Some(mut fields) = Fields::of_object_at_start(&text) {
                     for (_, value) in fields.by_ref() {
-                        let _ = strings_in(value).count();
+                        let _ = unquoted_strings_in(value).count();
                     }
                     let _ = fields.text_after_object();
                 }

@@ -6,7 +6,7 @@ use logs::text::{epoch_seconds_to_ns, number_of_key, value_of_key};
 use logs::{FieldUse, JsonRecord, LoggedRid, MalformedLine, Statement};
 use trace::event::Stage;
 
-use super::python::{Fields, strings_in};
+use super::python::{Fields, unquoted_strings_in};
 use super::stage_statement;
 
 /// A time field of a finished request, in seconds since the epoch.
@@ -81,7 +81,7 @@ pub(super) fn read_record(
     }
     // The times of several requests cannot be told apart.
     if let [rid] = *named {
-        emit_times(rid, is_streamed_in_record(record), |key| record.number_of(key), sink);
+        emit_timed_stages(rid, is_streamed_in_record(record), |key| record.number_of(key), sink);
     }
     Some(Ok(form.name))
 }
@@ -116,26 +116,26 @@ fn is_streamed_in_record(record: &JsonRecord<'_>) -> Option<bool> {
 
 /// Parses the request ids in `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
 pub(super) fn read_receive(
-    rest: &str,
+    text_behind_mark: &str,
     _line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
+    let mut fields = Fields::of_object_at_start(text_behind_mark).ok_or(MalformedLine)?;
     let (_, rids) = fields.find(|(name, _)| *name == "rid").ok_or(MalformedLine)?;
     // A received request has no output yet.
     let output_id = None;
-    let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
+    let named = named_requests(unquoted_strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "receive_logged", sink);
     Ok(())
 }
 
 /// Parses a request as [`read_receive`] does, and the `, out={'text': .., 'meta_info': {..}}` that follows it.
 pub(super) fn read_finish(
-    rest: &str,
+    text_behind_mark: &str,
     _line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
+    let mut fields = Fields::of_object_at_start(text_behind_mark).ok_or(MalformedLine)?;
     let mut rids = None;
     let mut is_streamed = None;
     // By reference, since the text behind the fields is read below.
@@ -150,7 +150,7 @@ pub(super) fn read_finish(
     let id = meta.and_then(|meta| value_of_key(meta, "'id': ")).and_then(LoggedRid::parse);
     let output_id = id.map(|id| id.text);
     let rids = rids.ok_or(MalformedLine)?;
-    let named = named_requests(strings_in(rids), output_id).ok_or(MalformedLine)?;
+    let named = named_requests(unquoted_strings_in(rids), output_id).ok_or(MalformedLine)?;
     emit_stage_of_each(&named, "finish_logged", sink);
     // The times of several requests cannot be told apart.
     if let [rid] = *named
@@ -158,7 +158,7 @@ pub(super) fn read_finish(
     {
         // `meta` is a dict as Python prints it.
         let number_of = |key: &str| number_of_key(meta, &format!("'{key}': "));
-        emit_times(rid, is_streamed, number_of, sink);
+        emit_timed_stages(rid, is_streamed, number_of, sink);
     }
     Ok(())
 }
@@ -192,15 +192,15 @@ fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, output_id: Option<&st
 }
 
 /// Passes the same stage of several requests to `sink`.
-fn emit_stage_of_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&Statement<'_>)) {
+fn emit_stage_of_each(rids: &[LoggedRid<'_>], stage_name: &str, sink: &mut dyn FnMut(&Statement<'_>)) {
     for &rid in rids {
-        sink(&stage_statement(rid, Stage::new(rid.text, name, "tokenizer")));
+        sink(&stage_statement(rid, Stage::new(rid.text, stage_name, "tokenizer")));
     }
 }
 
 /// Passes the stages of a finished request to `sink`, each with its time. Leaves out stages without a time. `number_of` returns the number
 /// in the field of this name. The gap is the time from the end of the prefill to the first token at the tokenizer.
-fn emit_times(
+fn emit_timed_stages(
     rid: LoggedRid<'_>,
     is_streamed: Option<bool>,
     number_of: impl Fn(&str) -> Option<f64>,

@@ -56,20 +56,20 @@ struct Impossible;
 /// on, `entry_time` is the wall time at which the first phase began. Before, the line has none or another clock's, so the durations count
 /// back from the line's own timestamp.
 pub(super) fn read_time_stats(
-    rest: &str,
+    text_behind_mark: &str,
     line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let (head, tail) = split_once(rest, "): ").ok_or(MalformedLine)?;
+    let (head, tail) = split_once(text_behind_mark, "): ").ok_or(MalformedLine)?;
     let (rid, head) = split_once(head, ",").unwrap_or((head, ""));
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     let request = LineFields::parse(head, b',');
-    let role = ServerRole::of_type(request.value_of(&["type"]).ok_or(MalformedLine)?);
+    let role = ServerRole::of_type(request.value_of_first_key(&["type"]).ok_or(MalformedLine)?);
     // Only the rest of the line.
     let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
     let times = LineFields::parse(tail, b' ');
-    emit_half(&request, rid, role, sink);
-    let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
+    emit_request_half(&request, rid, role, sink);
+    let tokens = request.value_of_first_key(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
     let end_stage = Stage { tokens, ..Stage::new(rid.text, role.completion_stage(), "scheduler") };
     // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
@@ -88,7 +88,7 @@ pub(super) fn read_time_stats(
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         return Ok(());
     };
-    let begin_stage = Stage::new(rid.text, first_stage(&times, role), "scheduler");
+    let begin_stage = Stage::new(rid.text, begin_stage_of_first_phase(&times, role), "scheduler");
     sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
     emit_phase_ends(rid, begin_ns, &phases, end_stage, sink);
     Ok(())
@@ -166,7 +166,7 @@ impl<'l> LineFields<'l> {
     }
 
     /// Value of the first of these keys that the line has. `None` if it has none of them.
-    fn value_of(&self, keys: &[&str]) -> Option<&'l str> {
+    fn value_of_first_key(&self, keys: &[&str]) -> Option<&'l str> {
         let fields = &self.fields[..self.len];
         let field = keys.iter().find_map(|key| fields.iter().find(|field| field.key == *key))?;
         Some(field.value)
@@ -174,12 +174,12 @@ impl<'l> LineFields<'l> {
 
     /// Number under the first of these keys that the line has. `None` if it has none of them, or if the value is not a valid number.
     fn number(&self, keys: &[&str]) -> Option<f64> {
-        parse_number(self.value_of(keys)?)
+        parse_number(self.value_of_first_key(keys)?)
     }
 
     /// Duration under the first of these keys that the line has; `None` if it has none of them. An error if the value cannot be one.
-    fn duration_ns_of(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
-        let Some(value) = self.value_of(keys) else { return Ok(None) };
+    fn duration_ns_of_first_key(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
+        let Some(value) = self.value_of_first_key(keys) else { return Ok(None) };
         match parse_number(value) {
             Some(ms) if ms < MAX_DURATION_MS => Ok(Some((ms * NS_PER_MS).round() as u64)),
             _ => Err(Impossible),
@@ -213,11 +213,16 @@ fn parse_number(value: &str) -> Option<f64> {
 /// Passes the id and the room of a request to `sink` if this server runs one half of it, the prefill or the decode. A room
 /// (`bootstrap_room`) is the number under which both servers of a pair know the request. Does nothing for a single server, and without a
 /// whole id.
-fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
+fn emit_request_half(
+    request: &LineFields<'_>,
+    rid: LoggedRid<'_>,
+    role: ServerRole,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) {
     if role == ServerRole::Unified || rid.is_truncated {
         return;
     }
-    let stated_room: Option<u64> = request.value_of(&["bootstrap_room"]).and_then(|room| room.parse().ok());
+    let stated_room: Option<u64> = request.value_of_first_key(&["bootstrap_room"]).and_then(|room| room.parse().ok());
     let Some(room) = stated_room else { return };
     let is_health_check = room == 0;
     if is_health_check {
@@ -233,11 +238,13 @@ fn read_begin_ns(times: &LineFields<'_>) -> Option<u64> {
 }
 
 /// Stage at which the first phase of the line began. 0.5.16 and later omit the bootstrap if its start is unset.
-fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
+fn begin_stage_of_first_phase(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     match role {
         ServerRole::Unified => "wait_queue_entry",
         // Such a line begins at the end of the bootstrap.
-        ServerRole::Prefill if times.value_of(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
+        ServerRole::Prefill if times.value_of_first_key(&["bootstrap_done_time"]).is_some() => {
+            "prefill_wait_queue_entry"
+        }
         ServerRole::Prefill => "prefill_bootstrap_queue_entry",
         ServerRole::Decode => "decode_prealloc_queue_entry",
     }
@@ -253,8 +260,8 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
     }
     let mut phases = Vec::with_capacity(MAX_PHASES);
     add_phases_before_queue(times, role, &mut phases)?;
-    let queue_ns = times.duration_ns_of(&["queue_duration"])?.ok_or(Impossible)?;
-    let forward_ns = times.duration_ns_of(&["forward_duration"])?.ok_or(Impossible)?;
+    let queue_ns = times.duration_ns_of_first_key(&["queue_duration"])?.ok_or(Impossible)?;
+    let forward_ns = times.duration_ns_of_first_key(&["forward_duration"])?.ok_or(Impossible)?;
     // Later releases write 0 if the request never ran.
     if forward_ns == 0 {
         return Err(Impossible);
@@ -279,15 +286,15 @@ fn add_phases_before_queue(
     match role {
         ServerRole::Unified => {}
         ServerRole::Prefill => {
-            let whole_ns = times.duration_ns_of(&["bootstrap_queue_duration"])?;
+            let whole_ns = times.duration_ns_of_first_key(&["bootstrap_queue_duration"])?;
             let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, phases)?;
+            add_bootstrap_and_allocation(times, whole_ns, &ends, phases)?;
         }
         ServerRole::Decode => {
-            let whole_ns = times.duration_ns_of(&["prealloc_queue_duration", "prealloc_duration"])?;
+            let whole_ns = times.duration_ns_of_first_key(&["prealloc_queue_duration", "prealloc_duration"])?;
             let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
-            add_bootstrap(times, whole_ns, &ends, phases)?;
-            let transfer_ns = times.duration_ns_of(&["transfer_duration"])?;
+            add_bootstrap_and_allocation(times, whole_ns, &ends, phases)?;
+            let transfer_ns = times.duration_ns_of_first_key(&["transfer_duration"])?;
             phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
         }
     }
@@ -302,17 +309,17 @@ struct BootstrapEnds {
 
 /// Adds bootstrap and allocation, the first two phases of a request in a pair of servers. Adds both as one phase of `whole_ns` if the line
 /// does not have them separately, and nothing if it has neither.
-fn add_bootstrap(
+fn add_bootstrap_and_allocation(
     times: &LineFields<'_>,
     whole_ns: Option<u64>,
     ends: &BootstrapEnds,
     phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
-    let stated_bootstrap_ns = times.duration_ns_of(&["bootstrap_duration", "bootstrap"])?;
+    let stated_bootstrap_ns = times.duration_ns_of_first_key(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write a bootstrap that they do not measure. Only their lines have the field `other`.
-    let is_measured = times.value_of(&["other"]).is_none();
+    let is_measured = times.value_of_first_key(&["other"]).is_none();
     let bootstrap_ns = if is_measured { stated_bootstrap_ns } else { None };
-    let allocation_ns = times.duration_ns_of(&["alloc_wait_duration", "alloc_wait"])?;
+    let allocation_ns = times.duration_ns_of_first_key(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(allocation_ns)) = (bootstrap_ns, allocation_ns) {
         phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });
         phases.push(LoggedPhase { ns: allocation_ns, end: ends.allocation });

@@ -63,8 +63,8 @@ const KEPT_ENTRIES: usize = 1 << 18;
 /// Marks the absence of an entry.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A run of items of a list, tuple, set or dict, which is a chain of runs. A run is either in the message, as opcodes of flat values (`is_flat`),
-/// or in the arena's cells. Most lists are one flat run, which costs this entry and nothing per item.
+/// A run of items of a list, tuple, set or dict, which is a chain of runs. A run is either in the message, as opcodes of flat values
+/// (`is_flat`), or in the arena's cells. Most lists are one flat run, which costs this entry and nothing per item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListRun {
     /// Start and end of this run, in the message (flat) or in the cells.
@@ -161,14 +161,14 @@ impl Arena {
 
     /// Adds a run of contiguous items: the first one of a new list, or a further one of its chain. Returns its index. A [`Node::List`]
     /// holds the index of its first run. Fails at the limit of items.
-    pub(super) fn add_list_run(&mut self, run: ListRun, limits: &Limits) -> Result<u32, Undecoded> {
+    pub(super) fn add_list_run_and_get_index(&mut self, run: ListRun, limits: &Limits) -> Result<u32, Undecoded> {
         Self::check_item_limit(self.list_runs.len(), limits)?;
         self.list_runs.push(run);
         Ok((self.list_runs.len() - 1) as u32)
     }
 
-    /// Copies items from the stack into the cells, and appends them to the list whose first run is at the index `list`.
-    pub(super) fn append_items(&mut self, list: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
+    /// Copies items from the stack into the cells, and appends them to the list whose first run is at the index `list_index`.
+    pub(super) fn append_items(&mut self, list_index: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
         if items.is_empty() {
             return Ok(());
         }
@@ -176,15 +176,15 @@ impl Arena {
         Self::check_item_limit(self.cells.len() + items.len(), limits)?;
         self.cells.extend_from_slice(items);
         // The set of kinds has one bit for each kind.
-        let kinds = items.iter().fold(0, |set, item| set | kind_of_item(*item));
+        let kinds = items.iter().fold(0, |set, item| set | kind_bit_of_item(*item));
         let run = ListRun { start, end: start + items.len() as u32, len: items.len() as u32, kinds, ..ListRun::EMPTY };
-        self.append_run(list, run, limits)
+        self.append_run(list_index, run, limits)
     }
 
-    /// Appends the items of `run` to the list whose first run (its head) is at the index `list`. A list keeps its items as a chain of runs;
-    /// the head knows the last one, its tail. A flat run is left in the message, and the others are in the cells.
-    pub(super) fn append_run(&mut self, list: u32, run: ListRun, limits: &Limits) -> Result<(), Undecoded> {
-        let head = self.list_runs[list as usize];
+    /// Appends the items of `run` to the list whose first run (its head) is at the index `list_index`. A list keeps its items as a chain of
+    /// runs; the head knows the last one, its tail. A flat run is left in the message, and the others are in the cells.
+    pub(super) fn append_run(&mut self, list_index: u32, run: ListRun, limits: &Limits) -> Result<(), Undecoded> {
+        let head = self.list_runs[list_index as usize];
         // The array stands for the list as it was, so the list must not grow.
         if head.is_array_source {
             return Err(Undecoded::Malformed {
@@ -194,11 +194,11 @@ impl Arena {
         }
         if head.total == 0 {
             // The first items take the place of the empty run.
-            self.list_runs[list as usize] = ListRun { total: run.len, ..run };
+            self.list_runs[list_index as usize] = ListRun { total: run.len, ..run };
             return Ok(());
         }
         // Without a tail, the first run is the only one.
-        let tail = if head.tail == NONE { list } else { head.tail };
+        let tail = if head.tail == NONE { list_index } else { head.tail };
         let last = &mut self.list_runs[tail as usize];
         // Cells that follow each other are one run.
         let continues_last_run_in_cells = !last.is_flat && !run.is_flat && last.end == run.start;
@@ -207,11 +207,11 @@ impl Arena {
             last.len += run.len;
             last.kinds |= run.kinds;
         } else {
-            let new = self.add_list_run(run, limits)?;
+            let new = self.add_list_run_and_get_index(run, limits)?;
             self.list_runs[tail as usize].next = new;
-            self.list_runs[list as usize].tail = new;
+            self.list_runs[list_index as usize].tail = new;
         }
-        let head = &mut self.list_runs[list as usize];
+        let head = &mut self.list_runs[list_index as usize];
         head.total += run.len;
         head.kinds |= run.kinds;
         Ok(())
@@ -224,7 +224,7 @@ impl Arena {
 }
 
 /// Bit of the item's kind in a set of kinds.
-fn kind_of_item(node: Node) -> u8 {
+fn kind_bit_of_item(node: Node) -> u8 {
     match node {
         Node::Int(_) => kinds::INT,
         Node::Nil => kinds::NIL,

@@ -35,7 +35,7 @@ impl<'a> MessageColumns<'a, '_> {
 
     /// Adds one chunk for each request, with its id (`rid`) and its entry in `http_worker_ipcs`, which names its tokenizer worker.
     #[inline(never)]
-    pub(super) fn read_requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+    pub(super) fn push_chunk_of_each_request(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rids.is_none() {
             return Err(self.layout_mismatch("no rids"));
         }
@@ -74,10 +74,14 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// Reads the counts and finish reasons of all chunks. They have a column each, or are in each request's `meta_info` (SGLang 0.4.0).
-    /// Appends each chunk's finish reason to `finished`, which stays empty if the message has none.
-    pub(super) fn read_counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+    /// Appends each chunk's finish reason to `finish_reasons`, which stays empty if the message has none.
+    pub(super) fn read_counts_and_finish_reasons(
+        &self,
+        chunks: &mut [Chunk<'a>],
+        finish_reasons: &mut Vec<Node>,
+    ) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
-            return self.read_meta_column(chunks, finished);
+            return self.read_meta_column(chunks, finish_reasons);
         }
         self.read_count_column(chunks, self.columns.completion, "completion_tokens", |chunk| {
             &mut chunk.completion_tokens
@@ -85,32 +89,32 @@ impl<'a> MessageColumns<'a, '_> {
         self.read_count_column(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
         self.read_count_column(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
         self.read_count_column(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
-        self.read_finish_column(chunks, finished)
+        self.read_finish_column(chunks, finish_reasons)
     }
 
     /// Reads the counts and finish reasons from the column `meta_info`.
     #[inline]
-    fn read_meta_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+    fn read_meta_column(&self, chunks: &mut [Chunk<'a>], finish_reasons: &mut Vec<Node>) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
             return Ok(());
         };
         self.doc.column_parts(meta).try_for_each(|part| {
-            part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finished))
+            part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finish_reasons))
         })
     }
 
-    /// Reads the column of finish reasons into the chunks, and appends each reason as it was sent to `finished`.
+    /// Reads the column of finish reasons into the chunks, and appends each reason as it was sent to `finish_reasons`.
     #[inline]
-    fn read_finish_column(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+    fn read_finish_column(&self, chunks: &mut [Chunk<'a>], finish_reasons: &mut Vec<Node>) -> Result<(), Undecoded> {
         // The column may be absent.
         let Some(reasons) = self.column_per_request(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
         };
         self.doc.column_parts(reasons).try_for_each(|part| {
             part.for_each_item(|row, reason| {
-                chunks[row].finish = self.read_finish(row, reason)?;
-                finished.push(reason);
+                chunks[row].finish = self.parse_finish_reason(row, reason)?;
+                finish_reasons.push(reason);
                 Ok(())
             })
         })
@@ -119,7 +123,7 @@ impl<'a> MessageColumns<'a, '_> {
     /// Reads how many token ids each request lists, into its chunk, and appends the lists themselves to `id_lists`. Returns whether the
     /// message has the column of ids.
     #[inline(never)]
-    pub(super) fn read_listed_counts(
+    pub(super) fn read_id_counts_if_column_present(
         &self,
         chunks: &mut [Chunk<'a>],
         id_lists: &mut Vec<Node>,
@@ -136,7 +140,7 @@ impl<'a> MessageColumns<'a, '_> {
             let lists = id_lists.get(part.row_range()).unwrap_or_default();
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             for ((row, list), chunk) in part.row_range().zip(lists).zip(rows) {
-                chunk.listed = self.listed_count(row, *list)?;
+                chunk.listed = self.count_ids_of_row(row, *list)?;
                 total += chunk.listed.unwrap_or(0) as usize;
                 // A hostile message may refer to one long list many times.
                 if total > self.limits.items {
@@ -149,11 +153,11 @@ impl<'a> MessageColumns<'a, '_> {
 
     /// Number of ids in the list of a row; `None` for a row without a list.
     #[inline]
-    fn listed_count(&self, row: usize, list: Node) -> Result<Option<u32>, Undecoded> {
+    fn count_ids_of_row(&self, row: usize, list: Node) -> Result<Option<u32>, Undecoded> {
         match list {
             // The usual lists, whose node states the number of ids. A word is one id.
             Node::Ints { len, .. } | Node::Words { words: len, .. } => Ok(Some(u32::from(len))),
-            other => self.count_listed(row, other),
+            other => self.count_ids_of_unusual_row(row, other),
         }
     }
 
@@ -174,7 +178,7 @@ impl<'a> MessageColumns<'a, '_> {
 
     /// Number of ids in the list of one request; `None` if there is no list. Fails for any other value.
     #[inline(never)]
-    fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
+    fn count_ids_of_unusual_row(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
         let count = tokens::count_ids(self.doc, ids);
         if count.is_none() && !self.doc.is_nil(ids) {
             return Err(self.bad_value("output_ids", row, "not token ids"));
@@ -183,7 +187,7 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// Adds a chunk for each request that an `AbortReq` message names: one id, a list of ids, or none.
-    pub(super) fn read_aborted(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+    pub(super) fn push_chunk_of_each_aborted_request(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rid.is_none() {
             return Err(self.layout_mismatch("no rid"));
         }
@@ -203,13 +207,13 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
-    /// Reads the counts and the finish reason of a request from its `meta_info`, and appends the reason to `finished`.
+    /// Reads the counts and the finish reason of a request from its `meta_info`, and appends the reason to `finish_reasons`.
     fn read_meta_info(
         &self,
         chunk: &mut Chunk<'a>,
         row: usize,
         meta: Node,
-        finished: &mut Vec<Node>,
+        finish_reasons: &mut Vec<Node>,
     ) -> Result<(), Undecoded> {
         if self.doc.dict_entries(meta).is_none() {
             return Err(self.bad_value("meta_info", row, "not a dict"));
@@ -218,8 +222,8 @@ impl<'a> MessageColumns<'a, '_> {
         chunk.prompt_tokens = self.read_meta_count(row, meta, b"prompt_tokens")?;
         chunk.cached_tokens = self.read_meta_count(row, meta, b"cached_tokens")?;
         let reason = self.doc.find_entry(meta, b"finish_reason").unwrap_or(Node::Nil);
-        chunk.finish = self.read_finish(row, reason)?;
-        finished.push(reason);
+        chunk.finish = self.parse_finish_reason(row, reason)?;
+        finish_reasons.push(reason);
         Ok(())
     }
 
@@ -231,29 +235,29 @@ impl<'a> MessageColumns<'a, '_> {
         }
     }
 
-    /// Reads a column of counts into the field of each chunk that `count_of` returns. `field` is the column's name in errors.
+    /// Reads a column of counts into the field of each chunk that `count_field_of` returns. `field_name` is the column's name in errors.
     fn read_count_column(
         &self,
         chunks: &mut [Chunk<'a>],
         column: Option<u16>,
-        field: &'static str,
-        count_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
+        field_name: &'static str,
+        count_field_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
     ) -> Result<(), Undecoded> {
         // The column may be absent.
-        let Some(column) = self.column_per_request(column, field, chunks)? else { return Ok(()) };
+        let Some(column) = self.column_per_request(column, field_name, chunks)? else { return Ok(()) };
         for part in self.doc.column_parts(column) {
             match part.small_ints() {
                 // Nearly every part holds only small counts, which are copied from the message.
                 Some(counts) => {
                     let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
-                    copy_small_counts(counts, rows, &count_of);
+                    copy_small_counts(counts, rows, &count_field_of);
                 }
                 // Other counts are decoded one by one.
                 None => part.for_each_int(|row, item| {
-                    *count_of(&mut chunks[row]) = match item {
-                        IntItem::Int(value) => Some(self.checked_u32(field, row, value)?),
+                    *count_field_of(&mut chunks[row]) = match item {
+                        IntItem::Int(value) => Some(self.checked_u32(field_name, row, value)?),
                         IntItem::Nil => None,
-                        IntItem::Other => return Err(self.bad_value(field, row, "not a count")),
+                        IntItem::Other => return Err(self.bad_value(field_name, row, "not a count")),
                     };
                     Ok(())
                 })?,
@@ -263,12 +267,12 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// A count of a row; `None` for nil.
-    fn read_count(&self, field: &'static str, row: usize, item: Node) -> Result<Option<u32>, Undecoded> {
+    fn read_count(&self, field_name: &'static str, row: usize, item: Node) -> Result<Option<u32>, Undecoded> {
         if self.doc.is_nil(item) {
             return Ok(None);
         }
-        let value = self.doc.int_value(item).ok_or_else(|| self.bad_value(field, row, "not a count"))?;
-        self.checked_u32(field, row, value).map(Some)
+        let value = self.doc.int_value(item).ok_or_else(|| self.bad_value(field_name, row, "not a count"))?;
+        self.checked_u32(field_name, row, value).map(Some)
     }
 
     /// A count of a row as 32 bits.
@@ -277,7 +281,7 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// Finish reason of the request in a row. `None` if `reason` is nil: the request goes on. Otherwise it must be a dict with a `type`.
-    fn read_finish(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
+    fn parse_finish_reason(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
         if self.doc.is_nil(reason) {
             return Ok(None);
         }
@@ -296,20 +300,20 @@ impl<'a> MessageColumns<'a, '_> {
 
     /// Reads a request's id. Clients choose it, so an id that is too long or not UTF-8 becomes empty, and the other chunks stay valid.
     /// Fails only if `rid` is `None`: the value is not a string.
-    fn read_rid(&self, field: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
-        match self.read_text(field, row, rid) {
+    fn read_rid(&self, field_name: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
+        match self.read_text(field_name, row, rid) {
             Err(_) if rid.is_some() => Ok(""),
             id_or_error => id_or_error,
         }
     }
 
     /// A text of a row. Fails if it is not a string (`None`), exceeds the limit, or is not UTF-8.
-    fn read_text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
-        let text = text.ok_or_else(|| self.bad_value(field, row, "not a string"))?;
+    fn read_text(&self, field_name: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
+        let text = text.ok_or_else(|| self.bad_value(field_name, row, "not a string"))?;
         if text.len() > self.limits.text {
             return Err(Undecoded::Limit { limit: "text", value: self.limits.text });
         }
-        utf8(text).ok_or_else(|| self.bad_value(field, row, "not UTF-8"))
+        utf8(text).ok_or_else(|| self.bad_value(field_name, row, "not UTF-8"))
     }
 
     /// The value of a field; `None` when the layout lacks the field or its value is `None`.
@@ -318,24 +322,24 @@ impl<'a> MessageColumns<'a, '_> {
         (!self.doc.is_nil(node)).then_some(node)
     }
 
-    /// The column at `index` among the fields, which has one item for each request. `None` if it is absent, empty, or holds only nil. Fails
-    /// if it has another length.
+    /// The column at `column_index` among the fields, which has one item for each request. `None` if it is absent, empty, or holds only
+    /// nil. Fails if it has another length.
     fn column_per_request(
         &self,
-        index: Option<u16>,
-        field: &'static str,
+        column_index: Option<u16>,
+        field_name: &'static str,
         chunks: &[Chunk<'a>],
     ) -> Result<Option<Node>, Undecoded> {
-        let Some(column) = self.field_value(index) else { return Ok(None) };
+        let Some(column) = self.field_value(column_index) else { return Ok(None) };
         let Some(len) = self.doc.item_count(column) else {
-            return Err(self.bad_value(field, 0, "not a list"));
+            return Err(self.bad_value(field_name, 0, "not a list"));
         };
         // An empty list says as little as an absent column.
         if len == 0 {
             return Ok(None);
         }
         if len as usize != chunks.len() {
-            return Err(self.bad_value(field, 0, "not as long as rids"));
+            return Err(self.bad_value(field_name, 0, "not as long as rids"));
         }
         if self.doc.holds_only_nil(column) { Ok(None) } else { Ok(Some(column)) }
     }
@@ -357,23 +361,23 @@ impl<'a> MessageColumns<'a, '_> {
     }
 }
 
-/// Copies the counts, one for each row, into the field that `count_of` returns.
+/// Copies the counts, one for each row, into the field that `count_field_of` returns.
 #[inline]
 fn copy_small_counts<'a>(
     counts: SmallInts<'_>,
     rows: &mut [Chunk<'a>],
-    count_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
+    count_field_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
 ) {
     match counts {
         // Each count follows its opcode.
         SmallInts::Pickled(run) => {
             for (chunk, [_opcode, value]) in rows.iter_mut().zip(run) {
-                *count_of(chunk) = Some((*value).into());
+                *count_field_of(chunk) = Some((*value).into());
             }
         }
         SmallInts::Packed(run) => {
             for (chunk, value) in rows.iter_mut().zip(run) {
-                *count_of(chunk) = Some((*value).into());
+                *count_field_of(chunk) = Some((*value).into());
             }
         }
     }

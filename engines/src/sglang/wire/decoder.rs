@@ -74,7 +74,7 @@ impl Decoder {
         let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout } = self;
         // The buffers keep their memory for the next message.
         rows.clear();
-        let (codec, found) = identify_message(message, arena, scratch, rows, limits, *last_layout)?;
+        let (codec, found) = load_and_identify_message(message, arena, scratch, rows, limits, *last_layout)?;
         // A layout that no release has is not tried on the next message.
         if let FoundLayout::Listed(layout) = found {
             *last_layout = Some(layout);
@@ -85,7 +85,7 @@ impl Decoder {
             Ok(shape) => {
                 let RowBuffers { listed, finished, ids, times, .. } = rows;
                 if *keeps_ids {
-                    fill_ids(&mut chunks, doc, listed, ids);
+                    collect_ids_into_chunks(&mut chunks, doc, listed, ids);
                 }
                 let mut decoded = Decoded::new(shape, chunks, home);
                 decoded.engine_seconds = times;
@@ -101,20 +101,20 @@ impl Decoder {
 
 /// Finds codec and layout of a message. Leaves its fields in `rows`, and what a pickle builds in `arena`.
 #[inline]
-fn identify_message(
+fn load_and_identify_message(
     message: &[u8],
     arena: &mut Arena,
     scratch: &mut pickle::Scratch,
     rows: &mut RowBuffers,
     limits: &Limits,
-    last: Option<&'static MessageLayout>,
+    last_layout: Option<&'static MessageLayout>,
 ) -> Result<(Codec, FoundLayout), Undecoded> {
     match message {
         // A pickle ends with the opcode STOP.
         [0x80, .., b'.'] => {
             let (value, protocol) = pickle::load(message, arena, scratch, limits)?;
             let doc = Doc { bytes: message, arena };
-            Ok((Codec::Pickle { protocol }, identify::identify_pickle(doc, value, rows, last)?))
+            Ok((Codec::Pickle { protocol }, identify::identify_pickle(doc, value, rows, last_layout)?))
         }
         [0x80, 2..=5, ..] => Err(Undecoded::Truncated { at: message.len() }),
         // In msgpack 0x80 is an empty map, but every message is an array.
@@ -128,11 +128,11 @@ fn identify_message(
 
 /// Gives each chunk its token ids. Collects all ids that the message lists in one buffer, one chunk after the other.
 #[inline]
-fn fill_ids<'a>(chunks: &mut [Chunk<'a>], doc: Doc<'a>, listed: &[Node], buffer: &'a mut Vec<i64>) {
-    for node in listed {
-        tokens::append_ids(buffer, doc, *node);
+fn collect_ids_into_chunks<'a>(chunks: &mut [Chunk<'a>], doc: Doc<'a>, id_lists: &[Node], id_buffer: &'a mut Vec<i64>) {
+    for node in id_lists {
+        tokens::append_ids(id_buffer, doc, *node);
     }
-    let mut ids_left = buffer.as_slice();
+    let mut ids_left = id_buffer.as_slice();
     for chunk in chunks {
         (chunk.ids, ids_left) = ids_left.split_at(chunk.listed.unwrap_or(0) as usize);
     }
@@ -155,18 +155,18 @@ fn read_columns<'a>(
     let mut ids = IdColumn::Absent;
     match layout.kind {
         Kind::Control | Kind::Failed => {}
-        Kind::Abort => table.read_aborted(chunks)?,
+        Kind::Abort => table.push_chunk_of_each_aborted_request(chunks)?,
         Kind::TokenIds | Kind::Text | Kind::Embedding | Kind::Multimodal => {
-            table.read_requests(chunks)?;
-            table.read_counts(chunks, finished)?;
-            let has_id_column = table.read_listed_counts(chunks, listed)?;
+            table.push_chunk_of_each_request(chunks)?;
+            table.read_counts_and_finish_reasons(chunks, finished)?;
+            let has_id_column = table.read_id_counts_if_column_present(chunks, listed)?;
             // A batch without requests shows nothing of its column of ids, so the layout decides.
             if has_id_column || chunks.is_empty() {
                 ids = meaning_of_id_column(layout.ids, chunks);
             }
             // Times are read where the scheduler sends them. The detokenizer shifts them by a clock difference that it has measured.
             if matches!(layout.kind, Kind::TokenIds | Kind::Embedding) {
-                table.read_times(chunks, nested, times);
+                table.append_first_token_times(chunks, nested, times);
             }
         }
     }
@@ -191,9 +191,10 @@ fn shape_of_message(found: &FoundLayout, codec: Codec, ids: IdColumn) -> Shape {
 }
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.
-fn meaning_of_id_column(ids: IdColumn, chunks: &[Chunk<'_>]) -> IdColumn {
+fn meaning_of_id_column(layout_meaning: IdColumn, chunks: &[Chunk<'_>]) -> IdColumn {
     // A cumulative list has as many ids as the count states, so a shorter one holds only the new ids. A missing list, `None`, is less than
     // every count.
-    let lists_fewer = ids == IdColumn::Undecided && chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens);
-    if lists_fewer { IdColumn::Delta } else { ids }
+    let lists_fewer =
+        layout_meaning == IdColumn::Undecided && chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens);
+    if lists_fewer { IdColumn::Delta } else { layout_meaning }
 }

@@ -42,8 +42,8 @@ impl<'a> Doc<'a> {
 
     /// The integer of an enum, which pickles as `Class(value)`. The only enum in these messages is http.HTTPStatus. `None` for any other
     /// object.
-    fn enum_value(self, object: u32) -> Option<i64> {
-        let object = self.named_call(object);
+    fn enum_value(self, object_id: u32) -> Option<i64> {
+        let object = self.named_call(object_id);
         if object.class_name != b"HTTPStatus" {
             return None;
         }
@@ -51,7 +51,7 @@ impl<'a> Doc<'a> {
     }
 
     /// A time in seconds: 0 for `None`, and not a number for any other value.
-    pub(super) fn seconds_of(self, node: Node) -> f64 {
+    pub(super) fn seconds_or_nan(self, node: Node) -> f64 {
         match node {
             Node::Nil => 0.0,
             Node::Float(at) => pickle::read_float(self.bytes, at as usize).unwrap_or(f64::NAN),
@@ -139,7 +139,7 @@ impl<'a> Doc<'a> {
     }
 
     /// Keys and values of a pickled dict, if they are contiguous in memory, as for most dicts. `None` for any other value.
-    pub(super) fn contiguous_pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
+    pub(super) fn contiguous_dict_pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
         let Node::Dict(list) = node else { return None };
         let run = self.arena.list_runs[list as usize];
         let is_only_run = run.next == NONE;
@@ -197,8 +197,8 @@ impl<'a> Doc<'a> {
     }
 
     /// A recorded construction with the names of its class, which are empty for a callable that is no class.
-    pub(super) fn named_call(self, id: u32) -> NamedCall<'a> {
-        let call = self.arena.objects[id as usize];
+    pub(super) fn named_call(self, object_id: u32) -> NamedCall<'a> {
+        let call = self.arena.objects[object_id as usize];
         let (module, class_name) = self.module_and_name(call.callable).unwrap_or_default();
         NamedCall { module, class_name, call }
     }
@@ -274,7 +274,7 @@ impl Iterator for Items<'_> {
             // Values in the msgpack message.
             ItemRun::Pack { at } => {
                 let start = *at;
-                *at = msgpack::skip_validated(self.doc.bytes, start)?;
+                *at = msgpack::end_of_validated_value(self.doc.bytes, start)?;
                 Some(Node::Pack(start as u32))
             }
         }

@@ -5,7 +5,7 @@ use super::columns::RowBuffers;
 use super::doc::Doc;
 use super::schema::{self, ColumnIndices, MessageForm, MessageLayout};
 use super::{Limits, Undecoded, not_a_codec};
-use crate::msgpack::{self, Head};
+use crate::msgpack::{self, Head, NextOffset};
 use trace::event::Kind;
 
 /// Python module of all message classes.
@@ -36,21 +36,22 @@ impl FoundLayout {
 }
 
 /// Finds class and layout of a pickled message. For a wrapper, which is a message with another one inside, finds those of the inner
-/// message. Leaves the fields in `rows`. Tries the layout `last` first, since a connection normally carries one class of one release.
+/// message. Leaves the fields in `rows`. Tries the layout `last_layout` first, since a connection normally carries one class of one
+/// release.
 pub(super) fn identify_pickle(
     doc: Doc<'_>,
     mut value: Node,
     rows: &mut RowBuffers,
-    last: Option<&'static MessageLayout>,
+    last_layout: Option<&'static MessageLayout>,
 ) -> Result<FoundLayout, Undecoded> {
     let mut is_unpacked = false;
     loop {
         let PickledObject { class, form, state } = split_message_object(doc, value)?;
-        let is_valid_state = split_state_into(doc, state, rows);
+        let is_valid_state = try_split_state_into(doc, state, rows);
         if !is_valid_state {
             return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
-        let found = find_layout(doc, class, form, &rows.names, last)?;
+        let found = find_layout(doc, class, form, &rows.names, last_layout)?;
         match message_in_wrapper(&found, &rows.values) {
             // A wrapper inside a wrapper is not unpacked.
             Some(inner) if !is_unpacked => {
@@ -103,11 +104,11 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, 
 
 /// Splits a state dict into the names and values of `rows`. Returns whether the value is a state: a dict, or nil for an object without
 /// fields.
-fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
+fn try_split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     rows.names.clear();
     rows.values.clear();
     // Nearly every state is read in one piece and lies in consecutive cells.
-    if let Some(pairs) = doc.contiguous_pairs(state) {
+    if let Some(pairs) = doc.contiguous_dict_pairs(state) {
         rows.names.extend(pairs.iter().map(|[name, _]| *name));
         rows.values.extend(pairs.iter().map(|[_, value]| *value));
         return true;
@@ -120,33 +121,33 @@ fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     true
 }
 
-/// Finds the layout of `class` with these field names in this order; `last` is that of the last message. If no release has it, uses the
-/// newest layout of the class, and finds the fields that are read by their names.
+/// Finds the layout of `class_name` with these field names in this order; `last_layout` is that of the last message. If no release has it,
+/// uses the newest layout of the class, and finds the fields that are read by their names.
 fn find_layout(
     doc: Doc<'_>,
-    class: &[u8],
+    class_name: &[u8],
     form: MessageForm,
-    names: &[Node],
-    last: Option<&'static MessageLayout>,
+    field_names: &[Node],
+    last_layout: Option<&'static MessageLayout>,
 ) -> Result<FoundLayout, Undecoded> {
     // Nearly all messages have the layout of the one before.
-    if let Some(last) = last
-        && last.class.as_bytes() == class
-        && last.form == form
-        && has_field_names(last, doc, names)
+    if let Some(last_layout) = last_layout
+        && last_layout.class.as_bytes() == class_name
+        && last_layout.form == form
+        && has_field_names(last_layout, doc, field_names)
     {
-        return Ok(FoundLayout::Listed(last));
+        return Ok(FoundLayout::Listed(last_layout));
     }
-    let layouts = schema::layouts_of_class(class);
+    let layouts = schema::layouts_of_class(class_name);
     for layout in layouts {
-        if layout.form == form && has_field_names(layout, doc, names) {
+        if layout.form == form && has_field_names(layout, doc, field_names) {
             return Ok(FoundLayout::Listed(layout));
         }
     }
     // An unknown release.
-    let newest = layouts.last().ok_or_else(|| unknown_class(class))?;
-    let names = names.iter().map(|name| doc.string_bytes(*name).unwrap_or_default());
-    Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(names)))
+    let newest = layouts.last().ok_or_else(|| unknown_class(class_name))?;
+    let field_names = field_names.iter().map(|name| doc.string_bytes(*name).unwrap_or_default());
+    Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(field_names)))
 }
 
 /// Whether these are the names of the layout's fields, in its order.
@@ -214,15 +215,15 @@ pub(super) fn identify_msgpack(
     Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" })
 }
 
-/// Appends the `fields` values from `at` on to `values`. Returns the end of the last one.
+/// Appends the `field_count` values from `at` on to `values`. Returns the end of the last one.
 #[inline]
 fn push_packed_fields(
     message: &[u8],
     mut at: usize,
-    fields: usize,
+    field_count: usize,
     values: &mut Vec<Node>,
-) -> Result<usize, Undecoded> {
-    for _ in 0..fields {
+) -> Result<NextOffset, Undecoded> {
+    for _ in 0..field_count {
         values.push(Node::Pack(at as u32));
         at = msgpack::skip_value(message, at)?;
     }

@@ -8,7 +8,7 @@ use super::doc::{Doc, ItemRun, Items};
 use super::pickle;
 use super::words;
 use crate::msgpack::type_byte::FIXINT_MAX;
-use crate::msgpack::{self, Head};
+use crate::msgpack::{self, Head, NextOffset};
 
 /// Contiguous items of a list.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +129,7 @@ impl<'a> ColumnPart<'a> {
             if let Some(array) = words::parse_short_array(self.doc.bytes, at) {
                 nodes.push(Node::Words { words: array.words, at: array.first_word as u32 });
                 at = array.first_word + words::WORD_BYTES * usize::from(array.words);
-            } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
+            } else if let Some(next) = msgpack::end_of_validated_value(self.doc.bytes, at) {
                 nodes.push(Node::Pack(at as u32));
                 at = next;
             } else {
@@ -139,25 +139,25 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// Calls `f` with the index and value of each item. Stops at the first error of `f` and returns it.
-    pub(super) fn for_each_item<E>(self, mut f: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
+    /// Calls `visit_item` with the index and value of each item. Stops at the first error of `visit_item` and returns it.
+    pub(super) fn for_each_item<E>(self, mut visit_item: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
         match self.arena_cells() {
-            Some(cells) => self.row_range().zip(cells).try_for_each(|(row, item)| f(row, *item)),
-            None => self.row_range().zip(self.all_items()).try_for_each(|(row, item)| f(row, item)),
+            Some(cells) => self.row_range().zip(cells).try_for_each(|(row, item)| visit_item(row, *item)),
+            None => self.row_range().zip(self.all_items()).try_for_each(|(row, item)| visit_item(row, item)),
         }
     }
 
-    /// Calls `f` with the index and bytes of each string; `None` for an item that is not a string. Stops at the first error of `f`, and
-    /// where the next item cannot be found. A flat run is one that was left in the pickle.
+    /// Calls `visit_string` with the index and bytes of each string; `None` for an item that is not a string. Stops at the first error of
+    /// `visit_string`, and where the next item cannot be found. A flat run is one that was left in the pickle.
     pub(super) fn for_each_string<E>(
         self,
-        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+        mut visit_string: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
     ) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            ItemRun::Flat { at } if self.kinds == kinds::STR => self.for_each_flat_string(at, f),
-            ItemRun::Pack { at } => self.for_each_packed_string(at, f),
-            _ => self.for_each_item(|row, item| f(row, doc.string_bytes(item))),
+            ItemRun::Flat { at } if self.kinds == kinds::STR => self.for_each_flat_string(at, visit_string),
+            ItemRun::Pack { at } => self.for_each_packed_string(at, visit_string),
+            _ => self.for_each_item(|row, item| visit_string(row, doc.string_bytes(item))),
         }
     }
 
@@ -166,15 +166,15 @@ impl<'a> ColumnPart<'a> {
     fn for_each_flat_string<E>(
         self,
         at: usize,
-        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+        mut visit_string: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut rest = self.doc.bytes.get(at..).unwrap_or_default();
         for row in self.row_range() {
             let Some((text, next)) = pickle::flat_string(rest) else {
                 // The items after this one cannot be found.
-                return f(row, None);
+                return visit_string(row, None);
             };
-            f(row, Some(text))?;
+            visit_string(row, Some(text))?;
             rest = next;
         }
         Ok(())
@@ -185,14 +185,14 @@ impl<'a> ColumnPart<'a> {
     fn for_each_packed_string<E>(
         self,
         mut at: usize,
-        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+        mut visit_string: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
     ) -> Result<(), E> {
         for row in self.row_range() {
             let Some((text, next)) = msgpack::read_string(self.doc.bytes, at) else {
                 // The offset of the next item is not known.
-                return f(row, None);
+                return visit_string(row, None);
             };
-            f(row, Some(text))?;
+            visit_string(row, Some(text))?;
             at = next;
         }
         Ok(())
@@ -221,37 +221,41 @@ impl<'a> ColumnPart<'a> {
 
     /// [`Self::for_each_int`] for integers that were left in a pickle from `at` on.
     #[inline]
-    fn for_each_flat_int<E>(self, mut at: usize, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
+    fn for_each_flat_int<E>(
+        self,
+        mut at: usize,
+        mut visit_int: impl FnMut(usize, IntItem) -> Result<(), E>,
+    ) -> Result<(), E> {
         for row in self.row_range() {
             let Some((value, next)) = pickle::flat_int(self.doc.bytes, at) else {
-                return f(row, IntItem::Other);
+                return visit_int(row, IntItem::Other);
             };
-            f(row, IntItem::Int(i64::from(value)))?;
+            visit_int(row, IntItem::Int(i64::from(value)))?;
             at = next;
         }
         Ok(())
     }
 
-    /// Calls `f` with the index and value of each item in a list of integers. `f` should fail for an item that is neither an integer nor
-    /// nil, because the items after it may not be found. Stops at the first error of `f`.
-    pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
+    /// Calls `visit_int` with the index and value of each item in a list of integers. `visit_int` should fail for an item that is neither
+    /// an integer nor nil, because the items after it may not be found. Stops at the first error of `visit_int`.
+    pub(super) fn for_each_int<E>(self, mut visit_int: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
             // Integers that were left in a pickle.
-            ItemRun::Flat { at } if self.kinds == kinds::INT => self.for_each_flat_int(at, f),
+            ItemRun::Flat { at } if self.kinds == kinds::INT => self.for_each_flat_int(at, visit_int),
             // Items of a msgpack array.
             ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
                     let (item, next) = read_packed_int(doc.bytes, at);
-                    f(row, item)?;
+                    visit_int(row, item)?;
                     at = next;
                 }
                 Ok(())
             }
             _ => self.for_each_item(|row, item| match doc.int_value(item) {
-                Some(value) => f(row, IntItem::Int(value)),
-                None if doc.is_nil(item) => f(row, IntItem::Nil),
-                None => f(row, IntItem::Other),
+                Some(value) => visit_int(row, IntItem::Int(value)),
+                None if doc.is_nil(item) => visit_int(row, IntItem::Nil),
+                None => visit_int(row, IntItem::Other),
             }),
         }
     }
@@ -260,7 +264,7 @@ impl<'a> ColumnPart<'a> {
 /// The value at `at` in a msgpack message, as an item of a list of integers, and the offset after it. For an item of another kind, the
 /// offset stays.
 #[inline]
-fn read_packed_int(bytes: &[u8], at: usize) -> (IntItem, usize) {
+fn read_packed_int(bytes: &[u8], at: usize) -> (IntItem, NextOffset) {
     match msgpack::read_head(bytes, at) {
         Some((Head::Int(value), next)) => (IntItem::Int(value), next),
         Some((Head::Nil, next)) => (IntItem::Nil, next),

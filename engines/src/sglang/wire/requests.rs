@@ -15,7 +15,7 @@ use crate::msgpack::type_byte::{
     ARRAY_16, ARRAY_32, BIN_8, BIN_32, EXT_8, EXT_32, FIXARRAY_0, FIXARRAY_2, FIXARRAY_15, FIXEXT_1, FIXEXT_16,
     FIXSTR_1,
 };
-use crate::msgpack::{Head, be_bytes, payload_range, read_head, read_string, skip_in_excerpt, utf8};
+use crate::msgpack::{Head, be_bytes, offset_after_values, payload_range, read_head, read_string, utf8};
 
 /// The first opcode of every pickle.
 const PICKLE_PROTO: u8 = 0x80;
@@ -59,8 +59,8 @@ pub fn read_requests<'a>(
     let known_requests = requests.len();
     let read = match message.head {
         // A pickle begins with its protocol, and msgpack with an array.
-        [PICKLE_PROTO, 2..=5, ..] => read_pickle(message, requests),
-        [FIXARRAY_0..=FIXARRAY_15 | ARRAY_16 | ARRAY_32, ..] => read_msgpack(message, requests),
+        [PICKLE_PROTO, 2..=5, ..] => read_pickled_requests(message, requests),
+        [FIXARRAY_0..=FIXARRAY_15 | ARRAY_16 | ARRAY_32, ..] => read_packed_requests(message, requests),
         head => Err(not_a_codec(head)),
     };
     let read = match read {
@@ -80,7 +80,7 @@ fn cut_by_capture() -> Undecoded {
 }
 
 /// The request id with these bytes. Fails for `None`, for too many bytes, and for bytes that are not UTF-8.
-fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
+fn validate_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
     let rid = match rid {
         Some(rid) if rid.len() <= Limits::default().text => utf8(rid),
         _ => None,
@@ -89,7 +89,10 @@ fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
 }
 
 /// Reads the requests of a pickled message; of a batch, those before the end of the captured bytes.
-fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+fn read_pickled_requests<'a>(
+    message: Excerpt<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
     // Of a long message, only the first and the last bytes were captured.
     let last_bytes = if message.tail.is_empty() { message.head } else { message.tail };
     // A pickle ends with the opcode `STOP`.
@@ -151,7 +154,7 @@ pub(crate) fn read_pickled_request<'a>(
         let WalkItem::Field { field, value_at, .. } = item else { continue };
         match (field, &mut request) {
             (RequestField::Rid, None) => {
-                request = Some(DispatchedRequest::new(read_rid(text_at(head, value_at))?));
+                request = Some(DispatchedRequest::new(validate_rid(text_at(head, value_at))?));
             }
             // The ids of the prompt follow the request's id, and end the walk.
             (RequestField::InputIds, Some(request)) => {
@@ -193,7 +196,7 @@ fn read_pickled_batch<'a>(
         let is_nested_deeper = first_request_depth.is_some_and(|known| depth > known);
         let begins_request = field == RequestField::Rid && is_first && !is_nested_deeper;
         if begins_request {
-            requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
+            requests.push(DispatchedRequest::new(validate_rid(text_at(message, value_at))?));
             first_request_depth = first_request_depth.or(Some(depth));
             current_request_depth = depth;
         }
@@ -244,19 +247,22 @@ fn read_pickled_abort<'a>(
             _ => {}
         }
     }
-    push_abort(rid, requests)
+    push_aborted_request(rid, requests)
 }
 
 /// Adds the request that an abort names. An abort without an id aborts all, so nothing is added.
-fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+fn push_aborted_request<'a>(
+    rid: Option<&'a [u8]>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
     if rid.is_some_and(|rid| !rid.is_empty()) {
-        requests.push(DispatchedRequest::new(read_rid(rid)?));
+        requests.push(DispatchedRequest::new(validate_rid(rid)?));
     }
     Ok(DispatchKind::Aborts)
 }
 
 /// Reads the requests of a msgpack message. If a batch was cut, reads those before the first value whose head was not captured.
-fn read_msgpack<'a>(
+fn read_packed_requests<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
@@ -309,7 +315,7 @@ fn read_packed_abort<'a>(
             return Ok(DispatchKind::Aborts);
         }
     }
-    push_abort(abort.string_at(abort.first_field), requests)
+    push_aborted_request(abort.string_at(abort.first_field), requests)
 }
 
 /// A request in msgpack.
@@ -347,8 +353,8 @@ impl<'a> PackedObject<'a> {
             return Err(self.unknown_layout());
         }
         let rid_at = self.skip_fields(self.first_field, RID)?;
-        let mut request = DispatchedRequest::new(read_rid(self.string_at(rid_at))?);
-        match self.read_prompt_and_room(&mut request, rid_at) {
+        let mut request = DispatchedRequest::new(validate_rid(self.string_at(rid_at))?);
+        match self.read_prompt_and_room_until_end(&mut request, rid_at) {
             Some(end) => Ok(PackedRequest { request, end }),
             None if self.message.is_whole() => Err(self.truncated()),
             // The fields after the id were not captured.
@@ -364,7 +370,7 @@ impl<'a> PackedObject<'a> {
 
     /// Reads the length of the prompt, and the room, of the request whose id is at `rid_at`. Finds them by their indices among the fields.
     /// Returns the object's end; `None` if a field before it was not captured.
-    fn read_prompt_and_room(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
+    fn read_prompt_and_room_until_end(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
         request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
         let room_index = self.layout().and_then(|layout| layout.columns.room).map(u32::from);
@@ -386,7 +392,7 @@ impl<'a> PackedObject<'a> {
 
     /// Offset after `count` fields from `at` on.
     fn skip_fields(&self, at: u64, count: u32) -> Result<u64, Undecoded> {
-        skip_in_excerpt(self.message, at, count).ok_or(self.truncated())
+        offset_after_values(self.message, at, count).ok_or(self.truncated())
     }
 
     /// Head of the value at `at`, and the length of the head. `None` if it was not captured.
@@ -422,7 +428,7 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;
     let ids = match *data {
-        [EXT_8..=EXT_32 | FIXEXT_1..=FIXEXT_16, ..] => ids_in_extension(data)?,
+        [EXT_8..=EXT_32 | FIXEXT_1..=FIXEXT_16, ..] => range_of_ids_in_extension(data)?,
         // A pair of the string `q` and bytes. Both ends count from behind the type code, so their difference is right.
         [FIXARRAY_2, FIXSTR_1, b'q', BIN_8..=BIN_32, ..] => payload_range(&data[3..])?,
         _ => return count_ids_in_list(data),
@@ -432,7 +438,7 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
 
 /// Where the ids are in the extension at the beginning of `data`. They follow a big-endian length of four bytes, and that many bytes of
 /// metadata, the type code `q` as msgpack string. `None` for other metadata.
-fn ids_in_extension(data: &[u8]) -> Option<Range<u64>> {
+fn range_of_ids_in_extension(data: &[u8]) -> Option<Range<u64>> {
     const TYPE_CODE: &[u8] = b"\xa1q";
     const LENGTH_BYTES: usize = 4;
     let payload = payload_range(data)?;

@@ -73,10 +73,10 @@ pub(super) struct ColumnIndices {
 }
 
 impl ColumnIndices {
-    /// Index of each field that is read, among the `names` of all fields in wire order.
-    pub(super) fn find<'n>(names: impl Iterator<Item = &'n [u8]>) -> Self {
+    /// Index of each field that is read, among the `field_names` of all fields in wire order.
+    pub(super) fn find<'n>(field_names: impl Iterator<Item = &'n [u8]>) -> Self {
         let mut columns = Self::default();
-        for (index, name) in names.enumerate().take(usize::from(u16::MAX)) {
+        for (index, name) in field_names.enumerate().take(usize::from(u16::MAX)) {
             let column = match name {
                 b"rids" => &mut columns.rids,
                 b"finished_reasons" | b"finished_reason" => &mut columns.finish,

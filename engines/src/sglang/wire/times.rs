@@ -1,5 +1,5 @@
-//! The engine's own times of requests: columns of numbers in 0.5.5 to 0.5.9, and objects in `time_stats` from 0.5.10rc0 on. They say nothing
-//! about tokens, so a message with other values keeps its chunks and has no times.
+//! The engine's own times of requests: columns of numbers in 0.5.5 to 0.5.9, and objects in `time_stats` from 0.5.10rc0 on. They say
+//! nothing about tokens, so a message with other values keeps its chunks and has no times.
 
 use adapter::decode::{ChunkSeconds, EngineSeconds};
 use trace::event::Chunk;
@@ -18,7 +18,12 @@ const SEARCHED_BYTES: usize = 256;
 impl MessageColumns<'_, '_> {
     /// Appends the times of requests whose first tokens are in this message to `times`. Later messages repeat them. `nested` has the memory
     /// for a pickle inside msgpack.
-    pub(super) fn read_times(&self, chunks: &[Chunk<'_>], nested: &mut NestedPickle, times: &mut Vec<ChunkSeconds>) {
+    pub(super) fn append_first_token_times(
+        &self,
+        chunks: &[Chunk<'_>],
+        nested: &mut NestedPickle,
+        times: &mut Vec<ChunkSeconds>,
+    ) {
         // Most messages have no first tokens.
         if !chunks.iter().any(has_first_tokens) {
             return;
@@ -66,9 +71,9 @@ impl MessageColumns<'_, '_> {
         let Some(waits) = self.list_per_chunk(self.columns.queue_time, chunks) else { return };
         for (index, (batch_entry, wait)) in entries.zip(waits).enumerate() {
             if has_first_tokens(&chunks[index]) {
-                let batch_entered = self.doc.seconds_of(batch_entry);
+                let batch_entered = self.doc.seconds_or_nan(batch_entry);
                 // 0 stands for an unknown time.
-                let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds_of(wait) };
+                let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds_or_nan(wait) };
                 let seconds = EngineSeconds { queued, batch_entered, prefill_finished: 0.0 };
                 times.push(ChunkSeconds { chunk: index, seconds });
             }
@@ -86,7 +91,7 @@ fn has_first_tokens(chunk: &Chunk<'_>) -> bool {
 
 /// The time in the field of an object's state; 0 if the field is missing.
 fn seconds_of_field(doc: Doc<'_>, state: Node, name: &[u8]) -> f64 {
-    doc.find_entry(state, name).map_or(0.0, |value| doc.seconds_of(value))
+    doc.find_entry(state, name).map_or(0.0, |value| doc.seconds_or_nan(value))
 }
 
 /// Reads the times in a list of objects of the class `SchedulerReqTimeStats`. Does nothing unless it has one object for each chunk.

@@ -47,8 +47,8 @@ pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<Range<usize>> {
         return Some(first_word..first_word + WORD_BYTES * usize::from(words));
     }
     let words = match read_head(data, at)? {
-        (Head::Ext { kind: 1, end }, start) => words_in_extension(data, start, end)?,
-        (Head::Array { len: 2 }, start) => words_in_pair(data, start)?,
+        (Head::Ext { kind: 1, end }, start) => range_of_words_in_extension(data, start, end)?,
+        (Head::Array { len: 2 }, start) => range_of_words_in_pair(data, start)?,
         _ => return None,
     };
     ((words.end - words.start) % WORD_BYTES == 0).then_some(words)
@@ -56,12 +56,12 @@ pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<Range<usize>> {
 
 /// Where the words are in an extension whose payload is from `start` to `end`: a big-endian length of four bytes, that many bytes of
 /// metadata (the type code as msgpack string), and the words. `None` for other metadata.
-fn words_in_extension(data: &[u8], start: usize, end: usize) -> Option<Range<usize>> {
+fn range_of_words_in_extension(data: &[u8], start: usize, end: usize) -> Option<Range<usize>> {
     const LENGTH_BYTES: usize = 4;
     let metadata_length = u32::from_be_bytes(be_bytes(data, start)?) as usize;
     let metadata = start + LENGTH_BYTES;
     let metadata_end = metadata.checked_add(metadata_length)?;
-    let is_only_type_code = skip_type_code(data, metadata)? == metadata_end;
+    let is_only_type_code = offset_after_type_code(data, metadata)? == metadata_end;
     if !is_only_type_code || metadata_end > end {
         return None;
     }
@@ -69,8 +69,8 @@ fn words_in_extension(data: &[u8], start: usize, end: usize) -> Option<Range<usi
 }
 
 /// Where the words are in the pair of a type code and bytes, whose first item is at `start`. `None` for another pair.
-fn words_in_pair(data: &[u8], start: usize) -> Option<Range<usize>> {
-    let bytes_at = skip_type_code(data, start)?;
+fn range_of_words_in_pair(data: &[u8], start: usize) -> Option<Range<usize>> {
+    let bytes_at = offset_after_type_code(data, start)?;
     match read_head(data, bytes_at)? {
         (Head::Bin { end }, first_word) => Some(first_word..end),
         _ => None,
@@ -78,7 +78,7 @@ fn words_in_pair(data: &[u8], start: usize) -> Option<Range<usize>> {
 }
 
 /// Offset after the string "q" at `at`; `None` for anything else.
-fn skip_type_code(bytes: &[u8], at: usize) -> Option<usize> {
+fn offset_after_type_code(bytes: &[u8], at: usize) -> Option<usize> {
     let (Head::Str { end }, start) = read_head(bytes, at)? else { return None };
     let is_type_code = bytes.get(start..end)? == b"q";
     is_type_code.then_some(end)

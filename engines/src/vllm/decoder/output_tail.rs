@@ -4,7 +4,7 @@ use adapter::decode::EngineSeconds;
 use trace::event::Finish;
 
 use super::column_error;
-use crate::msgpack::{Head, read_head, read_string, skip_value};
+use crate::msgpack::{Head, NextOffset, read_head, read_string, skip_value};
 use crate::undecoded::Undecoded;
 use crate::vllm::layout::{OutputColumns, OutputLayout};
 
@@ -24,14 +24,14 @@ impl<'a> LastTail<'a> {
         is_same.then_some(ids_end + self.bytes.len())
     }
 
-    /// Reads the values at `ids_end`, behind the ids of the next output. Returns their end.
-    pub(super) fn read_next(
+    /// Reads the values at `ids_end`, behind the ids of the next output. They become the last ones. Returns their end.
+    pub(super) fn read_next_tail(
         &mut self,
         message: &'a [u8],
         ids_end: usize,
         row: usize,
         layout: &OutputLayout,
-    ) -> Result<usize, Undecoded> {
+    ) -> Result<NextOffset, Undecoded> {
         let (end, values) = read_output_tail(message, ids_end, row, layout)?;
         *self = Self { bytes: &message[ids_end..end], values };
         Ok(end)
@@ -59,7 +59,7 @@ fn read_output_tail(
     mut at: usize,
     row: usize,
     layout: &OutputLayout,
-) -> Result<(usize, OutputTail), Undecoded> {
+) -> Result<(NextOffset, OutputTail), Undecoded> {
     // The index of each field that is read; `None` for one that these releases do not send.
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
@@ -97,7 +97,7 @@ fn read_output_tail(
         } else if column == events
             && let Head::Array { len } = value
         {
-            tail.times = read_events(bytes, first, len);
+            tail.times = read_queue_and_batch_times(bytes, first, len);
         }
         at = next;
     }
@@ -108,9 +108,9 @@ fn read_output_tail(
     Ok((at, tail))
 }
 
-/// Finish reason of an output. `first` is the start of the payload of `value`. `None` for a request that goes on. The error describes what
-/// is wrong with the value.
-fn parse_finish_reason(bytes: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
+/// Finish reason of an output. `payload_start` is the start of the payload of `value`. `None` for a request that goes on. The error
+/// describes what is wrong with the value.
+fn parse_finish_reason(bytes: &[u8], value: Head, payload_start: usize) -> Result<Option<Finish>, &'static str> {
     match value {
         Head::Nil => Ok(None),
         // The codes of vLLM's `FinishReason`.
@@ -120,7 +120,7 @@ fn parse_finish_reason(bytes: &[u8], value: Head, first: usize) -> Result<Option
         Head::Int(2 | 3) => Ok(Some(Finish::Abort)),
         Head::Int(_) => Ok(Some(Finish::Other)),
         // Up to 0.7.1.
-        Head::Str { end } => Ok(Some(match &bytes[first..end] {
+        Head::Str { end } => Ok(Some(match &bytes[payload_start..end] {
             b"stop" => Finish::Stop,
             b"length" => Finish::Length,
             b"abort" | b"error" => Finish::Abort,
@@ -157,12 +157,13 @@ fn read_prefill_stats(bytes: &[u8], mut name_at: usize, len: u32) -> Result<Pref
     Ok(stats)
 }
 
-/// Times at which a request first entered the queue and a batch, in the `count` events from `at` on. `None` unless it entered the queue.
-fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
+/// Times at which a request first entered the queue and a batch, in the `event_count` events from `events_at` on. `None` unless it entered
+/// the queue.
+fn read_queue_and_batch_times(bytes: &[u8], mut events_at: usize, event_count: u32) -> Option<EngineSeconds> {
     // 0 stands for an event that was not found.
     let mut seconds = EngineSeconds::default();
-    for _ in 0..count {
-        match read_event(bytes, at) {
+    for _ in 0..event_count {
+        match read_event(bytes, events_at) {
             // Only the first of each: a preempted request enters a batch again.
             Some(RequestEvent { kind: QUEUED_EVENT, seconds: time }) if seconds.queued == 0.0 => {
                 seconds.queued = time;
@@ -172,7 +173,7 @@ fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds>
             }
             _ => {}
         }
-        at = skip_value(bytes, at).ok()?;
+        events_at = skip_value(bytes, events_at).ok()?;
     }
     // A later output may have only the events of a preempted request, which enters a batch again.
     (seconds.queued != 0.0).then_some(seconds)

@@ -161,7 +161,7 @@ struct OpeningReader {
 impl OpeningReader {
     /// Adds the next bytes of the stream, and reads the sections that they complete.
     fn read_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.splitter.extend(bytes);
+        self.splitter.add_received_bytes(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {
                 StreamSection::Header { header, .. } => self.opening = Some(opening_of(&header)),
@@ -178,7 +178,7 @@ impl OpeningReader {
         let Self { blocks, opening, has_event, is_complete, .. } = self;
         // The header, which creates the opening, comes before all blocks.
         let Some(opening) = opening else { return Ok(()) };
-        let read = blocks.read(block, &mut |record| {
+        let read = blocks.read_block(block, &mut |record| {
             if let Record::Event(event) = &record {
                 *has_event = true;
                 let needs_more = opening.read_if_in_opening(event);
@@ -251,7 +251,7 @@ impl EventConverter {
 
     /// Adds the next bytes of the stream, and converts the sections that they complete. The exporter writes the lines to the line buffer.
     fn convert_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.splitter.extend(bytes);
+        self.splitter.add_received_bytes(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {
                 StreamSection::Header { header, .. } => self.begin_export(*header)?,
@@ -287,7 +287,7 @@ impl EventConverter {
         let Some(StreamExport { export, .. }) = &mut self.export else { return Ok(()) };
         // Becomes the first error of the exporter. The callback cannot stop the reader, which goes on with the next record.
         let mut exported = Ok(());
-        let read = self.reader.read(block, &mut |record| {
+        let read = self.reader.read_block(block, &mut |record| {
             let result = export_record(export, record);
             if exported.is_ok() {
                 exported = result;

@@ -290,7 +290,7 @@ impl Pod {
             Record::Anchor(_) | Record::Closing(_) => {}
         };
         // An error in the analysis of one run must not end the others.
-        let read = catch_unwind(AssertUnwindSafe(|| reader.read(block, &mut process_record)));
+        let read = catch_unwind(AssertUnwindSafe(|| reader.read_block(block, &mut process_record)));
         self.reader = reader;
         match read {
             Ok(Ok(())) => {}

@@ -4,6 +4,7 @@
 use super::super::arena::{ListRun, NameSpan, Node};
 use super::vm::PickleMachine;
 use super::{op, scalar};
+use crate::msgpack::NextOffset;
 use crate::msgpack::runs::count_repeats;
 
 /// Type code of `array` for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
@@ -69,14 +70,14 @@ impl<'m> PickleMachine<'m, '_> {
         }
         let args = self.arena.list_runs[args as usize];
         match self.name_bytes(callable.name) {
-            b"_array_reconstructor" => self.array_of_bytes(args),
-            b"array" => self.array_of_list(args),
+            b"_array_reconstructor" => self.array_from_reconstructor_args(args),
+            b"array" => self.array_from_list_args(args),
             _ => None,
         }
     }
 
     /// The array that the reconstructor makes of its last argument, the data. Remembers the bytes of the call.
-    fn array_of_bytes(&mut self, args: ListRun) -> Option<Node> {
+    fn array_from_reconstructor_args(&mut self, args: ListRun) -> Option<Node> {
         let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
         let &[_class, Node::Str(code), Node::Int(format), Node::Bytes(data)] = arguments else { return None };
         let format = scalar::read_int(self.message, format as usize);
@@ -88,7 +89,7 @@ impl<'m> PickleMachine<'m, '_> {
     }
 
     /// The array that is made of its last argument, a list. The list stands for the array, and must not grow any more.
-    fn array_of_list(&mut self, args: ListRun) -> Option<Node> {
+    fn array_from_list_args(&mut self, args: ListRun) -> Option<Node> {
         let arguments = self.arena.cells.get(args.start as usize..args.end as usize)?;
         let &[Node::Str(code), list @ Node::List(first_run)] = arguments else { return None };
         if self.string_at(code) != Some(b"q") {
@@ -101,17 +102,17 @@ impl<'m> PickleMachine<'m, '_> {
     /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognised by
     /// their bytes before the data, which mean the same everywhere because memo slots never change. Returns false if there is no such call;
     /// the machine then runs the opcodes one by one.
-    pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
+    pub(super) fn try_process_repeated_array_calls(&mut self, at: usize) -> bool {
         // If the machine executes this call, its bytes may become the known ones.
         self.array_calls.last_call_start = at;
         let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
         // The bytes before the data are three references of two or five bytes each, and four others: a mark, a number of two bytes, and the
         // opcode of the data. With a constant length, the compiler compares them without a loop.
         let next = match known.len() {
-            10 => self.process_matching_calls::<10>(at, known),
-            13 => self.process_matching_calls::<13>(at, known),
-            16 => self.process_matching_calls::<16>(at, known),
-            19 => self.process_matching_calls::<19>(at, known),
+            10 => self.process_matching_array_calls::<10>(at, known),
+            13 => self.process_matching_array_calls::<13>(at, known),
+            16 => self.process_matching_array_calls::<16>(at, known),
+            19 => self.process_matching_array_calls::<19>(at, known),
             _ => at,
         };
         if next > at {
@@ -122,14 +123,14 @@ impl<'m> PickleMachine<'m, '_> {
 
     /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one. Each call
     /// takes one value on the stack, and three slots of the memo, the pickle's table of values that later opcodes refer to.
-    fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
-        let Some(known) = known.first_chunk::<N>() else { return at };
+    fn process_matching_array_calls<const N: usize>(&mut self, mut at: usize, known_bytes: &[u8]) -> NextOffset {
+        let Some(known_bytes) = known_bytes.first_chunk::<N>() else { return at };
         let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
         let free_values = self.limits.stack.saturating_sub(self.stack.len());
         let mut calls_left = (free_slots / SLOTS_PER_CALL).min(free_values);
         let mut rest = self.message.get(at..).unwrap_or_default();
         loop {
-            let batch = self.process_call_batch(at, rest, known, calls_left.min(CALLS_PER_BATCH));
+            let batch = self.process_call_batch(at, rest, known_bytes, calls_left.min(CALLS_PER_BATCH));
             at = batch.end;
             rest = batch.rest;
             calls_left -= batch.count;
@@ -178,7 +179,7 @@ impl<'m> PickleMachine<'m, '_> {
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
     /// of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
-        // `push_memoized` has set it when the object's class was pushed.
+        // `push_memoized_or_process_calls` has set it when the object's class was pushed.
         let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
         let repeats = count_repeated_objects(self.message, object_start, object_bytes);
@@ -187,7 +188,7 @@ impl<'m> PickleMachine<'m, '_> {
         }
         let Some(Node::Object(last)) = self.stack.last().copied() else { return };
         // Objects beyond a limit are left to the machine, which reports it.
-        let repeats = repeats.min(self.free_objects());
+        let repeats = repeats.min(self.count_free_objects());
         self.at += repeats * object_bytes;
         let arena = &mut *self.arena;
         let object = arena.objects[last as usize];
@@ -202,7 +203,7 @@ impl<'m> PickleMachine<'m, '_> {
     /// Number of further objects with an empty state that fit below the limits. Each takes a record, a value on the stack, and two memo
     /// slots, one for itself and one for its state.
     #[inline]
-    fn free_objects(&self) -> usize {
+    fn count_free_objects(&self) -> usize {
         const SLOTS_PER_OBJECT: usize = 2;
         let free_records = self.limits.items.saturating_sub(self.arena.objects.len());
         let free_slots = self.limits.memo.saturating_sub(self.arena.memo.len());
@@ -215,26 +216,26 @@ impl<'m> PickleMachine<'m, '_> {
     fn remember_call_bytes(&mut self, data_at: usize) {
         let start = self.array_calls.last_call_start;
         // `_array_reconstructor(array, "q", 12, data)`: the function, the class and the type code are references to the memo.
-        let has_known_form = self.call_arguments_end(start) == Some(data_at);
+        let has_known_form = self.end_of_call_arguments(start) == Some(data_at);
         if has_known_form && self.message.get(data_at) == Some(&op::SHORT_BINBYTES) {
             self.array_calls.known_bytes = start..data_at + 1;
         }
     }
 
     /// Offset after `GET MARK GET GET BININT1 12` at `start`; `None` for any other opcodes.
-    fn call_arguments_end(&self, start: usize) -> Option<usize> {
-        let mark_at = self.skip_memo_get(start)?;
+    fn end_of_call_arguments(&self, start: usize) -> Option<usize> {
+        let mark_at = self.offset_after_memo_get(start)?;
         if self.message.get(mark_at) != Some(&op::MARK) {
             return None;
         }
-        let type_code_at = self.skip_memo_get(mark_at + 1)?;
-        let format_at = self.skip_memo_get(type_code_at)?;
+        let type_code_at = self.offset_after_memo_get(mark_at + 1)?;
+        let format_at = self.offset_after_memo_get(type_code_at)?;
         // The caller has checked the number itself: `SIGNED_INT64_LE`.
         (self.message.get(format_at) == Some(&op::BININT1)).then_some(format_at + op::BININT1_LEN)
     }
 
     /// Offset after the reference to the memo at `at`; `None` for any other opcode.
-    fn skip_memo_get(&self, at: usize) -> Option<usize> {
+    fn offset_after_memo_get(&self, at: usize) -> Option<usize> {
         match self.message.get(at) {
             Some(&op::BINGET) => Some(at + op::BINGET_LEN),
             Some(&op::LONG_BINGET) => Some(at + op::LONG_BINGET_LEN),

@@ -8,20 +8,25 @@ use super::{flat, op, scalar};
 impl PickleMachine<'_, '_> {
     /// Adds an empty container to the arena and pushes it. `node` makes the value from the container's index.
     pub(super) fn push_empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
-        let first_run = self.arena.add_list_run(ListRun::EMPTY, self.limits)?;
+        let first_run = self.arena.add_list_run_and_get_index(ListRun::EMPTY, self.limits)?;
         self.push_value(node(first_run))
     }
 
     /// Runs `EMPTY_LIST` with the opcodes that usually follow: `MEMOIZE`, and one batch of items up to an `APPEND` or `APPENDS`. A batch of
     /// only plain items is left in the message, and a run (its position and length) describes it. Otherwise the list stays empty here, and
     /// the machine appends its items later.
-    pub(super) fn push_list(&mut self) -> Result<(), Undecoded> {
+    pub(super) fn run_empty_list_and_first_batch(&mut self) -> Result<(), Undecoded> {
         // The index of the list's run, which is added at the end, once its items are known.
         let list = Node::List(self.arena.list_runs.len() as u32);
         self.push_value(list)?;
-        self.memoize_next()?;
+        self.memoize_top_if_requested()?;
         let batch = match self.message.get(self.at) {
-            Some(&op::MARK) => flat::scan_batch(self.message, self.at + 1, &mut self.arena.memo, self.limits.memo),
+            Some(&op::MARK) => flat::measure_batch_and_memoize_strings(
+                self.message,
+                self.at + 1,
+                &mut self.arena.memo,
+                self.limits.memo,
+            ),
             _ => flat::scan_single_int(self.message, self.at),
         };
         if let Some(batch) = &batch {
@@ -29,46 +34,46 @@ impl PickleMachine<'_, '_> {
             self.at = batch.end + 1;
         }
         let run = batch.map_or(ListRun::EMPTY, |batch| batch.to_list_run());
-        self.arena.add_list_run(run, self.limits)?;
+        self.arena.add_list_run_and_get_index(run, self.limits)?;
         Ok(())
     }
 
-    /// Moves the stack's values from the index `from` on into the list below them.
-    pub(super) fn fill_list(&mut self, from: usize) -> Result<(), Undecoded> {
-        match self.value_below(from)? {
-            Node::List(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
+    /// Moves the stack's values from the index `first_index` on into the list below them.
+    pub(super) fn move_stack_values_into_list(&mut self, first_index: usize) -> Result<(), Undecoded> {
+        match self.container_below(first_index)? {
+            Node::List(list) => self.arena.append_items(list, &self.stack[first_index..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             // No pickler appends to a list after it has completed it.
             Node::Ints { .. } => return Err(self.malformed("items for a completed list")),
             _ => return Err(self.malformed("items for something that is not a list")),
         }
-        self.stack.truncate(from);
+        self.stack.truncate(first_index);
         Ok(())
     }
 
-    /// Moves the stack's values from the index `from` on into the dict below them. Keys and values alternate.
-    pub(super) fn fill_dict(&mut self, from: usize) -> Result<(), Undecoded> {
-        match self.value_below(from)? {
-            Node::Dict(list) => self.arena.append_items(list, &self.stack[from..], self.limits)?,
+    /// Moves the stack's values from the index `first_index` on into the dict below them. Keys and values alternate.
+    pub(super) fn move_stack_values_into_dict(&mut self, first_index: usize) -> Result<(), Undecoded> {
+        match self.container_below(first_index)? {
+            Node::Dict(list) => self.arena.append_items(list, &self.stack[first_index..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             _ => return Err(self.malformed("items for something that is not a dict")),
         }
-        self.stack.truncate(from);
+        self.stack.truncate(first_index);
         Ok(())
     }
 
-    /// Replaces the stack's values from the index `from` on by a tuple of them.
-    pub(super) fn build_tuple(&mut self, from: usize) -> Result<(), Undecoded> {
-        let list = self.arena.add_list_run(ListRun::EMPTY, self.limits)?;
-        self.arena.append_items(list, &self.stack[from..], self.limits)?;
-        self.stack.truncate(from);
+    /// Replaces the stack's values from the index `first_index` on by a tuple of them.
+    pub(super) fn replace_stack_values_by_tuple(&mut self, first_index: usize) -> Result<(), Undecoded> {
+        let list = self.arena.add_list_run_and_get_index(ListRun::EMPTY, self.limits)?;
+        self.arena.append_items(list, &self.stack[first_index..], self.limits)?;
+        self.stack.truncate(first_index);
         self.push_value(Node::Tuple(list))
     }
 
     /// Runs `STACK_GLOBAL`: replaces the names of a module and a class on the stack by the class.
-    pub(super) fn stack_global(&mut self) -> Result<(), Undecoded> {
+    pub(super) fn run_stack_global(&mut self) -> Result<(), Undecoded> {
         let name = self.pop_value()?;
         let module = self.pop_value()?;
         let (Node::Str(name), Node::Str(module)) = (name, module) else {
@@ -87,12 +92,12 @@ impl PickleMachine<'_, '_> {
 
     /// Reads the two lines of text that follow `GLOBAL` and `INST`.
     pub(super) fn read_text_global(&mut self) -> Result<Node, Undecoded> {
-        let global = Global { module: self.read_line()?, name: self.read_line()? };
+        let global = Global { module: self.read_line_span()?, name: self.read_line_span()? };
         self.add_global(global)
     }
 
     /// Reads the rest of a line, as in pickles of protocol 0. Continues after the end of the line.
-    fn read_line(&mut self) -> Result<NameSpan, Undecoded> {
+    fn read_line_span(&mut self) -> Result<NameSpan, Undecoded> {
         let at = self.at;
         let len = self.message[at..].iter().position(|byte| *byte == b'\n').ok_or(Undecoded::Truncated { at })?;
         self.at += len + 1;
@@ -109,15 +114,15 @@ impl PickleMachine<'_, '_> {
     }
 
     /// Runs `callable(*args)`: builds the array if it constructs one, and otherwise records the call.
-    pub(super) fn construct_value(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
+    pub(super) fn push_constructed_value(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         match self.construct_array(callable, args) {
             Some(array) => self.push_value(array),
-            None => self.push_object(callable, args),
+            None => self.record_call_and_push_object(callable, args),
         }
     }
 
     /// Skips the empty state of an object that was just built: `}`, its memo slot and `BUILD`. Returns whether there was one.
-    pub(super) fn skip_empty_state(&mut self) -> bool {
+    pub(super) fn try_skip_empty_state(&mut self) -> bool {
         const EMPTY_STATE: [u8; 3] = [op::EMPTY_DICT, op::MEMOIZE, op::BUILD];
         let has_empty_state = self.message[self.at..].starts_with(&EMPTY_STATE);
         // At the limit of the memo, the machine executes the opcodes and reports the limit.
@@ -130,7 +135,7 @@ impl PickleMachine<'_, '_> {
     }
 
     /// Records a call without running it, and pushes the object that stands for its result.
-    pub(super) fn push_object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
+    pub(super) fn record_call_and_push_object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         if self.arena.objects.len() >= self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
         }

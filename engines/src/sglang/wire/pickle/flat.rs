@@ -5,6 +5,7 @@
 
 use super::super::arena::{ListRun, Node, kinds};
 use super::{op, scalar};
+use crate::msgpack::NextOffset;
 use crate::msgpack::runs::{count_equal_words, count_repeats};
 
 /// A batch that stays in the message.
@@ -24,7 +25,12 @@ impl FlatBatch {
 
 /// Measures the batch whose first item is at `start`, and enters its strings into the memo. The machine must run the opcodes one by one if
 /// an item is a container or object, the memo reaches its limit, or the message ends: `None`, with the memo unchanged.
-pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
+pub(super) fn measure_batch_and_memoize_strings(
+    bytes: &[u8],
+    start: usize,
+    memo: &mut Vec<Node>,
+    memo_limit: usize,
+) -> Option<FlatBatch> {
     let memo_before = memo.len();
     let batch = scan_items(bytes, start, memo, memo_limit);
     if batch.is_none() {
@@ -33,7 +39,7 @@ pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_
     batch
 }
 
-/// [`scan_batch`] without restoring the memo.
+/// [`measure_batch_and_memoize_strings`] without restoring the memo.
 pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let mut at = start;
     let mut len = 0_usize;
@@ -82,14 +88,14 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
             }
             op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
-                let ScannedStrings { count, next } = scan_strings(data, at, memo, memo_limit);
+                let ScannedStrings { count, next } = memoize_strings(data, at, memo, memo_limit);
                 if count > 0 {
                     // The end of the loop counts one of them.
                     len += count - 1;
                     at = next;
                 } else {
                     let text = scalar::payload_range(data, at)?;
-                    at = memoize_node(data, Node::Str(at as u32), text.end, memo, memo_limit)?;
+                    at = memoize_node_if_requested(data, Node::Str(at as u32), text.end, memo, memo_limit)?;
                 }
             }
             op::BINGET | op::LONG_BINGET => {
@@ -116,7 +122,7 @@ pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_l
                 return Some(FlatBatch { start, end: at, len: len as u32, kinds: set });
             }
             op::FRAME => {
-                at = skip_frame(data, at)?;
+                at = offset_after_single_frame_header(data, at)?;
                 continue;
             }
             _ => return None,
@@ -146,7 +152,7 @@ struct ScannedStrings {
 
 /// Enters short strings from `at` on into the memo, the table of values for later references. Stops at another item, and at a string that
 /// is memoized in an explicit slot, which is rare.
-fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> ScannedStrings {
+fn memoize_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> ScannedStrings {
     /// Length of `SHORT_BINUNICODE` with the length of the text, and of `MEMOIZE`.
     const OPCODE_BYTES: usize = 3;
     let first = memo.len();
@@ -181,13 +187,13 @@ fn count_floats(bytes: &[u8], at: usize) -> usize {
 
 /// Offset after the `FRAME` at `at`, which CPython writes between any two items. `None` if the message ends before the frame, or if another
 /// `FRAME` follows: two frames in a row are left to the machine.
-pub(super) fn skip_frame(bytes: &[u8], at: usize) -> Option<usize> {
+pub(super) fn offset_after_single_frame_header(bytes: &[u8], at: usize) -> Option<usize> {
     let (length, rest) = bytes.get(at + 1..)?.split_first_chunk()?;
     let fits = u64::from_le_bytes(*length) <= rest.len() as u64;
     (fits && rest.first() != Some(&op::FRAME)).then_some(at + op::FRAME_LEN)
 }
 
-/// Offset of the item at `at` in a batch that [`scan_batch`] measured, after a `FRAME` if there is one.
+/// Offset of the item at `at` in a batch that [`measure_batch_and_memoize_strings`] measured, after a `FRAME` if there is one.
 fn past_frame(bytes: &[u8], at: usize) -> usize {
     if bytes.get(at) == Some(&op::FRAME) { at + op::FRAME_LEN } else { at }
 }
@@ -321,7 +327,7 @@ pub(super) fn scan_single_int(bytes: &[u8], start: usize) -> Option<FlatBatch> {
     let mut end = start + width;
     let mut next_opcode = *bytes.get(end)?;
     if next_opcode == op::FRAME {
-        end = skip_frame(bytes, end)?;
+        end = offset_after_single_frame_header(bytes, end)?;
         next_opcode = *bytes.get(end)?;
     }
     (next_opcode == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
@@ -348,7 +354,13 @@ pub(super) fn read_memo_get(bytes: &[u8], at: usize) -> Option<MemoGet> {
 
 /// Enters `node` into the memo, the table of values for later references, if the opcode at `at` requests it. Returns the offset after that
 /// opcode, or `at` if it is another one. `None` at the limit, and for a slot out of order: both are left to the machine.
-fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
+fn memoize_node_if_requested(
+    bytes: &[u8],
+    node: Node,
+    at: usize,
+    memo: &mut Vec<Node>,
+    memo_limit: usize,
+) -> Option<NextOffset> {
     let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + op::MEMOIZE_LEN),
         op::BINPUT => (usize::from(*bytes.get(at + 1)?), at + op::BINPUT_LEN),
@@ -366,8 +378,9 @@ fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_
     Some(next)
 }
 
-/// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it. A reference is replaced by its value in the memo.
-pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
+/// The item at `at` of a batch that [`measure_batch_and_memoize_strings`] measured, and the offset after it. A reference is replaced by its
+/// value in the memo.
+pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, NextOffset)> {
     // A pickle is cut into frames of any length, so one can begin before any item.
     let at = past_frame(bytes, at);
     let offset = at as u32;
@@ -381,7 +394,7 @@ pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Opt
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(offset), at + op::BINFLOAT_LEN),
         op::SHORT_BINUNICODE | op::BINUNICODE => {
-            (Node::Str(offset), skip_memo_put(bytes, scalar::payload_range(bytes, at)?.end))
+            (Node::Str(offset), offset_after_memo_put(bytes, scalar::payload_range(bytes, at)?.end))
         }
         _ => {
             let MemoGet { slot, next } = read_memo_get(bytes, at)?;
@@ -391,7 +404,7 @@ pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Opt
     Some((node, next))
 }
 
-/// The string at the beginning of `bytes`, in a batch that [`scan_batch`] measured, and the bytes after it.
+/// The string at the beginning of `bytes`, in a batch that [`measure_batch_and_memoize_strings`] measured, and the bytes after it.
 #[inline]
 pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     // The form of nearly every string.
@@ -407,17 +420,17 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;
-    let after = bytes.get(skip_memo_put(bytes, text.end)..)?;
+    let after = bytes.get(offset_after_memo_put(bytes, text.end)..)?;
     Some((bytes.get(text)?, after))
 }
 
-/// The integer at `at` of a batch in which [`scan_batch`] found only short integers, and the offset after it.
-pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
+/// The integer at `at` of a batch in which [`measure_batch_and_memoize_strings`] found only short integers, and the offset after it.
+pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, NextOffset)> {
     scalar::read_short_int(bytes, past_frame(bytes, at))
 }
 
 /// Offset after the opcode at `at` that enters a value into the memo, or `at` if it is another opcode.
-fn skip_memo_put(bytes: &[u8], at: usize) -> usize {
+fn offset_after_memo_put(bytes: &[u8], at: usize) -> usize {
     at + match bytes.get(at) {
         Some(&op::MEMOIZE) => op::MEMOIZE_LEN,
         Some(&op::BINPUT) => op::BINPUT_LEN,

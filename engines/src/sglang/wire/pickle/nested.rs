@@ -4,17 +4,18 @@ use super::super::Undecoded;
 use super::super::arena::{ListRun, Node};
 use super::vm::PickleMachine;
 use super::{flat, op};
+use crate::msgpack::NextOffset;
 
 impl PickleMachine<'_, '_> {
-    /// Reads the batch of flat lists at `self.at` into list `outer`. The items of a flat list are numbers, strings and the like, so it
-    /// stays in the message. Returns false if the batch contains any other item; then nothing has changed, and the machine reads the items
-    /// one by one. Fails if `outer` may not grow.
+    /// Reads the batch of flat lists at `self.at` into the list at `outer_list_index`. The items of a flat list are numbers, strings and
+    /// the like, so it stays in the message. Returns false if the batch contains any other item; then nothing has changed, and the machine
+    /// reads the items one by one. Fails if that list may not grow.
     #[inline(never)]
-    pub(super) fn read_flat_lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
+    pub(super) fn try_read_flat_lists(&mut self, outer_list_index: u32) -> Result<bool, Undecoded> {
         let memo_before = self.arena.memo.len();
         let runs_before = self.arena.list_runs.len();
         let cells_before = self.arena.cells.len();
-        let Some(end) = self.scan_flat_lists() else {
+        let Some(end) = self.enter_flat_lists_into_arena() else {
             // Undo what the scan has added before it failed.
             self.arena.memo.truncate(memo_before);
             self.arena.list_runs.truncate(runs_before);
@@ -23,21 +24,23 @@ impl PickleMachine<'_, '_> {
         };
         let run = ListRun::cells(cells_before as u32, self.arena.cells.len() as u32);
         self.at = end;
-        self.arena.append_run(outer, run, self.limits)?;
+        self.arena.append_run(outer_list_index, run, self.limits)?;
         Ok(true)
     }
 
     /// Scans a batch of lists of scalars and enters the lists into the arena, the tables that decoding fills. Returns the
     /// end of the batch; `None` for any other item, with the arena half filled.
-    fn scan_flat_lists(&mut self) -> Option<usize> {
+    fn enter_flat_lists_into_arena(&mut self) -> Option<NextOffset> {
         let message = self.message;
         let mut at = self.at;
         loop {
-            at = self.scan_short_int_lists(at);
+            at = self.enter_short_int_lists_into_arena(at);
             // A list begins with `EMPTY_LIST MEMOIZE`. The opcode after them shows how its items follow.
             match message.get(at..at + 3)? {
-                [op::EMPTY_LIST, op::MEMOIZE, next_opcode] => at = self.scan_flat_list(at + 2, *next_opcode)?,
-                [op::FRAME, ..] => at = flat::skip_frame(message, at)?,
+                [op::EMPTY_LIST, op::MEMOIZE, next_opcode] => {
+                    at = self.enter_flat_list_into_arena(at + 2, *next_opcode)?;
+                }
+                [op::FRAME, ..] => at = flat::offset_after_single_frame_header(message, at)?,
                 [op::APPENDS, ..] => return Some(at + 1),
                 _ => return None,
             }
@@ -47,7 +50,7 @@ impl PickleMachine<'_, '_> {
     /// Enters a list of scalars into the arena. Its items, if it has any, begin with `next_opcode` at `next_at`. Returns the end of the
     /// list; `None` for other items, and at a limit.
     #[inline]
-    fn scan_flat_list(&mut self, next_at: usize, next_opcode: u8) -> Option<usize> {
+    fn enter_flat_list_into_arena(&mut self, next_at: usize, next_opcode: u8) -> Option<NextOffset> {
         let message = self.message;
         let limits = self.limits;
         let arena = &mut *self.arena;
@@ -75,7 +78,7 @@ impl PickleMachine<'_, '_> {
 
     /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. Each list gets a
     /// slot of the memo, the table of values for later references. Integers get none, so the lists are memoized in one step.
-    fn scan_short_int_lists(&mut self, mut at: usize) -> usize {
+    fn enter_short_int_lists_into_arena(&mut self, mut at: usize) -> NextOffset {
         let limits = self.limits;
         let arena = &mut *self.arena;
         let first_cell = arena.cells.len();

@@ -105,7 +105,7 @@ impl<'a> PickleWalk<'a> {
                     self.at = text.end;
                     // The only field of an object is set without a mark.
                     let is_only_field = follows_empty_dict && self.open_marks == 0;
-                    if let Some(item) = self.push_string(&self.bytes[text], is_only_field) {
+                    if let Some(item) = self.push_string_and_find_field(&self.bytes[text], is_only_field) {
                         return Ok(Some(item));
                     }
                 }
@@ -113,7 +113,7 @@ impl<'a> PickleWalk<'a> {
                     let MemoGet { slot, next } =
                         flat::read_memo_get(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = next;
-                    if let Some(item) = self.push_memoized(slot) {
+                    if let Some(item) = self.push_memoized_and_find_field(slot) {
                         return Ok(Some(item));
                     }
                 }
@@ -154,7 +154,7 @@ impl<'a> PickleWalk<'a> {
 
     /// Pushes a string on the pickle's stack, of which only the height is known. Returns the field if the string is the name of one.
     /// `is_only_field` says that the string follows an empty dict without a mark, so it can only be the name of the object's one field.
-    fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
+    fn push_string_and_find_field(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
         let [_, previous] = self.last_strings;
         self.last_strings = [previous, text];
@@ -178,7 +178,7 @@ impl<'a> PickleWalk<'a> {
 
     /// Pushes the value in a memo slot, an earlier value of the pickle. Returns the field if the value is the name of one.
     #[inline]
-    fn push_memoized(&mut self, slot: usize) -> Option<WalkItem<'a>> {
+    fn push_memoized_and_find_field(&mut self, slot: usize) -> Option<WalkItem<'a>> {
         let mut name_slots = self.name_slots.iter();
         let named_field = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
         let mut item = None;
@@ -214,8 +214,8 @@ impl<'a> PickleWalk<'a> {
     }
 
     /// The field whose name has just been read, by its index in [`FIELDS`].
-    fn field_item(&self, index: usize, is_only_field: bool) -> WalkItem<'a> {
-        let (field, _) = FIELDS[index];
+    fn field_item(&self, field_index: usize, is_only_field: bool) -> WalkItem<'a> {
+        let (field, _) = FIELDS[field_index];
         // For the first key of a dict, nothing has been pushed since the dict's mark.
         let is_after_mark =
             self.open_marks.checked_sub(1).is_some_and(|last| self.marks[last].height == self.stack_height);
@@ -242,7 +242,7 @@ impl<'a> PickleWalk<'a> {
 
 /// The text at `at`; `None` for another value, or if it was not captured.
 pub(crate) fn text_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    let at = skip_frame_header(bytes, at);
+    let at = offset_after_frame_header(bytes, at);
     let is_text = matches!(bytes.get(at)?, &(op::SHORT_BINUNICODE | op::BINUNICODE));
     if !is_text {
         return None;
@@ -252,14 +252,14 @@ pub(crate) fn text_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
 
 /// Whether the value at `at` is `True`.
 pub(crate) fn is_true_at(bytes: &[u8], at: usize) -> bool {
-    bytes.get(skip_frame_header(bytes, at)) == Some(&op::NEWTRUE)
+    bytes.get(offset_after_frame_header(bytes, at)) == Some(&op::NEWTRUE)
 }
 
 /// The integer at `at` if it is the value of a field, and so is followed by the next field or by the end of the state. `None` for anything
 /// else.
 pub(crate) fn field_int_at(bytes: &[u8], at: usize) -> Option<i64> {
-    let at = skip_frame_header(bytes, at);
-    let next = skip_frame_header(bytes, at + scalar::int_opcode_len(bytes, at)?);
+    let at = offset_after_frame_header(bytes, at);
+    let next = offset_after_frame_header(bytes, at + scalar::int_opcode_len(bytes, at)?);
     match *bytes.get(next)? {
         op::SHORT_BINUNICODE | op::BINGET | op::LONG_BINGET | op::SETITEMS => scalar::read_int(bytes, at),
         _ => None,
@@ -289,7 +289,7 @@ pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [
 /// Number of ids in the list or the array at `at`; `None` for another value, or if the captured bytes do not show it. `is_whole`: whether
 /// `bytes` is the whole message.
 pub(crate) fn count_ids_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u32> {
-    let at = skip_frame_header(bytes, at);
+    let at = offset_after_frame_header(bytes, at);
     if *bytes.get(at)? != op::EMPTY_LIST {
         return count_array_ids(bytes, at);
     }
@@ -384,6 +384,6 @@ fn bytes_per_item(format: u8) -> Option<u32> {
 }
 
 /// Offset of the value at `at`, behind the header of a frame if one begins there.
-fn skip_frame_header(bytes: &[u8], at: usize) -> usize {
+fn offset_after_frame_header(bytes: &[u8], at: usize) -> usize {
     if bytes.get(at) == Some(&op::FRAME) { at + op::FRAME_LEN } else { at }
 }

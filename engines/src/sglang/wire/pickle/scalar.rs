@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::op;
+use crate::msgpack::NextOffset;
 
 /// Where the payload of the string or bytes opcode at `at` is. `None` for another opcode, or if the message ends before the payload does.
 #[inline]
@@ -59,7 +60,7 @@ pub(in super::super) fn read_int(data: &[u8], at: usize) -> Option<i64> {
 }
 
 /// Integer of at most 32 bits at `at`, and the offset after it. `None` for another opcode.
-pub(super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
+pub(super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, NextOffset)> {
     let rest = bytes.get(at..)?;
     Some(match *rest.first()? {
         op::BININT1 => (i32::from(*rest.get(1)?), at + op::BININT1_LEN),

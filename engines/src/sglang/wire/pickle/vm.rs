@@ -39,7 +39,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         let Scratch { stack, marks } = scratch;
         stack.clear();
         marks.clear();
-        let empty_tuple = arena.add_list_run(ListRun::EMPTY, limits)?;
+        let empty_tuple = arena.add_list_run_and_get_index(ListRun::EMPTY, limits)?;
         // Skip PROTO and its version.
         Ok(Self { message, at: 2, arena, stack, marks, limits, empty_tuple, array_calls: ArrayCalls::default() })
     }
@@ -63,11 +63,11 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 }
                 op::BINGET => {
                     let slot = usize::from(self.read_bytes::<1>()?[0]);
-                    self.push_memoized(at, slot)?;
+                    self.push_memoized_or_process_calls(at, slot)?;
                 }
                 op::LONG_BINGET => {
                     let slot = u32::from_le_bytes(self.read_bytes()?) as usize;
-                    self.push_memoized(at, slot)?;
+                    self.push_memoized_or_process_calls(at, slot)?;
                 }
                 op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
                     self.at = self.payload_end(at)?;
@@ -92,7 +92,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 op::NONE => self.push_value(Node::Nil)?,
                 op::NEWTRUE => self.push_value(Node::Bool(true))?,
                 op::NEWFALSE => self.push_value(Node::Bool(false))?,
-                op::EMPTY_LIST => self.push_list()?,
+                op::EMPTY_LIST => self.run_empty_list_and_first_batch()?,
                 // Its items are added later, as to a list.
                 op::EMPTY_SET => self.push_empty(Node::List)?,
                 op::EMPTY_DICT => self.push_empty(Node::Dict)?,
@@ -102,35 +102,35 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     self.push_object_without_arguments()?;
                 }
                 op::EMPTY_TUPLE => self.push_value(Node::Tuple(self.empty_tuple))?,
-                op::MARK => self.open_mark()?,
+                op::MARK => self.open_mark_or_read_batch()?,
                 op::APPEND => {
                     let container = self.index_from_top(2)?;
-                    self.fill_list(container + 1)?;
+                    self.move_stack_values_into_list(container + 1)?;
                 }
                 op::SETITEM => {
                     let container = self.index_from_top(3)?;
-                    self.fill_dict(container + 1)?;
+                    self.move_stack_values_into_dict(container + 1)?;
                 }
                 op::APPENDS | op::ADDITEMS => {
-                    let mark = self.pop_mark()?;
-                    self.fill_list(mark)?;
+                    let mark = self.pop_mark_height()?;
+                    self.move_stack_values_into_list(mark)?;
                 }
                 op::SETITEMS => {
-                    let mark = self.pop_mark()?;
+                    let mark = self.pop_mark_height()?;
                     if (self.stack.len() - mark) % 2 == 1 {
                         return Err(self.malformed("a dict with a key and no value"));
                     }
-                    self.fill_dict(mark)?;
+                    self.move_stack_values_into_dict(mark)?;
                 }
                 op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
                     let from = self.index_from_top(usize::from(op - op::TUPLE1) + 1)?;
-                    self.build_tuple(from)?;
+                    self.replace_stack_values_by_tuple(from)?;
                 }
                 op::TUPLE | op::FROZENSET => {
-                    let mark = self.pop_mark()?;
-                    self.build_tuple(mark)?;
+                    let mark = self.pop_mark_height()?;
+                    self.replace_stack_values_by_tuple(mark)?;
                 }
-                op::STACK_GLOBAL => self.stack_global()?,
+                op::STACK_GLOBAL => self.run_stack_global()?,
                 op::GLOBAL => {
                     let global = self.read_text_global()?;
                     self.push_value(global)?;
@@ -139,22 +139,22 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 op::REDUCE | op::NEWOBJ => {
                     let args = self.pop_value()?;
                     let callable = self.pop_value()?;
-                    self.construct_value(callable, args)?;
+                    self.push_constructed_value(callable, args)?;
                 }
                 op::NEWOBJ_EX => {
                     // Keyword arguments are not read.
                     let _kwargs = self.pop_value()?;
                     let args = self.pop_value()?;
                     let callable = self.pop_value()?;
-                    self.construct_value(callable, args)?;
+                    self.push_constructed_value(callable, args)?;
                 }
                 op::OBJ => self.construct_from_mark()?,
                 op::INST => {
                     let callable = self.read_text_global()?;
-                    let mark = self.pop_mark()?;
-                    self.build_tuple(mark)?;
+                    let mark = self.pop_mark_height()?;
+                    self.replace_stack_values_by_tuple(mark)?;
                     let args = self.pop_value()?;
-                    self.construct_value(callable, args)?;
+                    self.push_constructed_value(callable, args)?;
                 }
                 op::BUILD => {
                     let state = self.pop_value()?;
@@ -175,7 +175,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     self.stack.pop();
                 }
                 op::POP | op::POP_MARK => {
-                    let mark = self.pop_mark()?;
+                    let mark = self.pop_mark_height()?;
                     self.stack.truncate(mark);
                 }
                 op::DUP => self.push_value(self.top_value()?)?,
@@ -189,9 +189,9 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     #[inline]
     fn push_object_without_arguments(&mut self) -> Result<(), Undecoded> {
         let callable = self.pop_value()?;
-        self.push_object(callable, Node::Tuple(self.empty_tuple))?;
-        let is_memoized = self.memoize_next()?;
-        if self.skip_empty_state() && is_memoized {
+        self.record_call_and_push_object(callable, Node::Tuple(self.empty_tuple))?;
+        let is_memoized = self.memoize_top_if_requested()?;
+        if self.try_skip_empty_state() && is_memoized {
             self.repeat_last_object();
         }
         Ok(())
@@ -199,12 +199,12 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Runs `OBJ`: replaces the class behind the innermost mark, and the arguments behind the class, by an object.
     fn construct_from_mark(&mut self) -> Result<(), Undecoded> {
-        let mark = self.pop_mark()?;
+        let mark = self.pop_mark_height()?;
         let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
-        self.build_tuple(mark + 1)?;
+        self.replace_stack_values_by_tuple(mark + 1)?;
         let args = self.pop_value()?;
         self.stack.truncate(mark);
-        self.construct_value(callable, args)
+        self.push_constructed_value(callable, args)
     }
 
     /// The value that the pickle has built. Fails if anything else is left on the stack or in the message.
@@ -220,11 +220,11 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Opens a mark, which separates the following items of a container from the values below them on the stack. If a batch of plain items
     /// for a list follows, processes the whole batch instead, and leaves its items in the message.
-    fn open_mark(&mut self) -> Result<(), Undecoded> {
+    fn open_mark_or_read_batch(&mut self) -> Result<(), Undecoded> {
         // Only a list above the innermost open mark can get the items that follow.
         if let Some(Node::List(list)) = self.stack.last().copied()
             && self.stack.len() > self.stack_base()
-            && self.read_plain_batch(list)?
+            && self.try_read_plain_batch(list)?
         {
             return Ok(());
         }
@@ -235,18 +235,20 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
-    /// Reads the batch of plain items at `self.at` into `list`. Returns false if the batch has any other item; then nothing has changed.
+    /// Reads the batch of plain items at `self.at` into the list at `list_index`. Returns false if the batch has any other item; then
+    /// nothing has changed.
     #[inline]
-    fn read_plain_batch(&mut self, list: u32) -> Result<bool, Undecoded> {
+    fn try_read_plain_batch(&mut self, list_index: u32) -> Result<bool, Undecoded> {
         // Lists in a list, such as the ids of each request.
         if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
-            return self.read_flat_lists(list);
+            return self.try_read_flat_lists(list_index);
         }
-        let batch = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo);
+        let batch =
+            flat::measure_batch_and_memoize_strings(self.message, self.at, &mut self.arena.memo, self.limits.memo);
         let Some(batch) = batch else { return Ok(false) };
         // Continue after the `APPENDS` that ends the batch.
         self.at = batch.end + 1;
-        self.arena.append_run(list, batch.to_list_run(), self.limits)?;
+        self.arena.append_run(list_index, batch.to_list_run(), self.limits)?;
         Ok(true)
     }
 
@@ -266,7 +268,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     }
 
     /// Memoizes the value just pushed if the next opcode is `MEMOIZE`, as it nearly always is. Returns whether it was.
-    pub(super) fn memoize_next(&mut self) -> Result<bool, Undecoded> {
+    pub(super) fn memoize_top_if_requested(&mut self) -> Result<bool, Undecoded> {
         let is_memoized = self.message.get(self.at) == Some(&op::MEMOIZE);
         if is_memoized {
             self.at += 1;
@@ -277,12 +279,12 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
 
     /// Pushes a value from the memo, the table of values for later references, or processes the calls that begin with it. `at` is the start
     /// of the opcode that refers to the slot.
-    fn push_memoized(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
+    fn push_memoized_or_process_calls(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
         let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
         match (node, self.message.get(self.at)) {
             // A function, and the mark before its arguments: nearly always the reconstructor of an array.
             (Node::Global(_), Some(&op::MARK)) => {
-                let are_calls_processed = self.process_repeated_calls(at);
+                let are_calls_processed = self.try_process_repeated_array_calls(at);
                 if are_calls_processed { Ok(()) } else { self.push_value(node) }
             }
             // An object without arguments, which `repeat_last_object` may repeat from here on.
@@ -332,17 +334,17 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     }
 
     /// Removes the innermost mark. Returns the height of the stack at it. Fails without an open mark.
-    pub(super) fn pop_mark(&mut self) -> Result<usize, Undecoded> {
+    pub(super) fn pop_mark_height(&mut self) -> Result<usize, Undecoded> {
         match self.marks.pop() {
             Some(mark) => Ok(mark as usize),
             None => Err(self.malformed("no mark on the stack")),
         }
     }
 
-    /// The value below the stack's index `mark`, which is the container for the values from there on. Fails if there is none above the
-    /// innermost open mark.
-    pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
-        match mark.checked_sub(1) {
+    /// The value below `stack_index` on the stack, which is the container for the values from there on. Fails if there is none above
+    /// the innermost open mark.
+    pub(super) fn container_below(&self, stack_index: usize) -> Result<Node, Undecoded> {
+        match stack_index.checked_sub(1) {
             Some(index) if index >= self.stack_base() => Ok(self.stack[index]),
             _ => Err(self.malformed("items without a container")),
         }

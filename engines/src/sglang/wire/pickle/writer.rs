@@ -128,18 +128,18 @@ impl<'t> Pickler<'t> {
         self.dict_of::<()>(&[], |_, ()| {});
     }
 
-    /// Writes a dict; `fill` writes keys and values alternately.
-    pub fn dict(&mut self, fill: impl FnOnce(&mut Self)) {
+    /// Writes a dict; `write_entries` writes keys and values alternately.
+    pub fn dict(&mut self, write_entries: impl FnOnce(&mut Self)) {
         self.out.push(op::EMPTY_DICT);
         self.memoize();
         self.out.push(op::MARK);
-        fill(self);
+        write_entries(self);
         self.out.push(op::SETITEMS);
         self.end_value();
     }
 
-    /// Writes a tuple; `item` writes each element.
-    pub fn tuple<'i, T>(&mut self, items: &'i [T], mut item: impl FnMut(&mut Self, &'i T)) {
+    /// Writes a tuple; `write_item` writes each element.
+    pub fn tuple<'i, T>(&mut self, items: &'i [T], mut write_item: impl FnMut(&mut Self, &'i T)) {
         // Tuples of up to three items have opcodes of their own, which need no mark.
         let short_tuples = [op::EMPTY_TUPLE, op::TUPLE1, op::TUPLE2, op::TUPLE3];
         let short_tuple = short_tuples.get(items.len());
@@ -147,7 +147,7 @@ impl<'t> Pickler<'t> {
             self.out.push(op::MARK);
         }
         for element in items {
-            item(self, element);
+            write_item(self, element);
         }
         self.out.push(*short_tuple.unwrap_or(&op::TUPLE));
         // There is one empty tuple, which CPython does not memoize.
@@ -157,8 +157,8 @@ impl<'t> Pickler<'t> {
         self.end_value();
     }
 
-    /// Writes an instance of a plain class (a dataclass without slots); `state` writes its `__dict__`.
-    pub fn instance(&mut self, module: &'t str, class: &'t str, state: impl FnOnce(&mut Self)) {
+    /// Writes an instance of a plain class (a dataclass without slots); `write_state` writes its `__dict__`.
+    pub fn instance(&mut self, module: &'t str, class: &'t str, write_state: impl FnOnce(&mut Self)) {
         // The name identifies the class, because no two classes used here share one.
         match self.memo_of_shared.get(class) {
             Some(&entry) => self.write_reference(entry),
@@ -176,7 +176,7 @@ impl<'t> Pickler<'t> {
         }
         self.out.extend_from_slice(&[op::EMPTY_TUPLE, op::NEWOBJ]);
         self.memoize();
-        state(self);
+        write_state(self);
         self.out.push(op::BUILD);
         self.end_value();
     }
@@ -230,16 +230,16 @@ impl<'t> Pickler<'t> {
         self.out.push(op::TUPLE);
     }
 
-    /// Writes a collection: the opcode `empty`, and its items in batches. A batch of one item ends with `add_one`. A larger one is between
-    /// `MARK` and `add_several`.
+    /// Writes a collection: the opcode `empty_opcode`, and its items in batches. A batch of one item ends with `add_one`. A larger one is
+    /// between `MARK` and `add_several`.
     fn write_items<'i, T>(
         &mut self,
-        empty: u8,
+        empty_opcode: u8,
         [add_one, add_several]: [u8; 2],
         items: &'i [T],
-        mut item: impl FnMut(&mut Self, &'i T),
+        mut write_item: impl FnMut(&mut Self, &'i T),
     ) {
-        self.out.push(empty);
+        self.out.push(empty_opcode);
         self.memoize();
         for batch in items.chunks(self.style.batch) {
             let has_mark = batch.len() > 1;
@@ -247,7 +247,7 @@ impl<'t> Pickler<'t> {
                 self.out.push(op::MARK);
             }
             for element in batch {
-                item(self, element);
+                write_item(self, element);
             }
             self.out.push(if has_mark { add_several } else { add_one });
         }
@@ -337,11 +337,11 @@ impl<'t> Pickler<'t> {
     }
 
     /// Writes an opcode with a number: one byte if that suffices, else the long form with four.
-    fn write_opcode_with_number(&mut self, short: u8, long: u8, number: u32) {
+    fn write_opcode_with_number(&mut self, short_opcode: u8, long_opcode: u8, number: u32) {
         if let Ok(byte) = u8::try_from(number) {
-            self.out.extend_from_slice(&[short, byte]);
+            self.out.extend_from_slice(&[short_opcode, byte]);
         } else {
-            self.write(&[long], &number.to_le_bytes());
+            self.write(&[long_opcode], &number.to_le_bytes());
         }
     }
 
