@@ -48,8 +48,8 @@ pub(crate) const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Fin
 pub(crate) const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
-/// Makes a row of the key table: in `context`, each of `keys` does `action`. The help has `shown_keys` and `description`. The last row of
-/// the screen has `hint`, or nothing of the key if that is empty.
+/// Makes a row of the key table: in `context`, each of `keys` does `action`. The help shows `shown_keys` with `description`, and the last
+/// row of the screen shows `hint`, unless that is empty.
 const fn bind(
     context: KeyContext,
     keys: &'static [(KeyCode, KeyModifiers)],

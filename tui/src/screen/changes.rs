@@ -37,7 +37,7 @@ struct ShownState {
 }
 
 impl ShownState {
-    /// What the run shows now, after this number of `events`.
+    /// What the run shows now. `events` is the number of its events so far.
     fn of_run(run: &Run<'_>, events: u64) -> Self {
         let ledger = run.analysis.ledger();
         let running_ns = ledger.now().since(ledger.started().unwrap_or_default());

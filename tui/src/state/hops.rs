@@ -65,7 +65,7 @@ fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFinding
 
 /// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path. A receiver is a worker by its
 /// number or, if it has none, its endpoint.
-pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
+pub(crate) fn output_hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let mut ends = Vec::new();
     for hop in ledger.hops().iter().filter(|hop| !hop.carries_requests) {
         let receiver = match hop.worker {
@@ -160,11 +160,11 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
 
 /// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if what is counted is not observed any
 /// more, or if the run has just begun.
-pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
-    let sums = traffic.hops.get(group)?;
-    let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
+pub(super) fn rates_of_group(ledger: &Ledger, group_index: usize, traffic: &RecentTraffic) -> Option<HopRates> {
+    let sums = traffic.hops.get(group_index)?;
+    let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
     // Counted where the frames are sent, if that is observed, as in the curve of the hop.
-    let end = if observes_sends { ledger.sends_end() } else { ledger.group_receives_end(group) };
+    let end = if observes_sends { ledger.sends_end() } else { ledger.group_receives_end(group_index) };
     if end.is_some() {
         return None;
     }

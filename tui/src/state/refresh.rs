@@ -92,11 +92,11 @@ impl Model {
         self.table.clock =
             RunClock { started: ledger.started().unwrap_or_default(), wall_start_ns: self.wall_start_ns };
         for request in ledger.requests() {
-            writer.write_live(request, self.table.add_row());
+            writer.write_live(request, self.table.add_row_with_old_values());
         }
         for request in ledger.unanswered_requests() {
             // These have no entry among the requests, since the scheduler sent nothing for them.
-            writer.write_unanswered(&request, self.table.add_row());
+            writer.write_unanswered(&request, self.table.add_row_with_old_values());
         }
         let finished_count = ledger.finished_count();
         self.rows_left_out = finished_count.saturating_sub(max_finished) as u64;
@@ -120,14 +120,14 @@ impl Model {
             let rows_left = if is_precedent { &mut rows_for_precedent } else { &mut rows_for_others };
             if *rows_left > 0 {
                 *rows_left -= 1;
-                writer.write_finished(summary, self.table.add_row());
+                writer.write_finished(summary, self.table.add_row_with_old_values());
             }
         }
         self.pinned.retain(|rid, _| pins.contains(rid));
         // Pinned requests that the ledger has evicted.
         for (rid, summary) in &self.pinned {
             if !pinned_rids.contains(&**rid) && ledger.request(rid).is_none() {
-                writer.write_finished(summary, self.table.add_row());
+                writer.write_finished(summary, self.table.add_row_with_old_values());
             }
         }
     }
@@ -154,7 +154,7 @@ impl Model {
         }
         let history = kept.longest_history(ledger, rid);
         let mut facts = RequestFacts::from_ledger(ledger, live, finished, rid);
-        facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
+        facts.receiver_changes = receiver_changes(&history, &hops::output_hop_ends(ledger));
         let life = ledger.life_of(rid, &history, &row.numbers);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
@@ -180,7 +180,7 @@ impl Model {
         let Some(finding) = selected.filter(|finding| finding.kind == "rid-changed-worker") else { return };
         let ledger = analysis.ledger();
         let history = kept.longest_history(ledger, &finding.verdict.rid);
-        let changes = receiver_changes(&history, &hops::hop_ends(ledger));
+        let changes = receiver_changes(&history, &hops::output_hop_ends(ledger));
         self.receiver_changes = describe_receiver_changes(&changes);
     }
 
@@ -215,7 +215,7 @@ impl Model {
     fn verdict_without_warning(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         let answers = &ledger.totals().answers;
         // The checks, each with whether the run shows what it needs.
-        let judged = judgements(ledger);
+        let checks = judgements(ledger);
         let traffic = SeenTraffic {
             requests: &self.requests,
             responses: answers.seen + answers.rejected.values().sum::<u64>(),
@@ -223,8 +223,8 @@ impl Model {
             source,
             bottleneck: &self.bottleneck,
         };
-        let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
-        let had_all_checks = judged.iter().all(|judgement| judgement.judged);
+        let text = headline_without_warning(&checks, traffic, !self.findings.is_empty());
+        let had_all_checks = checks.iter().all(|check| check.judged);
         let health = if had_all_checks {
             Health::Good
         } else if self.findings.is_empty() {
@@ -234,7 +234,7 @@ impl Model {
             Health::Info
         };
         let has_traffic = self.requests.seen > 0 || traffic.responses > 0;
-        let advice = if has_traffic { advise_on_unjudged(&judged, source).map(str::to_owned) } else { None };
+        let advice = if has_traffic { advise_on_unjudged(&checks, source).map(str::to_owned) } else { None };
         RunVerdict { health, text, advice, ..RunVerdict::default() }
     }
 }
@@ -359,7 +359,7 @@ mod tests {
     /// Rows of the table in its default order, with up to `shown` finished requests.
     fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a RequestRow> {
         model.refresh_rows(&scene.analysis, shown, pins);
-        model.table.arrange(&RequestFilter::default(), SortOrder::default(), pins);
+        model.table.arrange_shown_rows(&RequestFilter::default(), SortOrder::default(), pins);
         model.table.visible_rows(0..model.table.visible_count())
     }
 

@@ -166,7 +166,7 @@ impl Ui {
             Action::ResetSort => self.sort = SortOrder::default(),
             Action::ReverseSort => self.sort.is_descending = !self.sort.is_descending,
             Action::ToggleCutList => self.shows_cut_list = !self.shows_cut_list,
-            Action::SeekHarmedChunk(direction) => self.seek_harmed_chunk(direction, model),
+            Action::SeekHarmedChunk(direction) => self.select_next_harmed_chunk(direction, model),
             Action::FollowWorst => {
                 self.follows_worst = !self.follows_worst;
                 self.show_message(if self.follows_worst { "following the worst request" } else { "stopped following" });
@@ -225,13 +225,13 @@ impl Ui {
                 text.pop();
             }),
             Action::EraseText => self.edit_text(String::clear),
-            Action::AcceptText => return self.accept_text(model),
+            Action::AcceptText => return self.accept_typed_text(model),
         }
         None
     }
 
     /// Keeps the selection valid: the worst request when following, else the first row if none was chosen.
-    pub(crate) fn update_selection(&mut self, model: &Model) {
+    pub(crate) fn update_selections(&mut self, model: &Model) {
         if self.follows_worst && self.paused_at_second.is_none() {
             self.selected_rid = model.table.worst_row().map(|row| row.rid.clone());
         } else if !self.has_chosen_request || self.selected_rid.is_none() {
@@ -335,14 +335,14 @@ impl Ui {
         } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
-            self.move_to_request(offset, model);
+            self.select_request_by_offset(offset, model);
         } else {
             self.select_item(self.tab, self.selected_index(self.tab).saturating_add_signed(offset), model);
         }
     }
 
     /// Selects the request so many rows below the selected one; the first of the table if that is not shown.
-    fn move_to_request(&mut self, offset: isize, model: &Model) {
+    fn select_request_by_offset(&mut self, offset: isize, model: &Model) {
         // Otherwise the next refresh would select the worst one again.
         self.follows_worst = false;
         let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
@@ -355,9 +355,9 @@ impl Ui {
     }
 
     /// Selects the next (positive direction) or previous chunk that was or may have been lost or merged, which is then the first one shown.
-    fn seek_harmed_chunk(&mut self, direction: isize, model: &Model) {
+    fn select_next_harmed_chunk(&mut self, direction: isize, model: &Model) {
         let Some(detail) = &model.detail else { return };
-        let mut harmed = detail.harmed_chunks();
+        let mut harmed = detail.harmed_chunk_indices();
         let current = self.selected_index(Tab::Request);
         let found = if direction > 0 {
             // The first search includes the current line.
@@ -495,7 +495,7 @@ impl Ui {
         filter.refresh_named_findings(&model.findings);
         // A live run goes on, so a time that it does not cover yet may come.
         if let Some(recording) = &model.position {
-            filter.check_times(recording)?;
+            filter.check_times_are_covered(recording)?;
         }
         Ok(filter)
     }
@@ -523,7 +523,7 @@ impl Ui {
 
     /// Applies the typed filter or time, and returns the remaining work for the run loop, if any. An invalid text stays in its dialog,
     /// which shows the error.
-    fn accept_text(&mut self, model: &Model) -> Option<Effect> {
+    fn accept_typed_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {
                 let filter = self.parse_filter(text, model).ok()?;

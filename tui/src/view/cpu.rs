@@ -6,7 +6,7 @@ use trace::time_series::SlotValues;
 use trace::words::{decimal_percent, percent};
 
 use super::chart::{self, ChartSeries, TimeWindow};
-use super::pad::{CellRow, List, Pad};
+use super::pad::{CellRow, List, NextRow, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
@@ -175,7 +175,14 @@ fn format_percent(share: f64) -> String {
 }
 
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
-fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
+fn draw_thread_charts(
+    pad: &mut Pad<'_>,
+    y: u16,
+    max_rows: u16,
+    thread: &ThreadLine,
+    model: &Model,
+    ui: &Ui,
+) -> NextRow {
     let window = TimeWindow::selected(model, ui);
     let subject = format!("{} {} {}: ", thread.role, thread.name, thread.id.tid);
     window.draw_heading(pad, y, &subject, model);
@@ -199,13 +206,13 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
     y + 1
 }
 
-/// Time series of the thread with this index.
-pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
+/// Time series of the thread with this index in the curves.
+pub(super) fn thread_series(thread_index: usize) -> [ChartSeries<'static>; 3] {
     [
-        ChartSeries::new("on CPU", percent, move |slot| Some(thread_shares(slot, index)?.running)),
-        ChartSeries::new("waits", percent, move |slot| thread_shares(slot, index)?.waiting)
+        ChartSeries::new("on CPU", percent, move |slot| Some(thread_shares(slot, thread_index)?.running)),
+        ChartSeries::new("waits", percent, move |slot| thread_shares(slot, thread_index)?.waiting)
             .with_health(Health::Warning),
-        ChartSeries::new("quota", percent, move |slot| thread_shares(slot, index)?.throttled)
+        ChartSeries::new("quota", percent, move |slot| thread_shares(slot, thread_index)?.throttled)
             .with_health(Health::Warning),
     ]
 }

@@ -6,7 +6,7 @@ use session::units::{format_bytes, format_clock, format_count, format_duration};
 use trace::detect::{Finding, FindingPhase};
 use trace::words::{decimal_percent, json_text};
 
-use super::pad::{List, Pad};
+use super::pad::{List, NextRow, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
@@ -82,7 +82,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Draws the whole verdict on a run without a warning, because the first line of the screen may cut it. Returns the next free row.
-fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> u16 {
+fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> NextRow {
     // The verdict is the text of a finding, which the list below shows.
     if model.verdict.health >= Health::Warning {
         return 0;

@@ -30,7 +30,7 @@ use crate::state::pods::KeyFigures;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
-use pad::{Pad, shown_part, text_width};
+use pad::{NextColumn, NextRow, Pad, shown_part, text_width};
 
 /// Smallest supported screen.
 const MIN_COLUMNS: u16 = 60;
@@ -217,7 +217,7 @@ impl ShownHeadline {
 }
 
 /// Draws the headline from `x` on. Returns the next free column.
-fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
+fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> NextColumn {
     let shown = ShownHeadline::in_width(verdict, pad.width().saturating_sub(x));
     let x = pad.draw_clipped(x, 0, shown.width, &verdict.text, Ink::Strong);
     pad.draw_text(x, 0, &shown.suffix, Ink::Strong)
@@ -230,7 +230,7 @@ fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
 
 /// Draws what to do about the verdict into row `y`, unless the row of the verdict has room for it. The share of the time to first token
 /// comes first, if the verdict is cut before it. Returns the next free row.
-fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     let verdict = &model.verdict;
     let Some(advice) = &verdict.advice else { return y };
     // First cell of the verdict's text, where `draw_verdict` draws it.
@@ -268,12 +268,12 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     draw_degraded_or(pad, x, "", model);
 }
 
-/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, the text `otherwise`. The engine follows
+/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, `fallback_text`. The engine follows
 /// at the right edge if it fits: with its release, a reader can judge an advice that names one.
-fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
+fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, fallback_text: &str, model: &Model) {
     let label = degraded_label(model);
     // A degradation can be shortened to this label.
-    let shortest = if label.is_empty() { otherwise } else { &label };
+    let shortest = if label.is_empty() { fallback_text } else { &label };
     let engine = format!(" {} ", model.engine);
     let engine_x = pad.width().saturating_sub(text_width(&engine));
     let mut end = pad.width();
@@ -282,7 +282,7 @@ fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
         end = engine_x;
     }
     if label.is_empty() {
-        pad.draw_clipped(x, 0, end.saturating_sub(x), otherwise, Ink::Dim);
+        pad.draw_clipped(x, 0, end.saturating_sub(x), fallback_text, Ink::Dim);
     } else {
         draw_degraded(pad, x, end, model);
     }
@@ -312,7 +312,7 @@ fn degraded_label(model: &Model) -> String {
 
 /// Draws the outputs that are written, which are the recording, the hindsight ring and the HTTP endpoint, with their dropped records.
 /// Returns the next free column.
-fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
+fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> NextColumn {
     let writing = &model.writing;
     // Two columns separate the outputs.
     if let Some(recording) = &writing.recording {
@@ -333,17 +333,17 @@ fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
 }
 
 /// Draws the kind of an output, and what is written to it. Returns the next free column.
-fn draw_output(pad: &mut Pad<'_>, x: u16, kind: &str, text: &str) -> u16 {
+fn draw_output(pad: &mut Pad<'_>, x: u16, kind: &str, text: &str) -> NextColumn {
     let x = pad.draw_text(x, 0, kind, Ink::Health(Health::Info));
     pad.draw_text(x + 1, 0, text, Ink::Plain)
 }
 
-/// Draws the number of records or clients that an output has lost, if any. Returns the next free column.
-fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 {
-    if count == 0 {
+/// Draws the number of records or clients that an output has lost, if any, with the `verb` for the loss. Returns the next free column.
+fn draw_output_losses(pad: &mut Pad<'_>, x: u16, lost_count: u64, verb: &str) -> NextColumn {
+    if lost_count == 0 {
         return x;
     }
-    pad.draw_text(x + 1, 0, &format!("({} {what})", format_count(count)), Ink::Health(Health::Warning))
+    pad.draw_text(x + 1, 0, &format!("({} {verb})", format_count(lost_count)), Ink::Health(Health::Warning))
 }
 
 /// Inter-token latency at both ends of the path, with the title of its quantiles.
@@ -354,7 +354,7 @@ struct ItlQuantiles {
 }
 
 /// Draws the inter-token latency at the client and at the engine. An unknown one comes last, with the reason. Returns the next free row.
-fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
+fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> NextRow {
     let why_client_unknown = why_client_itl_unknown(model);
     let why_engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
     let client = ItlEnd { name: "client", spread: itl.client, reason_unknown: why_client_unknown, ink: Ink::Plain };
@@ -376,7 +376,7 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
 /// Why the inter-token latency at the client is unknown, if it is.
 fn why_client_itl_unknown(model: &Model) -> &'static str {
     if model.chunks.delivered.is_none() {
-        model.deliveries_absence()
+        model.explain_unobserved_deliveries()
     } else if model.tokens.delivered.is_none() {
         "responses carry text only"
     } else {

@@ -8,7 +8,7 @@ use session::playback::{Play, PlaybackState, Position};
 use session::units::{format_clock, format_count, format_wall_time};
 
 use super::draw_degraded_or;
-use super::pad::{Pad, text_width};
+use super::pad::{NextColumn, Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::flags::Health;
@@ -39,7 +39,7 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
 }
 
 /// Draws the state of the playback, its speed and its time. Returns the next free column.
-fn draw_playback(pad: &mut Pad<'_>, position: &Position) -> u16 {
+fn draw_playback(pad: &mut Pad<'_>, position: &Position) -> NextColumn {
     let state = match position.doing {
         PlaybackState::Playing => pad.theme.rich_or_ascii("▶", ">"),
         PlaybackState::Paused => "PAUSED",

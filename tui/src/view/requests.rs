@@ -92,7 +92,7 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
     }
     match model.explain_unobserved_term(&ui.filter) {
         Some(reason) => format!("{reason}; Esc clears the filter"),
-        None if ui.filter.counted_by_finding().is_some() => String::from(
+        None if ui.filter.requests_counted_by_sole_finding().is_some() => String::from(
             "the finding's requests are not kept: they are too old, or only their responses were observed; Esc clears the filter",
         ),
         None => String::from("no request matches the filter; Esc clears it"),
@@ -133,7 +133,7 @@ fn note_on_missing_rows(model: &Model, ui: &Ui) -> String {
 /// Note on requests that belong to the list and are not kept any more; empty without any.
 fn describe_missing_requests(model: &Model, ui: &Ui) -> String {
     let kept = model.table.matching_count as u64;
-    match ui.filter.counted_by_finding() {
+    match ui.filter.requests_counted_by_sole_finding() {
         Some(counted) if counted > kept => {
             format!("; {} of its {} are kept", format_count(kept), format_count(counted))
         }

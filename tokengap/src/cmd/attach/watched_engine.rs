@@ -68,7 +68,7 @@ impl WatchedEngine {
         }
         let line = self.line_at(now, analysis);
         let mut screen = screen.borrow_mut();
-        screen.set_pod(*run_index, line);
+        screen.set_pod_line(*run_index, line);
         screen.set_run_list_note(self.engine.limit_note());
     }
 

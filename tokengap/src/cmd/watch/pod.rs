@@ -101,7 +101,7 @@ impl Source for Pod {
             self.next_update = now + UPDATE_INTERVAL;
             self.update_connection_problems(now);
             if let Some(RunView { screen, run_index }) = &self.screen {
-                screen.borrow_mut().set_pod(*run_index, self.summary_line(now, session.analysis()));
+                screen.borrow_mut().set_pod_line(*run_index, self.summary_line(now, session.analysis()));
             }
         }
         // Events that arrived with the end are processed first.
