@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use tui::theme::Palette;
 
 use crate::cmd;
-use crate::config::closest;
+use crate::config::most_similar_name;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -76,7 +76,7 @@ fn most_similar_flag<'c>(unknown: &str, command: &'c clap::Command, line: &[OsSt
     let subcommand = words.find_map(|word| command.find_subcommand(word)).unwrap_or(command);
     let arguments = subcommand.get_arguments().chain(command.get_arguments());
     let flags = arguments.filter(|argument| !argument.is_hide_set()).filter_map(clap::Arg::get_long);
-    closest(unknown, flags)
+    most_similar_name(unknown, flags)
 }
 
 /// Defines the commands, in the order of the help, by the modules with their flags and the functions that execute them.

@@ -202,7 +202,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     }
     let mut plan = live_plan(Work::Observe, args);
     plan.keep |= capabilities_needed_here();
-    let why_still_root = give_up_root(&mut plan, &result_files(args))?;
+    let why_still_root = give_up_root_or_explain(&mut plan, &result_files(args))?;
     // Opens the ring buffer of the prober's programs, which needs system calls that the plan forbids.
     helper::connect_helper(prober).context("cannot connect to the process that attaches probes")?;
     if let Some(why) = why_still_root {
@@ -214,7 +214,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
 
 /// Lets `plan` give up root, if this process is root and can, and starts the process that then creates the results. Returns why this
 /// process stays root; `None` if it gives up root or is not root.
-fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option<String>> {
+fn give_up_root_or_explain(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option<String>> {
     match confine::can_drop_root() {
         // This process is not root.
         Ok(false) => Ok(None),
@@ -252,7 +252,7 @@ pub(crate) fn start_locator() -> anyhow::Result<OwnedFd> {
 }
 
 /// Drops, as root, what the analyses of libraries do not need. Each opens one library of any user and then drops the rest.
-pub(crate) fn keep_rights_to_analyse() {
+pub(crate) fn drop_rights_beyond_analysis() {
     // Another user may have capabilities from the service manager or from the program's file. Without them, that file could not be started
     // again.
     if !rustix::process::geteuid().is_root() {

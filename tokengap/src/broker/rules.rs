@@ -104,7 +104,8 @@ impl Rules {
     /// Whether `path` is a file that the user has named, a further file of such a recording, or such a recording of one of several engines.
     fn is_of_named_file(&self, path: &Path) -> bool {
         let mut named_files = self.results.file.iter();
-        named_files.any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named))
+        named_files
+            .any(|named| path == named || recording::is_part_of(path, named) || is_recording_of_one_engine(path, named))
     }
 
     /// Whether `path` is in a folder that the user has named, and has a name that tokengap chooses. Other files of the folder are not of
@@ -117,9 +118,9 @@ impl Rules {
     }
 }
 
-/// Whether `path` is the recording of one of several engines, for which the file `named` was given.
-fn is_of_engine(path: &Path, named: &Path) -> bool {
-    let Some(run) = recording::run_name_of_path(path, named) else { return false };
+/// Whether `path` is the recording of one of several engines, for which the user gave the file `given_file`.
+fn is_recording_of_one_engine(path: &Path, given_file: &Path) -> bool {
+    let Some(run) = recording::run_name_of_path(path, given_file) else { return false };
     let mut kinds = engines::DISCOVERED.iter().map(|kind| kind.name()).chain(["engine"]);
     // The engine's port, model or pid follows its kind.
     kinds.any(|kind| run.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')))

@@ -63,5 +63,5 @@ pub(crate) fn run_demo(args: &Args) -> anyhow::Result<ExitCode> {
         live.duration = live.duration.or(Some(HEADLESS_DURATION));
     }
     let demo = Demo::start(args.scenario, args.seed, args.workers, args.phase)?;
-    app::run_to_exit_code(demo, &live, endpoint)
+    app::run_and_print_report(demo, &live, endpoint)
 }

@@ -183,7 +183,7 @@ fn write_export(
             errln!("tokengap: {error}");
         }
         if let Some(progress) = &mut progress {
-            progress.set_position(done, total_bytes);
+            progress.draw_position_if_due(done, total_bytes);
         }
     })?;
     Ok(())

@@ -65,8 +65,8 @@ pub(crate) fn run_generate(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes the man pages, or the completions for a shell, into a folder.
-fn generate_into(dir: &Path, what: GeneratedFile, mut command: Command) -> std::io::Result<()> {
-    match what.shell() {
+fn generate_into(dir: &Path, file_kind: GeneratedFile, mut command: Command) -> std::io::Result<()> {
+    match file_kind.shell() {
         Some(shell) => clap_complete::generate_to(shell, &mut command, "tokengap", dir).map(drop),
         None => clap_mangen::generate_to(command.disable_help_subcommand(true), dir),
     }

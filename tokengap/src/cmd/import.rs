@@ -109,7 +109,7 @@ fn read_logs(args: &Args) -> anyhow::Result<ImportedRun> {
     let target = args.record.clone().map(|path| RecordingTarget { path, force, config });
     let mut progress = Progress::labelled("importing");
     let mut run = import::import_logs(&args.paths, options, config, target, &mut |done| {
-        progress.set_position(done.read_bytes, done.total_bytes);
+        progress.draw_position_if_due(done.read_bytes, done.total_bytes);
     })?;
     run.input.slowest = args.report.slowest;
     Ok(run)

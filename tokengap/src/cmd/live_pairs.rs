@@ -82,7 +82,7 @@ impl LivePairs {
 
     /// Joins the prefill and decode servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its
     /// pair. `servers_of` lists the servers of runs.
-    pub(crate) fn update_pairs<S>(
+    pub(crate) fn update_pairs_if_due<S>(
         &mut self,
         runs: &mut [Running<S>],
         servers_of: fn(&[Running<S>]) -> Vec<RunningServer<'_>>,
@@ -93,7 +93,7 @@ impl LivePairs {
         }
         let began = Instant::now();
         let joined = self.join_and_show(&servers_of(runs));
-        set_pairs(runs, joined);
+        replace_pairs_of_runs(runs, joined);
         self.last_join = Some(LastJoin { at: began, duration: began.elapsed(), request: self.shown_request() });
     }
 
@@ -113,7 +113,7 @@ impl LivePairs {
 }
 
 /// Gives each decode server's run its pair, and removes the pairs of all other runs.
-pub(crate) fn set_pairs<S>(runs: &mut [Running<S>], pairs: Vec<PairOfRun>) {
+pub(crate) fn replace_pairs_of_runs<S>(runs: &mut [Running<S>], pairs: Vec<PairOfRun>) {
     for run in &mut *runs {
         run.session.set_pair(None);
     }
@@ -232,7 +232,7 @@ mod tests {
         let second = first.shared().add_run(&header);
         let mut runs = vec![run_of(&prefill, first), run_of(&decode, second)];
         let mut pairs = LivePairs::new(None, 10);
-        pairs.update_pairs(&mut runs, servers_of);
+        pairs.update_pairs_if_due(&mut runs, servers_of);
         assert!(!pairs.are_due(true), "the next join is later");
         let report = get(&mut runs, address, "/report");
         let report: Value = serde_json::from_str(&report).expect("JSON");

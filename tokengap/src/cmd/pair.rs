@@ -83,7 +83,7 @@ impl RecordedServer {
 
 /// Report of a decode server with the part of its prefill server, from the recordings of both in any order. The prefill server processes
 /// the prompts of the requests, and the decode server generates their tokens.
-pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
+pub(crate) fn join_recordings_into_report(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
     /// Index of the prefill server, of which a pair could have several.
     const ONLY_PREFILL: usize = 0;
     let [first, second] = files;
@@ -138,7 +138,7 @@ impl RecordedPair {
 }
 
 /// Adds the pairs to the reports of their decode servers.
-pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) {
+pub(crate) fn add_pairs_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) {
     for PairOfRun { run_index: decode_index, mut report } in pairs {
         // Only the reports of its own prefill servers add anything to a pair.
         for (run_index, run) in finished.iter().enumerate() {
@@ -148,12 +148,12 @@ pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) 
             decode.report.add_pair_report(report);
         }
     }
-    name_unjoined_servers(finished);
+    note_unjoined_decode_servers(finished);
 }
 
 /// Adds a note to the report of each decode server without a pair: its requests are on none of the watched prefill servers. Does nothing
 /// without prefill servers.
-fn name_unjoined_servers(finished: &mut [RunReport]) {
+fn note_unjoined_decode_servers(finished: &mut [RunReport]) {
     let prefill = finished.iter().filter(|run| is_side_with_requests(run, "prefill"));
     let prefill_names: Vec<String> = prefill.map(|run| run.name.clone()).collect();
     if prefill_names.is_empty() {
@@ -411,7 +411,7 @@ mod tests {
             run("d", "decode", &[Request::of_decode("b", 2, 100)]),
             run("idle", "decode", &[]),
         ];
-        add_to_reports(&mut finished, Vec::new());
+        add_pairs_to_reports(&mut finished, Vec::new());
         let degraded = finished.map(|run| run.report.own.degraded);
         let expected = Value::from("no pair: none of its requests was found on p: no room or id is on both");
         assert!(degraded[1].contains(&expected), "{:?}", degraded[1]);

@@ -159,18 +159,18 @@ pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
     // With --follow, the engine may start later, so nothing is waited for here.
     if args.follow {
         let (engines, first) = EngineRuns::follow(options, args.engine_names())?;
-        return watch_engines(args, engines, vec![first], endpoint, &signals);
+        return watch_engines_and_report(args, engines, vec![first], endpoint, &signals);
     }
     match attach_to_running(args, options, &signals)? {
         AttachOutcome::Attached(attached) => {
             let AttachedEngines { engines, first } = *attached;
-            print_attached(&first);
+            print_watched_processes(&first);
             if let Some(note) = engines.limit_note() {
                 errln!("tokengap: {note}");
             }
-            watch_engines(args, engines, first, endpoint, &signals)
+            watch_engines_and_report(args, engines, first, endpoint, &signals)
         }
-        AttachOutcome::Interrupted { unfinished } => end_early(args, endpoint, &signals, unfinished),
+        AttachOutcome::Interrupted { unfinished } => report_unattached_run(args, endpoint, &signals, unfinished),
     }
 }
 
@@ -215,7 +215,7 @@ fn attach_to_running(args: &Args, options: AttachOptions, signals: &Signals) -> 
 }
 
 /// Prints the watched processes of each engine.
-fn print_attached(engines: &[EngineRun]) {
+fn print_watched_processes(engines: &[EngineRun]) {
     let are_several = engines.len() > 1;
     if are_several {
         let names: Vec<String> = engines.iter().map(EngineRun::name).collect();
@@ -251,19 +251,19 @@ fn print_observation(engine_name: &str, attach: &Attach) {
 }
 
 /// Watches the engines, and those that join, and prints their reports.
-fn watch_engines(
+fn watch_engines_and_report(
     args: &Args,
-    mut engines: EngineRuns,
-    first: Vec<EngineRun>,
+    mut further_engines: EngineRuns,
+    first_engines: Vec<EngineRun>,
     endpoint: Option<MetricsOptions>,
     signals: &Signals,
 ) -> anyhow::Result<ExitCode> {
     let live = &args.live;
     let mut maker = RunMaker::new(live);
-    let mut runs = maker.start_first_runs(first, endpoint)?;
+    let mut runs = maker.start_first_runs(first_engines, endpoint)?;
     let mut pairs = LivePairs::new(maker.screen(), live.report.slowest);
-    let mut join = || Some(maker.start_further_run(engines.next_run()?));
-    let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs(runs, pair_servers);
+    let mut join = || Some(maker.start_further_run(further_engines.next_run()?));
+    let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs_if_due(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     app::run_live(&mut runs, live, signals, hooks)?;
     // The screen restores the terminal once its last owner is gone, which must be before anything is printed.
@@ -274,19 +274,23 @@ fn watch_engines(
     // Both share the screen.
     drop(pairs);
     drop(maker);
-    report_runs(runs, live, signals)
+    end_runs_and_report(runs, live, signals)
 }
 
 /// Ends the runs and prints their reports, with the pairs of prefill and decode servers among them. Fails if an engine could not be
 /// observed.
-fn report_runs(mut runs: Vec<Running<WatchedEngine>>, live: &LiveArgs, signals: &Signals) -> anyhow::Result<ExitCode> {
+fn end_runs_and_report(
+    mut runs: Vec<Running<WatchedEngine>>,
+    live: &LiveArgs,
+    signals: &Signals,
+) -> anyhow::Result<ExitCode> {
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);
     // For the final state that is served.
-    live_pairs::set_pairs(&mut runs, pairs.clone());
+    live_pairs::replace_pairs_of_runs(&mut runs, pairs.clone());
     let mut finished = finish_runs(runs);
-    pair::add_to_reports(&mut finished, pairs);
-    app::keep_serving(live, signals);
+    pair::add_pairs_to_reports(&mut finished, pairs);
+    app::keep_serving_until_signal(live, signals);
     print_reports_or_failure(&finished, failures, live)
 }
 
@@ -355,7 +359,7 @@ fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
 }
 
 /// Reports a run that ended before it observed an engine.
-fn end_early(
+fn report_unattached_run(
     args: &Args,
     endpoint: Option<MetricsOptions>,
     signals: &Signals,
@@ -387,7 +391,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
             Ok(engines.into_iter().cloned().collect())
         }
         // The named processes may not be connected yet. The user knows that they belong together.
-        Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named(topology, named)]),
+        Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named_processes(topology, named)]),
         Err(error) => {
             // The list of what was found shows why nothing of it was chosen.
             let has_found_any = !topology.engines.is_empty() || !topology.blind_spots.is_empty();
@@ -428,7 +432,7 @@ fn describe_searched_containers(topology: &Topology) -> String {
 }
 
 /// Engine of only the named processes, even if they were assigned to different engines.
-fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
+fn engine_of_named_processes(topology: &Topology, named: &[RoleSpec]) -> Engine {
     let pids: BTreeSet<u32> = named.iter().map(|spec| spec.pid).collect();
     // Hops and settings are those of the first engine that has one of these processes.
     let first = topology.engines.iter().find(|engine| pids.iter().any(|pid| engine.process_with_pid(*pid).is_some()));

@@ -17,10 +17,10 @@ pub(super) enum AnyMessage<'a> {
 }
 
 impl MessageReader {
-    /// Reads messages up to `longest` bytes.
-    pub(super) fn new(longest: usize) -> Self {
-        let limits = Limits { message: longest, ..Limits::default() };
-        let mut all_engines = Decoders::new(engines::FORMATS, longest);
+    /// A reader of messages up to `max_message_bytes`.
+    pub(super) fn new(max_message_bytes: usize) -> Self {
+        let limits = Limits { message: max_message_bytes, ..Limits::default() };
+        let mut all_engines = Decoders::new(engines::FORMATS, max_message_bytes);
         all_engines.keep_ids();
         Self { sglang: Decoder::new(limits).with_ids(), all_engines }
     }

@@ -101,12 +101,12 @@ fn write_decoded(
     Ok(())
 }
 
-/// Decodes what was read of a file. The error is a line for the user.
+/// Decodes the content of a file, or the error of reading it. The error is a line for the user.
 fn decode_message<'a>(
     reader: &'a mut message::MessageReader,
-    read: &'a anyhow::Result<Vec<u8>>,
+    file_content: &'a anyhow::Result<Vec<u8>>,
 ) -> Result<message::AnyMessage<'a>, String> {
-    match read {
+    match file_content {
         Ok(bytes) if bytes.is_empty() => Err(String::from("it is empty; expected a message as returned by recv()")),
         Ok(bytes) => reader.read(bytes),
         Err(why) => Err(advice::error_line(why)),
@@ -114,9 +114,9 @@ fn decode_message<'a>(
 }
 
 /// Prints a line about a file on stderr. Flushes `out` first, so that both streams keep their order on a terminal.
-fn print_error(out: &mut impl Write, file: &str, what: &str) -> io::Result<()> {
+fn print_error(out: &mut impl Write, file: &str, problem: &str) -> io::Result<()> {
     out.flush()?;
-    errln!("{file}: {what}");
+    errln!("{file}: {problem}");
     Ok(())
 }
 

@@ -30,7 +30,7 @@ pub(super) fn machine_facts() -> Vec<Fact> {
     let mut facts = vec![
         named_fact("kernel", read_setting("/proc/sys/kernel/osrelease")),
         named_fact("kernel types (BTF)", describe_kernel_types()),
-        named_fact("uprobes", try_uprobe()),
+        named_fact("uprobes", describe_uprobe_trial()),
         named_fact("capabilities", capability_summary()),
     ];
     for kind in [NamespaceKind::User, NamespaceKind::Pid, NamespaceKind::Time] {
@@ -75,7 +75,7 @@ fn describe_kernel_types() -> String {
 }
 
 /// Sets a uprobe on this process for a moment. Describes the mechanism that worked, or the error.
-fn try_uprobe() -> String {
+fn describe_uprobe_trial() -> String {
     match probe_self_with_multi_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
         Ok(false) => "set on tokengap itself, with one perf event per probe point".to_owned(),
@@ -163,9 +163,9 @@ pub(super) fn engine_facts(engine: &Engine) -> Vec<Fact> {
     for process in &engine.processes {
         let name = format!("{} {}", process.role.word(), process.id.pid);
         facts.push(named_fact(format!("{name}: libzmq"), describe_libzmq(process)));
-        facts.push(named_fact(format!("{name}: frames observed by"), observed_by(process)));
-        facts.push(named_fact(format!("{name}: pid"), pid_in_own_namespace(process)));
-        facts.push(named_fact(format!("{name}: CPU limit"), cpu_limit(process)));
+        facts.push(named_fact(format!("{name}: frames observed by"), describe_frame_observation(process)));
+        facts.push(named_fact(format!("{name}: pid"), describe_pid_in_own_namespace(process)));
+        facts.push(named_fact(format!("{name}: CPU limit"), describe_throttling_access(process)));
     }
     facts
 }
@@ -176,7 +176,7 @@ fn describe_setting<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String
 }
 
 /// How `attach` observes the frames of the process; `None` if it does not.
-fn observed_by(process: &Process) -> Option<String> {
+fn describe_frame_observation(process: &Process) -> Option<String> {
     if process.inner_server.is_some() {
         return Some("a uprobe on the method that passes them to the server inside the process".to_owned());
     }
@@ -211,14 +211,14 @@ fn describe_libzmq(process: &Process) -> Option<String> {
 }
 
 /// Pid of the process in its own pid namespace; `None` if it is unknown.
-fn pid_in_own_namespace(process: &Process) -> Option<String> {
+fn describe_pid_in_own_namespace(process: &Process) -> Option<String> {
     // The list goes from the outermost namespace to the innermost.
     let inner = process.ns_pids.last()?;
     Some(format!("pid {inner}"))
 }
 
 /// Whether the throttling of the process by its cgroup can be read; `None` if it cannot.
-fn cpu_limit(process: &Process) -> Option<String> {
+fn describe_throttling_access(process: &Process) -> Option<String> {
     // One thread is enough: the cgroup is that of the process.
     let sample = CpuSampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
     sample.throttled_ns.map(|_| "cpu.stat of its cgroup is readable".to_owned())
