@@ -137,7 +137,7 @@ pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> a
         // `account` may not be able to write the results of root, so another process, the broker, creates them.
         broker::start_broker(&results)?;
     }
-    change_account(account, plan)
+    change_account_and_confine(account, plan)
 }
 
 /// Fails if this process, which runs as `own_user`, cannot change to `socket_user`, the owner of the sockets.
@@ -155,7 +155,7 @@ fn check_user_can_change(own_user: u32, socket_user: u32) -> anyhow::Result<()> 
 
 /// Confines this process with `plan` and the rights of `account`. Fails if not all threads could change to that user. Does nothing with
 /// `--no-confine`.
-pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result<()> {
+pub(crate) fn change_account_and_confine(account: Account, mut plan: Plan) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
     }

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         // The reader of the output needs no more of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("tokengap: {}", indented(&advice::error_line(&error)));
+            errln!("tokengap: {}", indented(&advice::error_line_with_advice(&error)));
             ExitCode::from(2)
         }
     }
@@ -115,18 +115,18 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     config::set_command_definition(cli::Cli::command);
     let line = config::add_flags_of_file(&command, std::env::args_os().collect())?;
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
-    let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
+    let matches = parsed.unwrap_or_else(|error| print_and_exit(&cli::with_similar_flag(error, &command, &line)));
     if let Some((section, flags)) = matches.subcommand()
         && asks_for_configuration(flags)
     {
         output::print_result(&config::effective_config(&command, section, flags), EscapeForm::Text)?;
         return Ok(None);
     }
-    Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))
+    Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| print_and_exit(&error))))
 }
 
 /// Prints the help or the error, and ends the process. The text may contain hostile file names, for example from an expanded `*`.
-fn exit_with(error: &clap::Error) -> ! {
+fn print_and_exit(error: &clap::Error) -> ! {
     let text = error.render().to_string();
     // If nothing needs escaping, clap prints the text itself, in colours.
     if *hostile::output(&text, EscapeForm::Text) == *text {

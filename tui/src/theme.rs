@@ -71,13 +71,13 @@ impl Theme {
         Self { palette: chosen_palette.unwrap_or_else(|| detect_palette(&term, &variable)), is_ascii_only }
     }
 
-    /// Style with one of three foreground colours, by the palette. `dark` and `light` are indices of 256 colours for backgrounds of that
-    /// kind, `sixteen` is one of 16 colours.
-    fn foreground(self, dark: u8, light: u8, sixteen: Color) -> Style {
+    /// Style with one of three foreground colours, by the palette. `dark_index` and `light_index` are indices of 256 colours for
+    /// backgrounds of that kind, `sixteen_colour` is one of 16 colours.
+    fn foreground(self, dark_index: u8, light_index: u8, sixteen_colour: Color) -> Style {
         match self.palette {
-            Palette::Dark => Style::new().fg(Color::Indexed(dark)),
-            Palette::Light => Style::new().fg(Color::Indexed(light)),
-            Palette::Sixteen => Style::new().fg(sixteen),
+            Palette::Dark => Style::new().fg(Color::Indexed(dark_index)),
+            Palette::Light => Style::new().fg(Color::Indexed(light_index)),
+            Palette::Sixteen => Style::new().fg(sixteen_colour),
             Palette::Mono => Style::new(),
         }
     }

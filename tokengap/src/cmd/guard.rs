@@ -53,7 +53,7 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     // Moving the sockets back needs only the rights of their owner. Without these arguments, that is the user of this process.
     if let (Some(user), Some(group)) = (args.user, args.group) {
         let plan = Plan::new(Work::Move);
-        confinement::change_account(Account { user, group }, plan)?;
+        confinement::change_account_and_confine(Account { user, group }, plan)?;
     }
     let child_pid = args.child.and_then(|pid| Pid::from_raw(pid as i32));
     // Opened now, because the pid may be reused later.

@@ -175,7 +175,7 @@ fn restore_moved_sockets(args: &Args) -> anyhow::Result<ExitCode> {
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
     }
-    confinement::change_account(account_to_restore_with(args)?, Plan::new(Work::Move))?;
+    confinement::change_account_and_confine(account_to_restore_with(args)?, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
     let mut found = FoundSockets::default();
     for path in &folders {

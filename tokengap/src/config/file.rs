@@ -34,9 +34,9 @@ impl ConfigFile<'_> {
         anyhow::anyhow!("{}:{line}:{column}: {message}", self.path.display())
     }
 
-    /// The flags that the file sets for the subcommand `section`: those of the shared section, then those of its own one, which take
+    /// The flags that the file sets for the subcommand `section_name`: those of the shared section, then those of its own one, which take
     /// precedence. Fails at the first mistake in any section, also in those of other subcommands.
-    pub(super) fn entries_for(&self, command: &Command, section: &str) -> anyhow::Result<Vec<Entry>> {
+    pub(super) fn entries_for(&self, command: &Command, section_name: &str) -> anyhow::Result<Vec<Entry>> {
         let document = Document::parse(self.text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             self.error_at(offset, error.message().lines().next().unwrap_or("not valid TOML"))
@@ -44,14 +44,14 @@ impl ConfigFile<'_> {
         let root: &Table = document.as_table();
         for (name, item) in root {
             self.check_is_section(root, name, item)?;
-            if name != SHARED_SECTION && name != section {
+            if name != SHARED_SECTION && name != section_name {
                 // Read only to find its errors. A section has the name of its subcommand.
                 let subcommand = name;
                 self.section_entries(root, command, name, subcommand)?;
             }
         }
-        let mut entries = self.section_entries(root, command, SHARED_SECTION, section)?;
-        for own in self.section_entries(root, command, section, section)? {
+        let mut entries = self.section_entries(root, command, SHARED_SECTION, section_name)?;
+        for own in self.section_entries(root, command, section_name, section_name)? {
             // Replaces the shared value of the same flag.
             entries.retain(|entry| entry.arg.get_id() != own.arg.get_id());
             entries.push(own);

@@ -37,11 +37,13 @@ pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, Stri
         ArgAction::Append => words_of_list(&flag, value),
         _ => flag_with_value(&flag, value).map(|word| vec![word]),
     };
-    words.ok_or_else(|| format!("{} must be {}, not {}", long_name(arg), expected_value(arg), kind_in_words(value)))
+    words.ok_or_else(|| {
+        format!("{} must be {}, not {}", long_name(arg), expected_value_in_words(arg), kind_in_words(value))
+    })
 }
 
 /// Values that the flag accepts, for a message.
-fn expected_value(arg: &Arg) -> &'static str {
+fn expected_value_in_words(arg: &Arg) -> &'static str {
     match arg.get_action() {
         ArgAction::SetTrue => "true or false",
         ArgAction::Count => "a number from 0 to 255",

@@ -61,16 +61,16 @@ impl FileRequest {
     }
 }
 
-/// Inserts the flags of the configuration file, whose content is `text`, into the command line, after the name of the subcommand. A flag
-/// that the user has given on the command line is left out. Fails at a value that its flag does not accept.
+/// Inserts the flags of the configuration file, whose content is `file_text`, into the command line, after the name of the subcommand. A
+/// flag that the user has given on the command line is left out. Fails at a value that its flag does not accept.
 fn insert_flags(
     command: &Command,
     mut line: Vec<OsString>,
     request: &FileRequest,
-    text: &str,
+    file_text: &str,
 ) -> anyhow::Result<Vec<OsString>> {
     let FileRequest { path, section, matches } = request;
-    let file = ConfigFile { path, text };
+    let file = ConfigFile { path, text: file_text };
     let mut flags = Vec::new();
     for entry in file.entries_for(command, section)? {
         let words = flags::flag_words(&entry.arg, &entry.value).map_err(|what| file.error_at(entry.at, &what))?;

@@ -76,11 +76,11 @@ fn changed_flag_names<'t>(old_text: &str, new_text: &'t str) -> Vec<&'t str> {
 }
 
 /// Message about a reload of the configuration: the flags that have changed, and those whose change waits for the next start. If there are
-/// any of these, the message begins with `!`. `old` and `new` are the texts of the configuration in effect before and after.
-fn describe_changes(old: &str, new: &str) -> String {
+/// any of these, the message begins with `!`. `old_text` and `new_text` are the texts of the configuration in effect before and after.
+fn describe_changes(old_text: &str, new_text: &str) -> String {
     let mut changed_now = Vec::new();
     let mut changed_later = Vec::new();
-    for name in changed_flag_names(old, new) {
+    for name in changed_flag_names(old_text, new_text) {
         let changed = if RELOADABLE_FLAGS.contains(&name) { &mut changed_now } else { &mut changed_later };
         changed.push(name);
     }

@@ -37,12 +37,12 @@ struct ShownState {
 }
 
 impl ShownState {
-    /// What the run shows now. `events` is the number of its events so far.
-    fn of_run(run: &Run<'_>, events: u64) -> Self {
+    /// What the run shows now. It has passed `event_count` events so far, without samples.
+    fn of_run(run: &Run<'_>, event_count: u64) -> Self {
         let ledger = run.analysis.ledger();
         let running_ns = ledger.now().since(ledger.started().unwrap_or_default());
         Self {
-            events,
+            events: event_count,
             // The clock on the screen shows whole seconds.
             second: running_ns / NS_PER_SECOND,
             active_findings: run.analysis.findings().iter().filter(|finding| finding.active).count(),
@@ -54,7 +54,7 @@ impl ShownState {
 
 impl ChangeTracker {
     /// Counts an event, unless it is a sample.
-    pub(super) fn count_event(&mut self, event: &Event<'_>) {
+    pub(super) fn count_event_unless_sample(&mut self, event: &Event<'_>) {
         // Samples come at any load, so they alone do not make a refresh worth its cost.
         let is_sample = matches!(event.what, What::Cpu(_) | What::Queue(_) | What::Stack(_));
         if !is_sample {
@@ -125,10 +125,10 @@ mod tests {
         assert!(!needs_refresh(&mut changes, &scene.analysis, now));
         let event = |what| Event { at: MonoNs(0), what };
         let sample = QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(1), send_bytes: None };
-        changes.count_event(&event(What::Queue(sample)));
+        changes.count_event_unless_sample(&event(What::Queue(sample)));
         assert!(!needs_refresh(&mut changes, &scene.analysis, now), "a sample");
         let id = FrameId::new(HopId(0), 0, 0);
-        changes.count_event(&event(What::Processed(id)));
+        changes.count_event_unless_sample(&event(What::Processed(id)));
         assert!(needs_refresh(&mut changes, &scene.analysis, now), "an event");
         now += SOON;
         scene.tick(999 * MS);

@@ -263,7 +263,7 @@ impl Screen {
         match effect {
             Effect::Command(command) => self.commands.push_back(command),
             Effect::ShowRun(run_index) => self.show_run(run_index),
-            Effect::CopyToClipboard(rid) => self.copy_rid(&rid),
+            Effect::CopyToClipboard(rid) => self.copy_rid_to_clipboard(&rid),
             Effect::Export(format) => {
                 let message = self.exporter.export_and_describe_result(format, run);
                 self.ui.show_message(message);
@@ -272,7 +272,7 @@ impl Screen {
     }
 
     /// Sends the rid to the clipboard of the user's terminal, and says so. No terminal confirms it.
-    fn copy_rid(&mut self, rid: &str) {
+    fn copy_rid_to_clipboard(&mut self, rid: &str) {
         self.terminal.write_sequence(&terminal::clipboard_sequence(rid));
         // By default, tmux drops the sequence.
         let hint_on_tmux = if std::env::var_os("TMUX").is_some() { "; tmux needs set-clipboard on" } else { "" };
@@ -321,7 +321,7 @@ impl Screen {
     fn refresh_model(&mut self, run: &Run<'_>, needs_rows: bool) {
         let values = RunValues {
             source: run.about.kind().to_owned(),
-            stage: stage_word(run),
+            stage: run_stage_word(run),
             cpu_share: self.cpu_meter.share,
             rss_bytes: own::rss_bytes(),
             degraded: degradations_and_log_line(run),
@@ -467,7 +467,7 @@ pub struct RunView {
 impl Observer for RunView {
     fn observe_event(&mut self, event: &Event<'_>) {
         let mut screen = self.screen.borrow_mut();
-        screen.changes.count_event(event);
+        screen.changes.count_event_unless_sample(event);
     }
 
     /// Forgets what the screen knows of the run, which begins again.
@@ -516,7 +516,7 @@ impl CpuMeter {
 }
 
 /// Word for the progress of the run. A recording can be played again after its end.
-fn stage_word(run: &Run<'_>) -> &'static str {
+fn run_stage_word(run: &Run<'_>) -> &'static str {
     let is_replay = run.about.position().is_some();
     match run.stage {
         RunStage::Ending => "ending",

@@ -6,7 +6,7 @@ use super::Model;
 use super::request_row::RequestColumn;
 
 labelled! {
-    /// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
+    /// A tab. To add one, add it here with a title, and draw it in `view::draw_open_tab`.
     #[derive(Default)]
     pub(crate) Tab {
         #[default]

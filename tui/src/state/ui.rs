@@ -314,10 +314,10 @@ impl Ui {
     }
 
     /// Notes the tab from which another one was opened, for Esc.
-    fn note_visited_tab(&mut self, from: Tab) {
-        if self.tab != from {
-            self.visited_tabs.retain(|visited| *visited != from);
-            self.visited_tabs.push(from);
+    fn note_visited_tab(&mut self, previous_tab: Tab) {
+        if self.tab != previous_tab {
+            self.visited_tabs.retain(|visited| *visited != previous_tab);
+            self.visited_tabs.push(previous_tab);
         }
     }
 

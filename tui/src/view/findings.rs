@@ -53,7 +53,7 @@ enum FindingListItem<'a> {
 }
 
 /// Draws the list of findings and missing observations, and below it the details of the selected one.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_findings_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let degraded = model.run.degraded.iter().map(|text| FindingListItem::Degraded(text));
     let lines: Vec<FindingListItem<'_>> = model.findings.iter().map(FindingListItem::Finding).chain(degraded).collect();
     let y = draw_whole_verdict(pad, model);

@@ -46,7 +46,7 @@ const TREND_ROWS: u16 = 9;
 const TITLE_AND_AXIS_ROWS: u16 = 2;
 
 /// Draws the table of hops, the connections between the engine's processes, with the workers of the selected hop, and its details below.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_hops_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.hops.is_empty() {
         pad.draw_text(2, 1, "no hop observed yet", Ink::Dim);
         return;

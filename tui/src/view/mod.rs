@@ -61,10 +61,10 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     draw_verdict(&mut pad.sub_pad(line(area.y + 1)), &verdict, min_advice_width);
     // Without the tab bar and the verdict above, and the status and the bottom line below.
     let tab_area = Rect { y: area.y + 2, height: area.height - 4, ..area };
-    draw_tab(&mut pad.sub_pad(tab_area), model, ui);
+    draw_open_tab(&mut pad.sub_pad(tab_area), model, ui);
     let status_line = &mut pad.sub_pad(line(bottom - 2));
     match &model.position {
-        Some(position) => position::draw_position(status_line, model, position),
+        Some(position) => position::draw_playback_position(status_line, model, position),
         None => draw_own_status(status_line, model),
     }
     match &ui.dialog {
@@ -90,15 +90,15 @@ fn shown_verdict<'m>(model: &'m Model, ui: &Ui) -> Cow<'m, RunVerdict> {
 }
 
 /// Draws the tab that is open.
-fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+fn draw_open_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     match ui.tab {
-        Tab::Overview => overview::draw_tab(pad, model, ui),
-        Tab::Requests => requests::draw_tab(pad, model, ui),
-        Tab::Request => request::draw_tab(pad, model, ui),
-        Tab::Hops => hops::draw_tab(pad, model, ui),
-        Tab::Findings => findings::draw_tab(pad, model, ui),
-        Tab::Cpu => cpu::draw_tab(pad, model, ui),
-        Tab::Pods => pods::draw_tab(pad, model, ui),
+        Tab::Overview => overview::draw_overview_tab(pad, model, ui),
+        Tab::Requests => requests::draw_requests_tab(pad, model, ui),
+        Tab::Request => request::draw_request_tab(pad, model, ui),
+        Tab::Hops => hops::draw_hops_tab(pad, model, ui),
+        Tab::Findings => findings::draw_findings_tab(pad, model, ui),
+        Tab::Cpu => cpu::draw_cpu_tab(pad, model, ui),
+        Tab::Pods => pods::draw_pods_tab(pad, model, ui),
     }
 }
 

@@ -84,7 +84,7 @@ impl ScreenRoom {
 }
 
 /// Draws the state of the engine from top to bottom: gaps, totals, path, breakdowns, curves, findings.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_overview_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let room = ScreenRoom::for_height(pad.height());
     // Only a tall screen has an empty row between two parts.
     let empty_rows = u16::from(room.is_tall);

@@ -116,7 +116,7 @@ impl<'a> Pad<'a> {
         for (index, item) in list.items.iter().enumerate().skip(first).take(visible_items) {
             let item_y = y;
             y = draw_item(self, item_y, index, item);
-            self.finish_list_row(item_y, index, index == list.selected);
+            self.make_list_row_selectable(item_y, index, index == list.selected);
         }
         let hidden = list.items.len().saturating_sub(visible_items);
         if hidden > 0 {
@@ -127,7 +127,7 @@ impl<'a> Pad<'a> {
     }
 
     /// Makes line `y` a row of a list: a click selects it, and the selected one is highlighted.
-    pub(super) fn finish_list_row(&mut self, y: u16, index: usize, is_selected: bool) {
+    pub(super) fn make_list_row_selectable(&mut self, y: u16, index: usize, is_selected: bool) {
         if is_selected {
             self.style_row(y, Ink::Selected);
         }

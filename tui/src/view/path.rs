@@ -66,7 +66,7 @@ impl LineForm {
         if matches!(self, Self::NoRemark) {
             return text;
         }
-        let Some(number_start) = start_of_number(text) else { return text };
+        let Some(number_start) = start_index_of_number(text) else { return text };
         let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
         let label = text[label_start..number_start].trim_end();
         // A word before a semicolon is a remark on the hop and no label of the number.
@@ -95,7 +95,7 @@ impl LineForm {
 
 /// Index of the first number in the text; `None` without a digit. The digits in `p99` are part of a word, so the word behind it is taken as
 /// the number, or the whole text if no word follows.
-fn start_of_number(text: &str) -> Option<usize> {
+fn start_index_of_number(text: &str) -> Option<usize> {
     let first_digit = text.find(|c: char| c.is_ascii_digit())?;
     let begins_word = first_digit == 0 || text[..first_digit].ends_with(' ');
     if begins_word {
@@ -151,7 +151,7 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
 /// The arrows of the hops in the order of the path, and behind them that of the deliveries to the client. Empty without hops.
 fn arrows_of_path(model: &Model) -> Vec<Arrow> {
     let mut arrows = Vec::new();
-    for index in chain_of_hops(&model.hops) {
+    for index in indices_of_hop_chain(&model.hops) {
         arrows.push(hop_arrow(index, &model.hops[index], &model.format_rate_window()));
     }
     let Some(last) = arrows.last() else { return arrows };
@@ -257,7 +257,7 @@ fn list_width(arrows: &[Arrow], form: LineForm) -> u16 {
 }
 
 /// Indices of hops that form a chain from the first one on: each begins where the one before ends. The Hops tab shows the others, too.
-fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
+fn indices_of_hop_chain(hops: &[HopSummary]) -> Vec<usize> {
     let mut chain = Vec::new();
     let Some(first) = hops.first() else { return chain };
     let mut sender = &first.ends.from;
@@ -271,7 +271,7 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
 }
 
 /// The arrow of a hop, with its rate, backlog and queue wait. The caller adds the problem inside the process at its start.
-fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
+fn hop_arrow(hop_index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     let backlog = match hop.backlog_frames {
         Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
@@ -280,7 +280,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         Some(rates) => format!("{} frames/s ({rate_window})", format_rate(rates.frames)),
         None => "rate unknown".to_owned(),
     };
-    let mut lines = [rate, backlog, describe_wait(hop)];
+    let mut lines = [rate, backlog, describe_wait_or_relay_delay(hop)];
     // Frames that wait on an unhealthy hop come first.
     let has_problem = hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0);
     if has_problem {
@@ -289,7 +289,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     // A frame that was sent at this instant has not waited.
     let oldest_wait_ns = hop.oldest_wait_ns.filter(|wait_ns| has_problem && *wait_ns > 0);
     Arrow {
-        hop_index: Some(index),
+        hop_index: Some(hop_index),
         ends: hop.ends.clone(),
         start_problem: None,
         health: hop.health,
@@ -300,7 +300,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
 }
 
 /// 99th percentile of the waits on the hop or, if they are not known, of the delay in tokengap's relay. Otherwise why there is none.
-fn describe_wait(hop: &HopSummary) -> String {
+fn describe_wait_or_relay_delay(hop: &HopSummary) -> String {
     // Only observed receives show a backlog and waits.
     let observes_receives = hop.backlog_max_frames.is_some();
     if let Some(queue_wait) = hop.queue_wait {
@@ -324,8 +324,8 @@ struct PlaceProblem {
 impl PlaceProblem {
     /// The problem at a place, which is the name of a process or of a hop. `None` if no warning is about it. A problem that is over keeps
     /// its severity.
-    fn find(findings: &[Finding], place: &str) -> Option<Self> {
-        let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
+    fn find(findings: &[Finding], place_name: &str) -> Option<Self> {
+        let of_place = findings.iter().filter(|finding| finding.verdict.hop == place_name);
         let worst_severity = of_place.clone().map(|finding| finding.verdict.severity).max()?;
         let mut worst_findings = of_place.filter(|finding| finding.verdict.severity == worst_severity);
         let is_over = worst_findings.all(|finding| finding.ended_at().is_some());

@@ -198,7 +198,7 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
 }
 
 /// Draws the list of runs, their totals, the pairs, and the details of the selected run.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_pods_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);
     let max_rows = pad.height().saturating_sub(OTHER_ROWS + reserved_pair_rows(&model.pairs)).max(MIN_LISTED_RUNS);

@@ -53,14 +53,14 @@ const MAX_LEGEND_ROWS: u16 = 4;
 const LOW_ROWS: u16 = 24;
 
 /// Draws everything known of the selected request from top to bottom: totals, breakdowns, evidence for its flags, stages, and its chunks.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_request_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let Some(detail) = &model.detail else {
         pad.draw_text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
         return;
     };
-    let mut y = draw_summary(pad, detail, model);
+    let mut y = draw_request_summary(pad, detail, model);
     let legend_room = room_for_legend(pad.height(), ui);
-    y = draw_pair(pad, y, model, legend_room);
+    y = draw_pair_of_request(pad, y, model, legend_room);
     y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path, legend_room);
     let itl = &detail.facts.itl;
     if itl.delivered.is_some() || itl.sent.is_some() {
@@ -70,7 +70,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
     y = draw_frontend_waits(pad, y, detail);
     for evidence in &detail.evidence {
-        y = draw_evidence(pad, y, evidence, ui);
+        y = draw_flag_evidence(pad, y, evidence, ui);
     }
     y = draw_tool_calls(pad, y, detail);
     y = if ui.shows_cut_list {
@@ -95,7 +95,7 @@ fn room_for_legend(height: u16, ui: &Ui) -> LegendRoom {
 
 /// Draws the prefill and the decode server that both process the request, and the parts of its time to first token on both. Draws nothing
 /// if the request is on one server only. Returns the next free row.
-fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> NextRow {
+fn draw_pair_of_request(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> NextRow {
     let Some(request) = &model.pair_request else { return y };
     let x = pad.draw_text(1, y, "pair ", Ink::Head);
     pad.draw_text(x, y, &request.describe(pad.theme.rich_or_ascii("→", "->")), Ink::Plain);
@@ -104,7 +104,7 @@ fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) 
 }
 
 /// Draws why the request has a flag. Returns the next free row.
-fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) -> NextRow {
+fn draw_flag_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) -> NextRow {
     let max_rows = if evidence.flag == Flag::ToolCall {
         MAX_TOOL_CALL_ROWS
     } else if ui.shows_cut_list {
@@ -119,7 +119,7 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
 }
 
 /// Draws the rid, and the state, beginning and totals of a known request. Returns the next free row.
-fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> NextRow {
+fn draw_request_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> NextRow {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
     // State and beginning follow in the same row.
     let rid_width = if pad.width() < WIDE_COLUMNS { NARROW_RID_WIDTH } else { pad.width() / 2 };
@@ -132,7 +132,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> Nex
     let x = pad.draw_text(x, 0, row.state.label(), Ink::Strong);
     let began = format!("began {}", model.table.clock.format_moment(row.began_at()));
     let x = pad.draw_text(x + 2, 0, &began, Ink::Plain);
-    let totals = describe_totals(row);
+    let totals = describe_request_totals(row);
     if x + 2 + text_width(&totals) <= pad.width() {
         pad.draw_text(x + 2, 0, &totals, Ink::Plain);
         return 1;
@@ -199,7 +199,7 @@ fn describe_missing_claimed_tokens(response: ResponseEnd) -> Option<String> {
 }
 
 /// Numbers of the request in one line, with what is unknown.
-fn describe_totals(row: &RequestRow) -> String {
+fn describe_request_totals(row: &RequestRow) -> String {
     let worker = row.worker.map(|worker| format!("worker {worker}"));
     let prompt = row.prompt_tokens.map(|tokens| format!("prompt {} tokens", format_count(tokens.into())));
     let gap = match row.gap_ns {

@@ -32,10 +32,10 @@ struct ShownColumn {
 const MAX_REASON_ROWS: u16 = 3;
 
 /// Draws the table of requests around the selected one. Pinned requests come first and have a mark, even if the filter does not match them.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_requests_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let columns = fitting_columns(pad.width(), ui.sort.column);
-    draw_title(pad, model, ui);
-    draw_headings(pad, &columns, ui.sort);
+    draw_request_counts_and_filter(pad, model, ui);
+    draw_column_headings(pad, &columns, ui.sort);
     let rows = pad.height().saturating_sub(FIRST_ROW_Y);
     pad.click_areas.page_rows = rows.into();
     let count = model.table.visible_count();
@@ -51,15 +51,15 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
     let first = first_shown(selected.unwrap_or(0), count, rows.into());
     let shown = model.table.visible_rows(first..first + usize::from(rows));
-    let common_start = common_start(shown.iter().map(|row| row.rid.as_str()));
+    let common_start = common_start_bytes(shown.iter().map(|row| row.rid.as_str()));
     for (line, row) in (0..rows).zip(shown) {
         let position = first + usize::from(line);
         let y = FIRST_ROW_Y + line;
         if position < model.table.pinned_count {
             pad.draw_text(0, y, "*", Ink::Head);
         }
-        draw_row(pad, y, &columns, &VisibleRow { row, common_start }, model, ui);
-        pad.finish_list_row(y, position, selected == Some(position));
+        draw_request_row(pad, y, &columns, &VisibleRow { row, common_start }, model, ui);
+        pad.make_list_row_selectable(y, position, selected == Some(position));
     }
 }
 
@@ -70,7 +70,7 @@ struct VisibleRow<'a> {
 }
 
 /// Number of bytes that all these texts have in common at their start; 0 for none, and for a single one.
-fn common_start<'a>(mut texts: impl Iterator<Item = &'a str>) -> usize {
+fn common_start_bytes<'a>(mut texts: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = texts.next() else { return 0 };
     let mut common = texts.map(|text| equal_bytes_at_start(first, text)).min().unwrap_or(0);
     // Not within a character.
@@ -100,7 +100,7 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
 }
 
 /// Draws how many requests are shown and which are not, and the filter.
-fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+fn draw_request_counts_and_filter(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let shown = format_count(model.table.matching_count as u64);
     let all = format_count(model.table.row_count as u64);
     let note = note_on_missing_rows(model, ui);
@@ -143,7 +143,7 @@ fn describe_missing_requests(model: &Model, ui: &Ui) -> String {
 }
 
 /// Draws the headings of the columns. A click on one sorts by it.
-fn draw_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
+fn draw_column_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
     let arrow =
         if sort.is_descending { pad.theme.rich_or_ascii("▼", "v") } else { pad.theme.rich_or_ascii("▲", "^") };
     let mut x = FIRST_COLUMN_X;
@@ -200,7 +200,14 @@ fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
 }
 
 /// Draws a request in one row.
-fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], visible: &VisibleRow<'_>, model: &Model, ui: &Ui) {
+fn draw_request_row(
+    pad: &mut Pad<'_>,
+    y: u16,
+    columns: &[ShownColumn],
+    visible: &VisibleRow<'_>,
+    model: &Model,
+    ui: &Ui,
+) {
     let row = visible.row;
     let mut x = FIRST_COLUMN_X;
     for &ShownColumn { column, width } in columns {
@@ -218,7 +225,7 @@ fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], visible: &Visibl
             RequestColumn::Began => {
                 pad.draw_clipped(x, y, width, &model.table.clock.format_moment(row.began_at()), Ink::Plain);
             }
-            RequestColumn::Number(index) => draw_number(pad, x, y, width, row, &COLUMNS[index]),
+            RequestColumn::Number(index) => draw_request_number(pad, x, y, width, row, &COLUMNS[index]),
         }
         x += width + 1;
     }
@@ -237,7 +244,7 @@ fn highlight_matches(pad: &mut Pad<'_>, x: u16, y: u16, shown_rid: &str, filter:
 }
 
 /// Draws a number of the request, in the ink of its column.
-fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, column: &columns::Column) {
+fn draw_request_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, column: &columns::Column) {
     let number = (column.of)(row);
     let ink = match column.on_screen.map(|on_screen| on_screen.emphasis) {
         Some(Emphasis::Problem) if number.is_some_and(|number| number > 0) => Ink::Health(Health::Critical),
@@ -284,7 +291,7 @@ mod tests {
             (vec!["only"], 0),
             (vec![], 0),
         ] {
-            assert_eq!(common_start(rids.iter().copied()), expected, "{rids:?}");
+            assert_eq!(common_start_bytes(rids.iter().copied()), expected, "{rids:?}");
         }
     }
 

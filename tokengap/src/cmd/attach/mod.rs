@@ -297,17 +297,17 @@ fn end_runs_and_report(
 /// Prints the reports. Fails if an engine could not be observed, because that is no sign of a healthy one. If nothing was seen of any
 /// engine, prints no report: empty ones would only hide the reason.
 fn print_reports_or_failure(
-    finished: &[RunReport],
+    finished_runs: &[RunReport],
     failures: Vec<Option<String>>,
     live: &LiveArgs,
 ) -> anyhow::Result<ExitCode> {
-    let Some(UnobservedEngine { name, failure }) = first_unobserved(finished, failures) else {
-        return app::print_reports(finished, live.outcome);
+    let Some(UnobservedEngine { name, failure }) = first_unobserved_engine(finished_runs, failures) else {
+        return app::print_reports(finished_runs, live.outcome);
     };
-    if finished.iter().all(|run| run.report.saw_nothing()) {
+    if finished_runs.iter().all(|run| run.report.saw_nothing()) {
         bail!(failure);
     }
-    app::print_reports(finished, live.outcome)?;
+    app::print_reports(finished_runs, live.outcome)?;
     bail!("{name}: {failure}")
 }
 
@@ -319,8 +319,8 @@ struct UnobservedEngine<'a> {
 }
 
 /// The first run with a failure that saw nothing. `failures` has one entry for each run. `None` if there is no such run.
-fn first_unobserved(finished: &[RunReport], failures: Vec<Option<String>>) -> Option<UnobservedEngine<'_>> {
-    for (run, failure) in finished.iter().zip(failures) {
+fn first_unobserved_engine(finished_runs: &[RunReport], failures: Vec<Option<String>>) -> Option<UnobservedEngine<'_>> {
+    for (run, failure) in finished_runs.iter().zip(failures) {
         if let Some(failure) = failure
             && run.report.saw_nothing()
         {
@@ -358,22 +358,24 @@ fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
     servers
 }
 
-/// Reports a run that ended before it observed an engine.
+/// Reports a run that ended before it observed an engine, with the step of the start that was not finished.
 fn report_unattached_run(
     args: &Args,
     endpoint: Option<MetricsOptions>,
     signals: &Signals,
-    unfinished: &'static str,
+    unfinished_step: &'static str,
 ) -> anyhow::Result<ExitCode> {
-    let report = app::run_to_report(Unattached { unfinished }, &args.live, endpoint, signals)?;
+    let report = app::run_to_report(Unattached { unfinished: unfinished_step }, &args.live, endpoint, signals)?;
     app::print_report(&report, args.live.outcome)
 }
 
-/// Finds the processes of engines, and those `named` by the user.
-pub(super) fn find_processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
+/// Finds the processes of engines, and those that the user has named.
+pub(super) fn find_processes(named_processes: &[RoleSpec]) -> anyhow::Result<Watcher> {
     open_files::raise_limit(open_files::DISCOVERY);
-    let options =
-        discover::DiscoverOptions { named: named.to_vec(), ..discover::DiscoverOptions::new(engines::DISCOVERED) };
+    let options = discover::DiscoverOptions {
+        named: named_processes.to_vec(),
+        ..discover::DiscoverOptions::new(engines::DISCOVERED)
+    };
     Watcher::new(options).context("cannot look for the engine's processes")
 }
 
@@ -384,14 +386,14 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
 
 /// Selects the engines of the named processes, or all that run if none is named. Prints which candidates are left out, and if none is
 /// selected, what was found.
-pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Vec<Engine>> {
-    match topology.pick_engines(named) {
+pub(super) fn choose_engines(topology: &Topology, named_processes: &[RoleSpec]) -> anyhow::Result<Vec<Engine>> {
+    match topology.pick_engines(named_processes) {
         Ok(engines) => {
             report_other_candidates(topology, &engines);
             Ok(engines.into_iter().cloned().collect())
         }
         // The named processes may not be connected yet. The user knows that they belong together.
-        Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named_processes(topology, named)]),
+        Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named_processes(topology, named_processes)]),
         Err(error) => {
             // The list of what was found shows why nothing of it was chosen.
             let has_found_any = !topology.engines.is_empty() || !topology.blind_spots.is_empty();
@@ -399,7 +401,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
                 err!("{topology}");
             }
             if matches!(error, PickError::None(_)) {
-                bail!("{error}{}", advice_to_see_more(topology));
+                bail!("{error}{}", advice_to_find_engine(topology));
             }
             bail!(error)
         }
@@ -407,7 +409,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
 }
 
 /// Advice for a user whose engine was not found, as the end of an error message.
-fn advice_to_see_more(topology: &Topology) -> String {
+fn advice_to_find_engine(topology: &Topology) -> String {
     // The processes of other users are visible with the capabilities that the queues of sockets need.
     let sees_other_users = Permissions::current().missing_for(Feature::Queues).is_empty();
     let as_root =
@@ -432,8 +434,8 @@ fn describe_searched_containers(topology: &Topology) -> String {
 }
 
 /// Engine of only the named processes, even if they were assigned to different engines.
-fn engine_of_named_processes(topology: &Topology, named: &[RoleSpec]) -> Engine {
-    let pids: BTreeSet<u32> = named.iter().map(|spec| spec.pid).collect();
+fn engine_of_named_processes(topology: &Topology, named_processes: &[RoleSpec]) -> Engine {
+    let pids: BTreeSet<u32> = named_processes.iter().map(|spec| spec.pid).collect();
     // Hops and settings are those of the first engine that has one of these processes.
     let first = topology.engines.iter().find(|engine| pids.iter().any(|pid| engine.process_with_pid(*pid).is_some()));
     let mut engine = first.cloned().unwrap_or_default();

@@ -109,7 +109,7 @@ fn decode_message<'a>(
     match file_content {
         Ok(bytes) if bytes.is_empty() => Err(String::from("it is empty; expected a message as returned by recv()")),
         Ok(bytes) => reader.read(bytes),
-        Err(why) => Err(advice::error_line(why)),
+        Err(why) => Err(advice::error_line_with_advice(why)),
     }
 }
 

@@ -37,8 +37,8 @@ pub(super) fn machine_facts() -> Vec<Fact> {
         let state = kind.is_initial().map(|is_initial| if is_initial { "initial" } else { "separate" });
         facts.push(named_fact(format!("{} namespace", kind.name()), state.map(str::to_owned)));
     }
-    facts.push(named_fact("clock", clock_state()));
-    facts.push(named_fact("seccomp", seccomp_state()));
+    facts.push(named_fact("clock", describe_shift_of_clock()));
+    facts.push(named_fact("seccomp", describe_seccomp()));
     for (name, path) in [
         ("kernel.unprivileged_bpf_disabled", "/proc/sys/kernel/unprivileged_bpf_disabled"),
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
@@ -47,7 +47,7 @@ pub(super) fn machine_facts() -> Vec<Fact> {
         facts.push(named_fact(name, read_setting(path)));
     }
     facts.push(named_fact("lockdown", lockdown_level()));
-    facts.push(named_fact("locked memory", locked_memory_limit()));
+    facts.push(named_fact("locked memory", describe_locked_memory_limit()));
     facts.push(named_fact("cgroups", cgroup_version().map(str::to_owned)));
     facts
 }
@@ -99,7 +99,7 @@ fn capability_summary() -> String {
 }
 
 /// Whether `CLOCK_MONOTONIC` of this process is that of the kernel, which a time namespace can shift. `None` if that is unknown.
-fn clock_state() -> Option<String> {
+fn describe_shift_of_clock() -> Option<String> {
     let ahead_ns = clock_offset_ns()?;
     Some(if ahead_ns == 0 {
         "CLOCK_MONOTONIC is the kernel's".to_owned()
@@ -109,7 +109,7 @@ fn clock_state() -> Option<String> {
 }
 
 /// Mode of seccomp, and for each system call that tokengap needs whether it is refused. `None` if the mode is unknown.
-fn seccomp_state() -> Option<String> {
+fn describe_seccomp() -> Option<String> {
     let mut tried = Vec::new();
     for call in SystemCall::ALL {
         tried.push(match call.probe_refusal() {
@@ -126,7 +126,7 @@ fn seccomp_state() -> Option<String> {
 }
 
 /// Limit of locked memory, which BPF maps count against before Linux 5.11.
-fn locked_memory_limit() -> String {
+fn describe_locked_memory_limit() -> String {
     match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("{bytes} bytes"),
         None => "unlimited".to_owned(),

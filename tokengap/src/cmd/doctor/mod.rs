@@ -183,7 +183,7 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
         let _ =
             writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), printable_line(&row.tried));
     }
-    write_reasons(&mut out, &diagnosis.features);
+    write_reasons_with_fixes(&mut out, &diagnosis.features);
     out.push('\n');
     let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
     for fact in &diagnosis.facts {
@@ -213,7 +213,7 @@ fn write_engines_after_headline(out: &mut String, diagnosis: &Diagnosis) {
 }
 
 /// Writes each reason once, with its fix, under the first feature that it limits.
-fn write_reasons(out: &mut String, features: &[FeatureRow]) {
+fn write_reasons_with_fixes(out: &mut String, features: &[FeatureRow]) {
     // Several features often lack the same thing, such as a capability.
     let mut printed: Vec<&Reason> = Vec::new();
     for row in features.iter().filter(|row| row.state != FeatureState::Works) {

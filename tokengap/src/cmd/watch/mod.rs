@@ -103,7 +103,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let signals = Signals::install()?;
     let (mut remotes, first) = RemoteRuns::start(sources)?;
     let are_several = first.len() > 1;
-    let screen = screen.map(|screen| share_screen(screen, first.len()));
+    let screen = screen.map(|screen| prepare_shared_screen(screen, first.len()));
     let config = Config {
         limits: args.limits.limits(),
         engines: engines::FACTS,
@@ -143,7 +143,7 @@ fn finish_runs(runs: Vec<Running<Pod>>, slowest: usize) -> Vec<RunReport> {
 }
 
 /// Prepares the screen for these runs, which share it. With several runs, the list shows first which one has a problem.
-fn share_screen(mut screen: Screen, run_count: usize) -> Rc<RefCell<Screen>> {
+fn prepare_shared_screen(mut screen: Screen, run_count: usize) -> Rc<RefCell<Screen>> {
     screen.watch_runs(run_count);
     if run_count > 1 {
         screen.open_run_list();

@@ -231,7 +231,7 @@ impl Pod {
     }
 
     /// Starts the run that this header describes, with an empty analysis. If the source had another run before, ends that first.
-    fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
+    fn start_run(&mut self, run_id: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
             self.end_previous_run(session);
         }
@@ -241,7 +241,7 @@ impl Pod {
         session.restart(config);
         self.forget_previous_run();
         self.state = PodState::Live;
-        self.run = Some(run);
+        self.run = Some(run_id);
         self.kind = hostile::plain(&header.source);
         self.anchor = Some(header.anchor);
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
