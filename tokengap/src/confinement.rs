@@ -57,8 +57,8 @@ pub(crate) fn confine_watch(ports: impl Iterator<Item = u16>, results: &[Option<
 }
 
 /// Access that every live run with `args` needs: its files, its endpoint and the working folder of the screen.
-pub(crate) fn live_plan(work: Work, args: &LiveArgs) -> Plan {
-    let mut plan = live_plan_without_results(work, args);
+pub(crate) fn confinement_plan_of_run(work: Work, args: &LiveArgs) -> Plan {
+    let mut plan = confinement_plan_without_results(work, args);
     allow_results(&mut plan, &result_files(args));
     plan
 }
@@ -68,8 +68,8 @@ fn allow_results(plan: &mut Plan, results: &ResultFiles) {
     plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
 }
 
-/// Access of [`live_plan`], without the files that the run writes.
-pub(crate) fn live_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
+/// Access of [`confinement_plan_of_run`], without the files that the run writes.
+pub(crate) fn confinement_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
     let configuration = args.config.as_deref().and_then(Path::parent);
@@ -86,7 +86,7 @@ pub(crate) fn live_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
 }
 
 /// Adds the access for a relay that listens on `listens` and connects to `upstreams`.
-pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
+pub(crate) fn permit_relay_endpoints(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
     for listen_at in listens {
         match listen_at {
             Endpoint::Path(path) => plan.permit_creation(path),
@@ -125,7 +125,7 @@ fn result_files(args: &LiveArgs) -> ResultFiles {
 
 /// Confines a relay to the access in `plan`, and reduces its rights to those of the user `account`. Does nothing if the user has turned
 /// confinement off.
-pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
+pub(crate) fn confine_as_user(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
     }
@@ -200,7 +200,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     if has_capabilities() {
         start_opener(args, helpers)?;
     }
-    let mut plan = live_plan(Work::Observe, args);
+    let mut plan = confinement_plan_of_run(Work::Observe, args);
     plan.keep |= capabilities_needed_here();
     let why_still_root = give_up_root_or_explain(&mut plan, &result_files(args))?;
     // Opens the ring buffer of the prober's programs, which needs system calls that the plan forbids.

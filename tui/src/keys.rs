@@ -136,7 +136,7 @@ impl Binding {
 
     /// Whether its action can do something in this run. A tab that does not exist cannot be opened.
     pub(crate) fn has_effect(&self, model: &Model) -> bool {
-        !matches!(self.action, Action::OpenTab(tab) if !tab.exists(model))
+        !matches!(self.action, Action::OpenTab(tab) if !tab.has_content(model))
     }
 
     /// Where the binding applies, in the words of the help.

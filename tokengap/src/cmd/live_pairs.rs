@@ -92,14 +92,14 @@ impl LivePairs {
             return;
         }
         let began = Instant::now();
-        let joined = self.join_and_show(&servers_of(runs));
+        let joined = self.join_and_show_pairs(&servers_of(runs));
         replace_pairs_of_runs(runs, joined);
         self.last_join = Some(LastJoin { at: began, duration: began.elapsed(), request: self.shown_request() });
     }
 
     /// Joins the requests of prefill and decode servers into pairs, and shows the pairs on the screen, with the parts of the request that
     /// is open there. Returns the pair of each decode server.
-    fn join_and_show(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
+    fn join_and_show_pairs(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
         let shown = self.shown_request();
         let joined = pair::join_newest(servers, self.slowest, NEWEST_FINISHED, shown.as_ref());
         if let Some(screen) = &self.screen {

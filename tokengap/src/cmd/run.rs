@@ -141,12 +141,12 @@ fn write_or_print_report(args: &Args, report: &Report) -> anyhow::Result<()> {
 
 /// Restricts this process to the access that it needs once the command runs.
 fn confine_run(args: &Args, folder: &Path) -> anyhow::Result<()> {
-    let mut plan = confinement::live_plan_without_results(Work::Move, &args.live);
+    let mut plan = confinement::confinement_plan_without_results(Work::Move, &args.live);
     // `CAP_KILL` is needed to end a command that has changed its user.
     plan.keep |= confinement::probe_capabilities() | Capabilities::KILL;
     plan.write.push(folder.to_owned());
     args.report.iter().for_each(|report| plan.permit_creation(report));
-    confinement::confine_as(account::own_account(), plan, &args.live)
+    confinement::confine_as_user(account::own_account(), plan, &args.live)
 }
 
 /// File with the command's output.

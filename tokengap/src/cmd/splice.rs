@@ -84,9 +84,9 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     let guard = Guard::start(&located.folders(), Some(account), no_cleanup)?;
     // The confinement comes after the last program was started and before the first message is read. From here on, sockets are reached with
     // the rights of the engine's user.
-    let mut needs = confinement::live_plan_without_results(Work::Move, &args.live);
+    let mut needs = confinement::confinement_plan_without_results(Work::Move, &args.live);
     needs.keep |= confinement::probe_capabilities();
-    confinement::confine_as(located.account, needs, &args.live)?;
+    confinement::confine_as_user(located.account, needs, &args.live)?;
     let Movable { planned, unmovable } = located.select_movable()?;
     for reason in unmovable {
         errln!("tokengap: not changed: {reason}");

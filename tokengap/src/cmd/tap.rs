@@ -104,9 +104,9 @@ fn confine_relay(args: &Args) -> anyhow::Result<()> {
     } else {
         account::own_account()
     };
-    let mut plan = confinement::live_plan_without_results(Work::Network, &args.live);
-    confinement::allow_relay(&mut plan, &args.listen, &args.upstream);
-    confinement::confine_as(account, plan, &args.live)
+    let mut plan = confinement::confinement_plan_without_results(Work::Network, &args.live);
+    confinement::permit_relay_endpoints(&mut plan, &args.listen, &args.upstream);
+    confinement::confine_as_user(account, plan, &args.live)
 }
 
 /// Limits of the relay, by the arguments.

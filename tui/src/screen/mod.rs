@@ -225,7 +225,7 @@ impl Screen {
     /// Reads the keys and clicks that wait, at most [`MAX_INPUTS_PER_TURN`], and applies their actions. Fails if the terminal was closed.
     fn apply_pending_inputs(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..MAX_INPUTS_PER_TURN {
-            let Some(input) = terminal::read_input()? else { break };
+            let Some(input) = terminal::read_pending_input()? else { break };
             self.needs_draw |= matches!(input, Input::Resize(..));
             let action = terminal::action_of_input(&input, &self.click_areas, WHEEL_STEP, |key| {
                 keys::action_of_key(key, &self.ui)
@@ -433,7 +433,7 @@ impl Screen {
             return false;
         }
         self.next_refresh = now + REFRESH_INTERVAL;
-        if !self.changes.needs_refresh(run, now) {
+        if !self.changes.note_refresh_if_due(run, now) {
             return false;
         }
         self.refresh_due_parts(run, now);
@@ -570,7 +570,7 @@ pub fn pick_source_command(
             picker.page_rows = click_areas.page_rows;
         }
         terminal::wait_for_input(PICKER_WAIT);
-        let Some(input) = terminal::read_input()? else { continue };
+        let Some(input) = terminal::read_pending_input()? else { continue };
         let action = terminal::action_of_input(&input, &click_areas, PICKER_WHEEL_STEP, keys::action_in_picker);
         let Some(action) = action else { continue };
         if let ControlFlow::Break(chosen) = picker.apply_action(action) {

@@ -124,7 +124,7 @@ fn is_terminal_closed() -> bool {
 
 /// The next input; `None` if none has arrived. Fails if the terminal has been closed, because crossterm would loop forever at the end of
 /// input. So it never waits there: [`wait_for_input`] does.
-pub(super) fn read_input() -> anyhow::Result<Option<Input>> {
+pub(super) fn read_pending_input() -> anyhow::Result<Option<Input>> {
     ensure!(!is_terminal_closed(), "the terminal was closed");
     if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
         return Ok(None);

@@ -124,7 +124,7 @@ impl Ui {
                 );
             }
             Action::Quit => return Some(Effect::Command(ScreenCommand::End)),
-            Action::OpenTab(tab) if !tab.exists(model) => self.show_message(match tab {
+            Action::OpenTab(tab) if !tab.has_content(model) => self.show_message(match tab {
                 Tab::Pods => "this screen shows one run; attach shows several if several engines run, and watch",
                 _ => "this source does not observe threads; attach does",
             }),
@@ -133,7 +133,7 @@ impl Ui {
                 self.has_chosen_request |= tab == Tab::Request && self.selected_rid.is_some();
                 self.change_tab(tab, model);
             }
-            Action::StepTab(offset) => self.change_tab(self.tab.neighbour(offset, model), model),
+            Action::StepTab(offset) => self.change_tab(self.tab.neighbour_tab(offset, model), model),
             Action::MoveSelection(offset) => self.move_selection(offset, model),
             Action::MovePage(pages) => self.move_selection(pages * self.page_rows.max(2) as isize, model),
             Action::OpenSelection if self.tab == Tab::Pods => {
@@ -285,7 +285,7 @@ impl Ui {
 
     /// Idle seconds at the end of a run that is over. The curves leave them out until the user scrolls there; 0 if they are shown.
     pub(crate) fn idle_seconds_left_out(&self, model: &Model) -> u64 {
-        /// So many columns fit on the narrowest screen beside the last traffic.
+        /// A shorter idle time is not left out: even the narrowest screen shows it behind the last traffic.
         const MIN_IDLE_S: u64 = 20;
         /// Shown after the last traffic, so that its end is visible.
         const IDLE_SHOWN_S: u64 = 2;

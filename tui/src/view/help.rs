@@ -84,7 +84,7 @@ fn wrap_long_lines(lines: Vec<HelpLine>, width: u16) -> Vec<HelpLine> {
 fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     let mut lines = Vec::new();
     if ui.tab == Tab::Requests {
-        let sorted = ui.sort.column.on_screen();
+        let sorted = ui.sort.column.definition_on_screen();
         lines.push(HelpLine { context: "the column sorted by", ..HelpLine::new(sorted.head, sorted.about) });
         lines.push(HelpLine::empty());
     }
@@ -104,7 +104,7 @@ fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     lines.extend(Flag::ALL.map(|flag| HelpLine::new(flag.label(), flag.explanation())));
     lines.push(HelpLine::empty());
     lines.push(HelpLine::new("columns", "of a request"));
-    let columns = RequestColumn::all().map(RequestColumn::on_screen);
+    let columns = RequestColumn::all().map(RequestColumn::definition_on_screen);
     lines.extend(columns.map(|column| HelpLine::new(column.head, column.about)));
     lines
 }

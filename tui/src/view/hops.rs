@@ -407,8 +407,11 @@ impl TrendHeading {
         if whole.fits(width) {
             return whole;
         }
-        let without_last = Self { numbers: format!(" max {max} "), ..whole };
-        if without_last.fits(width) { without_last } else { Self { title: HINT.to_owned(), ..without_last } }
+        let without_last_value = Self { numbers: format!(" max {max} "), ..whole };
+        if without_last_value.fits(width) {
+            return without_last_value;
+        }
+        Self { title: HINT.to_owned(), ..without_last_value }
     }
 
     fn fits(&self, width: u16) -> bool {

@@ -132,7 +132,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let mut x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
     let run_states = describe_run_state(model, ui);
     let [.., shortest_run_state] = &run_states;
-    let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.exists(model));
+    let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.has_content(model));
     // A space, the number and another space come before a name.
     let names_width: u16 = tabs.clone().map(|(_, tab)| text_width(tab.label()) + 3).sum();
     let has_room_for_names = x + names_width + text_width(shortest_run_state) <= pad.width();
@@ -200,7 +200,8 @@ struct ShownHeadline {
 }
 
 impl ShownHeadline {
-    /// The headline of this verdict in `free_width` cells.
+    /// The headline of this verdict in `free_width` cells. If the text is cut before the number of affected requests, a suffix has that
+    /// number, unless too few cells would be left for the text.
     fn in_width(verdict: &RunVerdict, free_width: u16) -> Self {
         let text_alone = Self { width: free_width, suffix: String::new() };
         let Some(requests_hit) = &verdict.requests_hit else { return text_alone };
@@ -265,12 +266,12 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
         let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
         x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
-    draw_degraded_or(pad, x, "", model);
+    draw_degraded_or_text(pad, x, "", model);
 }
 
 /// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, `fallback_text`. The engine follows
 /// at the right edge if it fits: with its release, a reader can judge an advice that names one.
-fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, fallback_text: &str, model: &Model) {
+fn draw_degraded_or_text(pad: &mut Pad<'_>, x: u16, fallback_text: &str, model: &Model) {
     let label = degraded_label(model);
     // A degradation can be shortened to this label.
     let shortest = if label.is_empty() { fallback_text } else { &label };

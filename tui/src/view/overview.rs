@@ -278,7 +278,7 @@ fn draw_rates_and_requests(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
     pad.draw_text(1, y, "flow", Ink::Head);
     let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
-    let mut x = pad.draw_text(TOTALS_X, y, &describe_flow_now(model, has_room_for_frames), Ink::Strong);
+    let mut x = pad.draw_text(TOTALS_X, y, &describe_rates_and_live_requests(model, has_room_for_frames), Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         // Most runs have none.
         if count > 0 {
@@ -302,7 +302,7 @@ fn draw_rates_and_requests(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Rates and live requests. Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that
 /// moment.
-fn describe_flow_now(model: &Model, has_room_for_frames: bool) -> String {
+fn describe_rates_and_live_requests(model: &Model, has_room_for_frames: bool) -> String {
     let live = format_count(model.requests.live);
     match model.sends_end {
         Some(end) => format!("{}, then {live} live", model.describe_observation_end(end)),
@@ -380,7 +380,7 @@ fn draw_chunk_counts(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Role of the thread that receives the tokens last, at the end of the last hop, and how it spent the last seconds. Of several threads, it
 /// is the first one that was sampled in that time; `None` without one.
-fn last_receiver_shares(model: &Model) -> Option<(&str, TimeShares)> {
+fn role_and_shares_of_last_receiver(model: &Model) -> Option<(&str, TimeShares)> {
     let last_role = &*model.hops.last()?.ends.to;
     let mut receivers =
         model.threads.iter().flatten().filter(|thread| thread.is_receiver && *thread.role == *last_role);
@@ -398,7 +398,7 @@ struct StateShare {
 /// Draws how the thread that receives the tokens last spends its time. Draws nothing if no such thread was sampled. Returns the next free
 /// row.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
-    let Some((role, shares)) = last_receiver_shares(model) else { return y };
+    let Some((role, shares)) = role_and_shares_of_last_receiver(model) else { return y };
     let x = pad.draw_text(1, y, role, Ink::Head);
     let states = [
         // Every sample has the time on a CPU, so no reason is needed.
@@ -477,6 +477,7 @@ fn charts_in_order(model: &Model, free_rows: usize) -> [ChartSeries<'_>; 6] {
     if free_rows < charts.len()
         && let Some(index) = chart_of_worst
     {
+        // Moves it behind the first one. Those in between move back by one.
         charts[1..=index].rotate_right(1);
     }
     charts

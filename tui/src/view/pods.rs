@@ -201,7 +201,7 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
 pub(super) fn draw_pods_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);
-    let max_rows = pad.height().saturating_sub(OTHER_ROWS + reserved_pair_rows(&model.pairs)).max(MIN_LISTED_RUNS);
+    let max_rows = pad.height().saturating_sub(OTHER_ROWS + max_rows_of_pairs(&model.pairs)).max(MIN_LISTED_RUNS);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
     let explained = indices_of_runs_to_explain(&model.pods, pad.width(), usize::from(max_rows));
@@ -265,7 +265,7 @@ fn describe_problem(run: &PodLine, screen_width: u16) -> String {
 }
 
 /// Maximum number of rows that these pairs take, with their findings and the number of the pairs that are not shown.
-fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
+fn max_rows_of_pairs(pairs: &[PairLine]) -> u16 {
     let shown = &pairs[..pairs.len().min(MAX_PAIRS)];
     let findings = shown.iter().filter(|pair| pair.finding.is_some()).count();
     let row_of_number = u16::from(pairs.len() > MAX_PAIRS);

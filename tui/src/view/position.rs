@@ -7,7 +7,7 @@ use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position};
 use session::units::{format_clock, format_count, format_wall_time};
 
-use super::draw_degraded_or;
+use super::draw_degraded_or_text;
 use super::pad::{NextColumn, Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Action;
@@ -34,7 +34,7 @@ pub(super) fn draw_playback_position(pad: &mut Pad<'_>, model: &Model, position:
         let text = format!("! begun at {}", format_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     } else {
-        draw_degraded_or(pad, x, &missed, model);
+        draw_degraded_or_text(pad, x, &missed, model);
     }
 }
 

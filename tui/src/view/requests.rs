@@ -149,7 +149,7 @@ fn draw_column_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOr
     let mut x = FIRST_COLUMN_X;
     for &ShownColumn { column, width } in columns {
         let is_sorted = column == sort.column;
-        let heading = format!("{}{}", column.on_screen().head, if is_sorted { arrow } else { "" });
+        let heading = format!("{}{}", column.definition_on_screen().head, if is_sorted { arrow } else { "" });
         let ink = if is_sorted { Ink::Head } else { Ink::Dim };
         if column.number_definition().is_none() {
             pad.draw_clipped(x, 1, width, &heading, ink);
@@ -166,10 +166,10 @@ fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
     let mut spare_width = width.saturating_sub(FIRST_COLUMN_X);
     let mut by_need: Vec<RequestColumn> = RequestColumn::all().collect();
     // The sorted column first, then the most important ones.
-    by_need.sort_by_key(|column| (*column != sorted, column.on_screen().need));
+    by_need.sort_by_key(|column| (*column != sorted, column.definition_on_screen().need));
     let mut fitting: Vec<ShownColumn> = Vec::new();
     for column in by_need {
-        let width = column.on_screen().width;
+        let width = column.definition_on_screen().width;
         // A space separates two columns.
         if width < spare_width {
             spare_width -= width + 1;
