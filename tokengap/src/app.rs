@@ -182,7 +182,7 @@ pub(crate) fn run_live<S: Source>(
 pub(crate) fn keep_serving_until_signal(args: &LiveArgs, signals: &Signals) {
     // The signal that ended the run does not end the serving; a further one does.
     let earlier_requests = signals.end_request_count();
-    args.telemetry.keep_serving(|| signals.end_request_count() > earlier_requests);
+    args.telemetry.serve_until_linger_ends(|| signals.end_request_count() > earlier_requests);
 }
 
 /// Prints the reports and returns the exit code for `--fail-on` over all of them.
@@ -208,8 +208,8 @@ pub(crate) fn print_message(message: &str) {
 }
 
 /// Writes the verdict of the worst run, the list of all runs, and the report of each as text.
-fn write_reports(out: &mut impl Write, runs: &[RunReport], worst: &RunReport) -> std::io::Result<()> {
-    writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst.title(), worst.report.verdict)?;
+fn write_reports(out: &mut impl Write, runs: &[RunReport], worst_run: &RunReport) -> std::io::Result<()> {
+    writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst_run.title(), worst_run.report.verdict)?;
     writeln!(out, "{}", list_runs(runs))?;
     for run in runs {
         writeln!(out, "=== {}: {}\n", run.title(), run.state)?;

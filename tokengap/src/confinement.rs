@@ -201,7 +201,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
         start_opener(args, helpers)?;
     }
     let mut plan = confinement_plan_of_run(Work::Observe, args);
-    plan.keep |= capabilities_needed_here();
+    plan.keep |= capabilities_to_list_processes();
     let why_still_root = give_up_root_or_explain(&mut plan, &result_files(args))?;
     // Opens the ring buffer of the prober's programs, which needs system calls that the plan forbids.
     helper::connect_helper(prober).context("cannot connect to the process that attaches probes")?;
@@ -338,7 +338,7 @@ pub(crate) fn refuse_programs() {
 }
 
 /// Capabilities that `attach` keeps on some machines: the right to trace processes, if `/proc` hides those of other users.
-fn capabilities_needed_here() -> Capabilities {
+fn capabilities_to_list_processes() -> Capabilities {
     let mut keep = Capabilities::empty();
     if hides_processes() {
         tracing::info!(

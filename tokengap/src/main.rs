@@ -114,8 +114,9 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let command = cli::Cli::command();
     config::set_command_definition(cli::Cli::command);
     let line = config::add_flags_of_file(&command, std::env::args_os().collect())?;
-    let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
-    let matches = parsed.unwrap_or_else(|error| print_and_exit(&cli::with_similar_flag(error, &command, &line)));
+    let parsed = cli::shorten_help_to_everyday_flags(command.clone()).try_get_matches_from(&line);
+    let matches =
+        parsed.unwrap_or_else(|error| print_and_exit(&cli::suggest_most_similar_flag(error, &command, &line)));
     if let Some((section, flags)) = matches.subcommand()
         && asks_for_configuration(flags)
     {

@@ -36,13 +36,13 @@ fn start_analysis_for_each_request() -> anyhow::Result<()> {
     confinement::drop_rights_beyond_analysis();
     // This process ends when the prober closes its end of the socket.
     ignore_ending_signals()?;
-    locator::supervise(stdin(), analysis_command).context("cannot analyse libraries")
+    locator::supervise(stdin(), command_to_analyse_library).context("cannot analyse libraries")
 }
 
-/// Command that starts this program to search one library for the kind of probe points with the number `sought`.
-fn analysis_command(sought: u32) -> Command {
+/// Command that starts this program to search one library for the kind of probe points with this number.
+fn command_to_analyse_library(sought_number: u32) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg("locator").arg(format!("--sought={sought}"));
+    command.arg("locator").arg(format!("--sought={sought_number}"));
     command
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn load_report(file: &Path, slowest_count: usize) -> anyhow::Result<R
         return parse_named_report(&text, "standard input");
     }
     // The format is that of the content, whatever the name of the file.
-    if is_json(file).with_context(|| format!("cannot read {name}"))? {
+    if begins_like_json(file).with_context(|| format!("cannot read {name}"))? {
         let text = File::open(file).map_err(anyhow::Error::from).and_then(read_report_within_limit);
         let text = text.with_context(|| format!("cannot read {name}"))?;
         return parse_named_report(&text, &name.to_string());
@@ -52,7 +52,7 @@ fn parse_named_report(text: &[u8], name: &str) -> anyhow::Result<Report> {
 
 /// Whether the first character of the file is that of a JSON object. An empty file counts as JSON, so that the error says that it is empty.
 #[expect(clippy::disallowed_methods, reason = "a recording or report that the user named")]
-fn is_json(file: &Path) -> std::io::Result<bool> {
+fn begins_like_json(file: &Path) -> std::io::Result<bool> {
     /// Number of bytes in which the first character is searched.
     const START_BYTES: usize = 64;
     let mut start = [0; START_BYTES];

@@ -131,9 +131,9 @@ impl Ui {
             Action::OpenTab(tab) => {
                 // Keeps the request under the cursor even if another one becomes the first row.
                 self.has_chosen_request |= tab == Tab::Request && self.selected_rid.is_some();
-                self.change_tab(tab, model);
+                self.open_tab_chosen_by_user(tab, model);
             }
-            Action::StepTab(offset) => self.change_tab(self.tab.neighbour_tab(offset, model), model),
+            Action::StepTab(offset) => self.open_tab_chosen_by_user(self.tab.neighbour_tab(offset, model), model),
             Action::MoveSelection(offset) => self.move_selection(offset, model),
             Action::MovePage(pages) => self.move_selection(pages * self.page_rows.max(2) as isize, model),
             Action::OpenSelection if self.tab == Tab::Pods => {
@@ -216,15 +216,15 @@ impl Ui {
                 None => self.show_message("no request is selected: choose one in Requests (2)"),
             },
             Action::SelectRow(row) => self.select_row(row, model),
-            Action::TypeCharacter(c) => self.edit_text(|text| {
+            Action::TypeCharacter(c) => self.edit_dialog_text(|text| {
                 if text.chars().count() < MAX_TEXT_CHARS {
                     text.push(c);
                 }
             }),
-            Action::EraseCharacter => self.edit_text(|text| {
+            Action::EraseCharacter => self.edit_dialog_text(|text| {
                 text.pop();
             }),
-            Action::EraseText => self.edit_text(String::clear),
+            Action::EraseText => self.edit_dialog_text(String::clear),
             Action::AcceptText => return self.accept_typed_text(model),
         }
         None
@@ -303,7 +303,7 @@ impl Ui {
     }
 
     /// Shows a tab that the user chose. Esc does not return from it. On the hops, selects the worst one if the first is selected.
-    fn change_tab(&mut self, tab: Tab, model: &Model) {
+    fn open_tab_chosen_by_user(&mut self, tab: Tab, model: &Model) {
         self.visited_tabs.clear();
         // Another index means that the user has selected a hop before.
         let is_first_hop_selected = self.selected_index(Tab::Hops) == 0;
@@ -473,7 +473,7 @@ impl Ui {
     }
 
     /// Changes the text of the dialog, if the dialog reads one.
-    fn edit_text(&mut self, change: impl FnOnce(&mut String)) {
+    fn edit_dialog_text(&mut self, change: impl FnOnce(&mut String)) {
         match &mut self.dialog {
             Dialog::Filter(text) | Dialog::Time(text) => change(text),
             Dialog::Palette { words, selected } => {

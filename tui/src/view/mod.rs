@@ -355,7 +355,7 @@ struct ItlQuantiles {
 }
 
 /// Draws the inter-token latency at the client and at the engine. An unknown one comes last, with the reason. Returns the next free row.
-fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> NextRow {
+fn draw_inter_token_latency(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> NextRow {
     let why_client_unknown = why_client_itl_unknown(model);
     let why_engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
     let client = ItlEnd { name: "client", spread: itl.client, reason_unknown: why_client_unknown, ink: Ink::Plain };

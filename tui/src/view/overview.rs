@@ -11,7 +11,7 @@ use trace::words::{decimal_percent, plural};
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, NextColumn, NextRow, Pad, text_width};
 use super::path::{self, LegendRoom};
-use super::{ItlQuantiles, draw_advice, draw_itl, hops};
+use super::{ItlQuantiles, draw_advice, draw_inter_token_latency, hops};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
@@ -119,7 +119,7 @@ fn draw_traffic(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> N
     let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
     // A small screen shows inter-token latencies only if that at the client is known.
     if room.has_spare_rows || (!room.is_low && client.is_some()) {
-        y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
+        y = draw_inter_token_latency(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
     }
     draw_receiving_thread(pad, y, model)
 }

@@ -155,7 +155,7 @@ fn arrows_of_path(model: &Model) -> Vec<Arrow> {
         arrows.push(hop_arrow(index, &model.hops[index], &model.format_rate_window()));
     }
     let Some(last) = arrows.last() else { return arrows };
-    let to_client = client_arrow(model, &last.ends.to);
+    let to_client = arrow_to_client(model, &last.ends.to);
     arrows.push(to_client);
     for arrow in &mut arrows {
         arrow.start_problem = PlaceProblem::find(&model.findings, &arrow.ends.from);
@@ -340,7 +340,7 @@ pub(super) fn problem_sign(health: Health, is_over: bool, theme: Theme) -> Strin
 }
 
 /// The arrow from the last role to the client, with the outcomes of its chunks.
-fn client_arrow(model: &Model, last_role: &str) -> Arrow {
+fn arrow_to_client(model: &Model, last_role: &str) -> Arrow {
     let chunks = &model.chunks;
     let drops = match describe_outcome("dropped", chunks.dropped_confirmed, chunks.dropped_predicted) {
         Some(drops) => format!("{drops} (run)"),

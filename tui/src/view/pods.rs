@@ -211,7 +211,7 @@ pub(super) fn draw_pods_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         layout.draw_run(pad, y, run, name_ink);
         if explained.contains(&index) {
             // The second row of the run.
-            let text = describe_problem(run, pad.width());
+            let text = describe_worst_finding_of_run(run, pad.width());
             pad.draw_text(RunTableLayout::NAME_X + 2, y + 1, &text, Ink::Health(run.figures.verdict.health));
             return y + 2;
         }
@@ -256,7 +256,7 @@ fn is_unhealthy(run: &PodLine) -> bool {
 }
 
 /// Severity, kind and text of a run's worst finding, with its role where no column has that.
-fn describe_problem(run: &PodLine, screen_width: u16) -> String {
+fn describe_worst_finding_of_run(run: &PodLine, screen_width: u16) -> String {
     let verdict = &run.figures.verdict;
     let role = if screen_width < ROLE_SCREEN { run.role } else { "" };
     let words = [role, verdict.health.label(), run.figures.finding.as_deref().unwrap_or_default()];

@@ -9,7 +9,7 @@ use trace::words::plural;
 
 use super::pad::{CellRow, NextRow, Pad, text_width};
 use super::path::{self, LegendRoom};
-use super::{ItlQuantiles, draw_itl};
+use super::{ItlQuantiles, draw_inter_token_latency};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::chunk_status::chunk_state_label;
@@ -66,7 +66,7 @@ pub(super) fn draw_request_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if itl.delivered.is_some() || itl.sent.is_some() {
         // Quantiles of one request are accurate to 6 %.
         let title = "itl ~p50/90/99";
-        y = draw_itl(pad, y, model, &ItlQuantiles { title, client: itl.delivered, engine: itl.sent });
+        y = draw_inter_token_latency(pad, y, model, &ItlQuantiles { title, client: itl.delivered, engine: itl.sent });
     }
     y = draw_frontend_waits(pad, y, detail);
     for evidence in &detail.evidence {
@@ -483,9 +483,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
     }
 }
 
-/// Draws a chunk in one row: its columns, its outcome, and what happened to it. `start` is the first moment of the request.
-fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chunk: &ChunkLife, start: Option<MonoNs>) {
-    let sent_ns = chunk.sent.zip(start).map(|(at, start)| at.since(start));
+/// Draws a chunk in one row: its columns, its outcome, and what happened to it. `request_start` is the first moment of the request.
+fn draw_chunk(
+    pad: &mut Pad<'_>,
+    y: u16,
+    layout: &ChunkLayout,
+    index: usize,
+    chunk: &ChunkLife,
+    request_start: Option<MonoNs>,
+) {
+    let sent_ns = chunk.sent.zip(request_start).map(|(at, start)| at.since(start));
     let cells = layout.columns.iter().map(|column| match *column {
         ChunkColumn::Number => format_count(index as u64 + 1),
         ChunkColumn::SentAt => known_or_dash(sent_ns, format_duration),

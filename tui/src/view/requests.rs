@@ -42,7 +42,7 @@ pub(super) fn draw_requests_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.table.matching_count == 0 {
         // Below the pinned rows, which are shown even if they do not match, and an empty row.
         let y = FIRST_ROW_Y + 1 + count as u16;
-        pad.draw_paragraph(2, y, MAX_REASON_ROWS, &describe_no_match(model, ui), Ink::Dim);
+        pad.draw_paragraph(2, y, MAX_REASON_ROWS, &explain_empty_request_list(model, ui), Ink::Dim);
     }
     if count == 0 {
         return;
@@ -86,7 +86,7 @@ fn equal_bytes_at_start(a: &str, b: &str) -> usize {
 }
 
 /// Why no request is listed.
-fn describe_no_match(model: &Model, ui: &Ui) -> String {
+fn explain_empty_request_list(model: &Model, ui: &Ui) -> String {
     if model.table.row_count == 0 {
         return String::from("no request observed yet");
     }
@@ -103,7 +103,7 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
 fn draw_request_counts_and_filter(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let shown = format_count(model.table.matching_count as u64);
     let all = format_count(model.table.row_count as u64);
-    let note = note_on_missing_rows(model, ui);
+    let note = note_on_finished_requests_without_row(model, ui);
     let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
         let missing = describe_missing_requests(model, ui);
@@ -118,7 +118,7 @@ fn draw_request_counts_and_filter(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Note on finished requests that have no row, because the table or the ledger keeps a limited number of them; empty without any.
-fn note_on_missing_rows(model: &Model, ui: &Ui) -> String {
+fn note_on_finished_requests_without_row(model: &Model, ui: &Ui) -> String {
     let not_shown = format_count(model.rows_left_out + model.rows_evicted);
     if model.rows_left_out > 0 {
         let limit = ui.options.finished_rows;
@@ -162,11 +162,11 @@ fn draw_column_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOr
 }
 
 /// Columns that fit, from left to right; always includes the sorted one.
-fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
+fn fitting_columns(width: u16, sorted_column: RequestColumn) -> Vec<ShownColumn> {
     let mut spare_width = width.saturating_sub(FIRST_COLUMN_X);
     let mut by_need: Vec<RequestColumn> = RequestColumn::all().collect();
     // The sorted column first, then the most important ones.
-    by_need.sort_by_key(|column| (*column != sorted, column.definition_on_screen().need));
+    by_need.sort_by_key(|column| (*column != sorted_column, column.definition_on_screen().need));
     let mut fitting: Vec<ShownColumn> = Vec::new();
     for column in by_need {
         let width = column.definition_on_screen().width;

@@ -227,7 +227,7 @@ fn print_watched_processes(engines: &[EngineRun]) {
             errln!("tokengap: {name} is not watched yet: {}", engine.obstacle().unwrap_or_default());
             continue;
         };
-        print_observation(&name, attach);
+        print_side_and_observation(&name, attach);
         let pid = attach.main_pid().unwrap_or_default();
         let suffix = if are_several { format!(" of {name} (main pid {pid})") } else { String::new() };
         errln!("tokengap: attached to {} processes{suffix}", attach.watched());
@@ -235,7 +235,7 @@ fn print_watched_processes(engines: &[EngineRun]) {
 }
 
 /// Prints an engine's side of a pair, if it is of one, and how the frames of each process are observed.
-fn print_observation(engine_name: &str, attach: &Attach) {
+fn print_side_and_observation(engine_name: &str, attach: &Attach) {
     if let Some(side) = attach.disaggregation() {
         errln!(
             "tokengap: {engine_name} is the {} server of a pair ({}); it sends {}",

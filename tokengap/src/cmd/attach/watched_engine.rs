@@ -61,7 +61,7 @@ impl WatchedEngine {
         if !screen.borrow().has_run_list() {
             return;
         }
-        let state = shown_state(self.engine.engine_state());
+        let state = run_state_of_engine(self.engine.engine_state());
         if state != self.state {
             self.state = state;
             self.state_since = now;
@@ -129,7 +129,7 @@ impl WatchedEngine {
 }
 
 /// State of the engine as the list of runs shows it.
-fn shown_state(state: EngineState) -> PodState {
+fn run_state_of_engine(state: EngineState) -> PodState {
     match state {
         EngineState::Attached => PodState::Live,
         EngineState::Waiting => PodState::Waiting,
