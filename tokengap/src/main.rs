@@ -81,7 +81,7 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
     // it.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
     let Some(cli) = parse_command_line()? else { return Ok(ExitCode::SUCCESS) };
-    log::init(cli.verbose);
+    log::init_or_change_level(cli.verbose);
     tui::theme::set_palette(cli.theme.palette());
     if cli.no_confine {
         confinement::disable();

@@ -73,7 +73,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Removes a file created here.
+    /// Removes a file that was created here. Refuses any other path.
     pub(super) fn remove_created_file(&mut self, path: &Path) -> io::Result<()> {
         if !self.created.contains(path) {
             return Err(Errno::PERM.into());

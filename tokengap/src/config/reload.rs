@@ -51,7 +51,7 @@ impl Configured {
     pub(crate) fn reload_and_describe_changes(&mut self) -> anyhow::Result<(LiveArgs, String)> {
         let new = Self::parse_current_command_line()?;
         let args = LiveArgs::from_arg_matches(&new.matches)?;
-        log::init(new.matches.get_count("verbose"));
+        log::init_or_change_level(new.matches.get_count("verbose"));
         let message = describe_changes(&self.effective_text(), &new.effective_text());
         *self = new;
         Ok((args, message))

@@ -290,7 +290,7 @@ impl Screen {
         histories.copy_histories_and_drop_others(run.analysis.ledger(), &rids);
     }
 
-    /// Refreshes the parts of the model that are due, unless the view is paused.
+    /// Refreshes the parts of the model that are due. While the view is paused, refreshes only the CPU use and the copied histories.
     fn refresh_due_parts(&mut self, run: &Run<'_>, now: Instant) {
         self.cpu_meter.update_share_if_due(now);
         self.needs_draw = true;
@@ -579,7 +579,7 @@ pub fn pick_source_command(
     }
 }
 
-/// Shows the sources that the searches have found since the last call, if any.
+/// Puts the sources that the searches have found since the last call into the picker. Does nothing if there are none.
 fn update_offers(picker: &mut SourcePicker, found_sources: &Receiver<FoundSources>) {
     // Each search finds all sources, so only the latest one counts.
     let Some(latest) = found_sources.try_iter().last() else { return };

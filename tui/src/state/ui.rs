@@ -260,7 +260,7 @@ impl Ui {
         self.open_tab(tab);
     }
 
-    /// Resets the selection when another run is shown.
+    /// Resets what belongs to the run that was shown before: selections, pause, scrolled time and pins.
     pub(crate) fn reset_for_other_run(&mut self) {
         self.selected_rid = None;
         self.has_chosen_request = false;
@@ -341,7 +341,7 @@ impl Ui {
         }
     }
 
-    /// Selects the request so many rows below the selected one; the first of the table if that is not shown.
+    /// Selects the request `offset` rows below the selected one; the first of the table if the selected one is not shown.
     fn select_request_by_offset(&mut self, offset: isize, model: &Model) {
         // Otherwise the next refresh would select the worst one again.
         self.follows_worst = false;
@@ -513,7 +513,7 @@ impl Ui {
         Err(FilterSyntaxError { position: 0, message: format!("no saved filter @{name}: {hint}") })
     }
 
-    /// Uses a filter, and selects the first request that matches.
+    /// Uses a filter, and closes the dialog. The next refresh selects the first request that matches.
     fn apply_filter(&mut self, filter: RequestFilter) {
         self.filter = filter;
         // The selected request may not match.

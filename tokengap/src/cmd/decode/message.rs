@@ -45,7 +45,7 @@ impl MessageReader {
     }
 }
 
-/// Requests that a control message of SGLang names. Only messages to the scheduler have some; another one is no error.
+/// Requests that a control message of SGLang names. Only messages to the scheduler name any; for others, the list is empty.
 fn requests_of_control_message(message: &[u8]) -> Vec<DispatchedRequest<'_>> {
     let mut requests = Vec::new();
     let read = (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests);
