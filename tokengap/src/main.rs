@@ -91,7 +91,7 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
 
 /// Asks the user what to watch, and shows and parses the command line for it. `None` if the user has quit the picker.
 #[cfg(target_os = "linux")]
-fn parse_picked_arguments() -> anyhow::Result<Option<cli::Cli>> {
+fn pick_and_parse_arguments() -> anyhow::Result<Option<cli::Cli>> {
     let Some(line) = cmd::pick::pick_arguments()? else { return Ok(None) };
     errln!("tokengap {}", line.join(" "));
     let line = std::iter::once("tokengap".to_owned()).chain(line);
@@ -109,7 +109,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     // The only argument is the program's name.
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
-        return parse_picked_arguments();
+        return pick_and_parse_arguments();
     }
     let command = cli::Cli::command();
     config::set_command_definition(cli::Cli::command);

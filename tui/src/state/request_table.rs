@@ -155,12 +155,12 @@ impl RequestTable {
         let visible_pinned = &pinned[positions.start.min(pinned.len())..positions.end.min(pinned.len())];
         let start = positions.start.saturating_sub(pinned.len());
         let end = positions.end.saturating_sub(pinned.len()).min(others.len());
-        let visible_others = if start < end { self.sorted_part(others, start..end) } else { Vec::new() };
+        let visible_others = if start < end { self.rows_at_sorted_positions(others, start..end) } else { Vec::new() };
         visible_pinned.iter().chain(visible_others).map(|shown| self.row(shown)).collect()
     }
 
     /// The rows that have these positions in the order of all `rows`. Sorts only them. There must be a position, and a row at each.
-    fn sorted_part<'r>(&self, rows: &'r [ShownRow], positions: Range<usize>) -> Vec<&'r ShownRow> {
+    fn rows_at_sorted_positions<'r>(&self, rows: &'r [ShownRow], positions: Range<usize>) -> Vec<&'r ShownRow> {
         let mut rows: Vec<&ShownRow> = rows.iter().collect();
         // Moves the rows before the end to the front, and drops the others.
         rows.select_nth_unstable_by(positions.end - 1, |a, b| self.compare_rows(a, b));
@@ -182,7 +182,7 @@ impl RequestTable {
     }
 
     /// Position of `rid` among the shown rows; the first one if a rid was used twice, `None` if no shown row has it.
-    pub(crate) fn position_of(&self, rid: &str) -> Option<usize> {
+    pub(crate) fn shown_position_of_rid(&self, rid: &str) -> Option<usize> {
         // A number is compared faster than a text.
         let prefix = sortable_rid_prefix(rid);
         let has_rid = |shown: &ShownRow| shown.rid_prefix == prefix && self.row(shown).rid == rid;
@@ -241,7 +241,7 @@ mod tests {
         table.arrange_shown_rows(&filter, sort, &BTreeSet::from(["a".to_owned()]));
         assert_eq!(shown(&table), ["a", "b", "c", "d"]);
         assert_eq!(
-            (table.pinned_count, table.position_of("c"), table.worst_row().map(|r| &*r.rid)),
+            (table.pinned_count, table.shown_position_of_rid("c"), table.worst_row().map(|r| &*r.rid)),
             (1, Some(2), Some("b"))
         );
         assert_eq!(table.matching_count, 3, "the pinned row is shown, but does not match");
@@ -289,7 +289,7 @@ mod tests {
             prop_assert_eq!(seen, expected.iter().copied().skip(from).take(length).collect::<Vec<_>>());
             prop_assert_eq!(table.visible_row(from).map(|row| row.rid.as_str()), expected.get(from).copied());
             for (place, rid) in expected.iter().enumerate() {
-                prop_assert_eq!(table.position_of(rid), Some(place));
+                prop_assert_eq!(table.shown_position_of_rid(rid), Some(place));
             }
         }
     }
@@ -300,7 +300,7 @@ mod tests {
         table.clear();
         *table.add_row_with_old_values() = RequestRow { rid: "z".into(), ..RequestRow::default() };
         table.arrange_shown_rows(&RequestFilter::default(), SortOrder::default(), &BTreeSet::new());
-        assert_eq!((shown(&table), table.row_count, table.position_of("b")), (vec!["z"], 1, None));
+        assert_eq!((shown(&table), table.row_count, table.shown_position_of_rid("b")), (vec!["z"], 1, None));
         assert_eq!(table.worst_row(), None);
     }
 }

@@ -345,7 +345,7 @@ impl Ui {
     fn select_request_by_offset(&mut self, offset: isize, model: &Model) {
         // Otherwise the next refresh would select the worst one again.
         self.follows_worst = false;
-        let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
+        let position = self.selected_rid.as_ref().and_then(|rid| model.table.shown_position_of_rid(rid));
         let last = model.table.visible_count().saturating_sub(1);
         let new_position = match position {
             Some(position) => position.saturating_add_signed(offset).min(last),

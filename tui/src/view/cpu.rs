@@ -199,7 +199,7 @@ fn draw_thread_charts(
         if y + rows >= pad.height() {
             break;
         }
-        chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
+        chart::draw_chart(&mut pad.pad_of_rows(y, rows), series, &model.curves, window);
         y += rows;
     }
     window.draw_axis(pad, chart::FIRST_COLUMN_X, y, chart::column_count(pad.width()), model);

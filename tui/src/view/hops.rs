@@ -74,7 +74,7 @@ pub(super) fn draw_hops_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if let Some(hop) = model.hops.get(selected) {
         // All rows that are left below the table.
         let height = pad.height();
-        draw_hop_detail(&mut pad.rows_from(y + 1, height), hop, model, ui);
+        draw_hop_detail(&mut pad.pad_of_rows(y + 1, height), hop, model, ui);
     }
 }
 
@@ -204,7 +204,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         if text == "-" {
             pad.draw_text(FACT_X, y, "not observed here", Ink::Dim);
         } else {
-            pad.draw_items(FACT_X, y, &text, Ink::Plain);
+            pad.draw_whole_items(FACT_X, y, &text, Ink::Plain);
         }
         y += 1;
     }
@@ -381,7 +381,7 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
     let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
     let mut trend_y = y;
     for series in trends.iter().take(shown.into()) {
-        draw_trend(&mut pad.rows_from(trend_y, TREND_ROWS), x, series, window, model);
+        draw_trend(&mut pad.pad_of_rows(trend_y, TREND_ROWS), x, series, window, model);
         trend_y += TREND_ROWS;
     }
 }
@@ -447,7 +447,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
         && has_room_for_curve
     {
         let bar_rows = pad.height() - TITLE_AND_AXIS_ROWS;
-        chart::draw_bars(&mut pad.rows_from(1, bar_rows), x, values, Ink::Series);
+        chart::draw_bars(&mut pad.pad_of_rows(1, bar_rows), x, values, Ink::Series);
         window.draw_axis(pad, x, 1 + bar_rows, columns, model);
     }
 }

@@ -30,7 +30,7 @@ use crate::state::pods::KeyFigures;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
-use pad::{NextColumn, NextRow, Pad, shown_part, text_width};
+use pad::{NextColumn, NextRow, Pad, part_shown_in_width, text_width};
 
 /// Smallest supported screen.
 const MIN_COLUMNS: u16 = 60;
@@ -212,7 +212,7 @@ impl ShownHeadline {
         let width = free_width.saturating_sub(text_width(&suffix));
         // One cell has the ellipsis.
         let keeps_enough = width > MIN_HEADLINE_WIDTH + 1;
-        let shows_number = shown_part(&verdict.text, width).contains(requests_hit.as_str());
+        let shows_number = part_shown_in_width(&verdict.text, width).contains(requests_hit.as_str());
         if keeps_enough && !shows_number { Self { width, suffix } } else { text_alone }
     }
 }
@@ -243,7 +243,7 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     }
     let headline = ShownHeadline::in_width(verdict, free_width);
     // The headline may have the share itself, in these words.
-    let shows_share = shown_part(&verdict.text, headline.width).contains("of the TTFT of");
+    let shows_share = part_shown_in_width(&verdict.text, headline.width).contains("of the TTFT of");
     let share = match &verdict.ttft_share {
         Some(share) if !shows_share => format!("{share}: "),
         _ => String::new(),
@@ -432,7 +432,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
         }
         Dialog::None | Dialog::Help(_) => match &ui.message {
             Some(message) => pad.draw_note_above(y, message, Ink::Head),
-            None => draw_key_hints(&mut pad.rows_from(y, 1), ui),
+            None => draw_key_hints(&mut pad.pad_of_rows(y, 1), ui),
         },
     }
 }

@@ -456,7 +456,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
         if y + rows + reserved_rows.min(MIN_FINDING_ROWS) >= pad.height() {
             break;
         }
-        chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
+        chart::draw_chart(&mut pad.pad_of_rows(y, rows), series, &model.curves, window);
         y += rows;
         hidden -= 1;
     }

@@ -82,7 +82,7 @@ impl<'a> Pad<'a> {
     }
 
     /// Rows from `y` on, at most `height`, given in pad coordinates.
-    pub(super) fn rows_from(&mut self, y: u16, height: u16) -> Pad<'_> {
+    pub(super) fn pad_of_rows(&mut self, y: u16, height: u16) -> Pad<'_> {
         let y = y.min(self.area.height);
         let height = height.min(self.area.height - y);
         self.sub_pad(Rect { y: self.area.y + y, height, ..self.area })
@@ -167,7 +167,7 @@ impl<'a> Pad<'a> {
             return x + drawn;
         }
         let text = replace_unprintable(text);
-        let shown = shown_part(&text, width);
+        let shown = part_shown_in_width(&text, width);
         // `set_stringn` returns the cell behind what it wrote.
         let shown_end = self.buffer.set_stringn(screen_x, screen_y, shown, width.into(), style).0;
         if shown.len() == text.len() {
@@ -214,7 +214,7 @@ impl<'a> Pad<'a> {
 
     /// Writes a text whose items are separated by two spaces. Items that do not fit whole are left out, and a note says that there are
     /// more.
-    pub(super) fn draw_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
+    pub(super) fn draw_whole_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
         const MORE: &str = "  more: enlarge";
         let free_width = self.area.width.saturating_sub(x);
         if text_width(text) <= free_width {
@@ -273,7 +273,7 @@ impl<'a> Pad<'a> {
         let rows = wrap_text(text, usize::from(self.area.width.saturating_sub(2)).max(1)).len() as u16;
         let rows = rows.min(last_y + 1);
         let y = last_y + 1 - rows;
-        self.rows_from(y, rows).clear();
+        self.pad_of_rows(y, rows).clear();
         self.draw_paragraph(1, y, rows, text, ink);
     }
 }
@@ -300,7 +300,7 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
 }
 
 /// The part of the text that [`Pad::draw_clipped`] shows in `width` cells: all of it, or its beginning, which the ellipsis follows.
-pub(super) fn shown_part(text: &str, width: u16) -> &str {
+pub(super) fn part_shown_in_width(text: &str, width: u16) -> &str {
     if Span::raw(text).width() <= width.into() {
         return text;
     }

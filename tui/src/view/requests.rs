@@ -48,7 +48,7 @@ pub(super) fn draw_requests_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     // A selected request that the filter hides has no position; the list then starts at its top.
-    let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
+    let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.shown_position_of_rid(rid));
     let first = first_shown(selected.unwrap_or(0), count, rows.into());
     let shown = model.table.visible_rows(first..first + usize::from(rows));
     let common_start = common_start_bytes(shown.iter().map(|row| row.rid.as_str()));

@@ -69,7 +69,7 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
     for file in &args.files {
         let message = read_message(file, args.max_bytes);
         let decoded = decode_message(&mut reader, &message);
-        write_decoded(&mut out, args, file, &decoded)?;
+        write_message_or_error(&mut out, args, file, &decoded)?;
         if decoded.is_err() {
             code = ExitCode::from(2);
         }
@@ -80,7 +80,7 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Writes a message of `file`, or why the file has none, in the form that the arguments ask for. Says so if the message has more content
 /// than the arguments allow.
-fn write_decoded(
+fn write_message_or_error(
     out: &mut impl Write,
     args: &Args,
     file: &Path,
