@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind};
 
 /// The error and its causes, without repetitions, plus advice unless a cause already contains it.
-pub(crate) fn error_line(error: &anyhow::Error) -> String {
+pub(crate) fn error_line_with_advice(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain().map(ToString::to_string) {
         // Many errors already name their cause.
@@ -49,20 +49,20 @@ mod tests {
     #[test]
     fn a_system_error_comes_with_advice() {
         let not_found = || Error::from(ErrorKind::NotFound);
-        let message = error_line(&anyhow::Error::from(not_found()).context("cannot read x"));
+        let message = error_line_with_advice(&anyhow::Error::from(not_found()).context("cannot read x"));
         assert_eq!(
             message,
             "cannot read x: entity not found; check the name: the file or one of its folders does not exist"
         );
         let with_advice = Err::<(), _>(not_found()).context("cannot read x; give y").expect_err("gone");
-        assert_eq!(error_line(&with_advice), "cannot read x; give y: entity not found");
+        assert_eq!(error_line_with_advice(&with_advice), "cannot read x; give y: entity not found");
         let other = anyhow::Error::from(Error::other("odd")).context("cannot read x");
-        assert_eq!(error_line(&other), "cannot read x: odd");
+        assert_eq!(error_line_with_advice(&other), "cannot read x: odd");
     }
 
     #[test]
     fn a_repeated_cause_is_printed_once() {
         let error = anyhow::anyhow!("the disk").context("cannot read x: the disk");
-        assert_eq!(error_line(&error), "cannot read x: the disk");
+        assert_eq!(error_line_with_advice(&error), "cannot read x: the disk");
     }
 }

@@ -24,7 +24,7 @@ use crate::output;
 /// `endpoint` is from [`TelemetryArgs::endpoint_options`], which must be called before the confinement.
 ///
 /// [`TelemetryArgs::endpoint_options`]: crate::args::TelemetryArgs::endpoint_options
-pub(crate) fn run_to_exit_code(
+pub(crate) fn run_and_print_report(
     source: impl LiveSource,
     args: &LiveArgs,
     endpoint: Option<MetricsOptions>,
@@ -55,7 +55,7 @@ pub(crate) fn run_to_report(
     let Running { source, session, .. } = only_run;
     let report = session.finish(&source, &print_message);
     // The report is complete, so a reader of the metrics gets the final state.
-    keep_serving(args, signals);
+    keep_serving_until_signal(args, signals);
     if let Some(failure) = source.failure()
         && report.saw_nothing()
     {
@@ -72,16 +72,16 @@ pub(crate) struct RunOutputs {
 }
 
 impl RunOutputs {
-    /// Opens the outputs, before the screen, so that errors appear at once.
+    /// Opens the outputs, before the screen, so that errors appear at once, and prints the address of the endpoint.
     pub(crate) fn open(
         args: &LiveArgs,
-        kind: &str,
+        source_kind: &str,
         files: &OutputFiles,
         endpoint: Option<MetricsOptions>,
     ) -> anyhow::Result<Self> {
         let config = live_config(args);
-        let sink = Sink::open(files, kind, &config)?;
-        let header = RecordingHeader { payload: files.payload, ..RecordingHeader::for_source(kind, config) };
+        let sink = Sink::open(files, source_kind, &config)?;
+        let header = RecordingHeader { payload: files.payload, ..RecordingHeader::for_source(source_kind, config) };
         let telemetry = Telemetry::open(endpoint, args.telemetry.push_options().as_ref(), &header, engines::FACTS)?;
         // The address that was bound, with the actual port if the user gave port 0.
         if let Some(bound) = telemetry.listen_address() {
@@ -103,11 +103,11 @@ impl RunOutputs {
         shared: &SharedTelemetry,
     ) -> anyhow::Result<Self> {
         let sink = Sink::open(files, kind, &live_config(args))?;
-        Ok(Self { sink, ..Self::without_files(args, kind, files.payload, shared) })
+        Ok(Self { sink, ..Self::further_run_without_files(args, kind, files.payload, shared) })
     }
 
     /// Outputs of a further run whose files could not be opened.
-    pub(crate) fn without_files(
+    pub(crate) fn further_run_without_files(
         args: &LiveArgs,
         kind: &str,
         payload: RecordedPayload,
@@ -139,16 +139,16 @@ pub(crate) fn live_config(args: &LiveArgs) -> Config {
 
 /// Opens the screen. For a run without one, returns an observer that prints its messages.
 fn open_observer(args: &LiveArgs) -> anyhow::Result<Box<dyn Observer>> {
-    Ok(match open_screen(args)? {
+    Ok(match open_screen_unless_headless(args)? {
         Some(screen) => Box::new(screen.into_observer()),
         None => Box::new(Progress::default()),
     })
 }
 
 /// Opens the screen; `None` for a run without one. If a run without a terminal should have had one, prints why it has none.
-pub(crate) fn open_screen(args: &LiveArgs) -> anyhow::Result<Option<Screen>> {
+pub(crate) fn open_screen_unless_headless(args: &LiveArgs) -> anyhow::Result<Option<Screen>> {
     if !args.outcome.asks_for_report() {
-        headless::report_no_terminal();
+        headless::print_why_screen_is_off();
     }
     if args.outcome.is_headless() { Ok(None) } else { Screen::open(&args.screen.options()).map(Some) }
 }
@@ -163,7 +163,7 @@ pub(crate) fn run_live<S: Source>(
     let mut configured = Configured::at_start(args)?;
     // Only a run with a configuration file can reload it.
     let mut reload =
-        configured.as_mut().map(|configured| |session: &mut Session| apply_reloaded_config(session, configured));
+        configured.as_mut().map(|configured| |session: &mut Session| reload_and_apply_config(session, configured));
     let options = RunOptions {
         // The casts shorten the lifetimes of the hooks to that of this call. The compiler does not do so inside of an `Option`.
         hooks: RunHooks {
@@ -179,10 +179,10 @@ pub(crate) fn run_live<S: Source>(
 }
 
 /// Keeps the final state served for as long as asked for, or until a signal.
-pub(crate) fn keep_serving(args: &LiveArgs, signals: &Signals) {
+pub(crate) fn keep_serving_until_signal(args: &LiveArgs, signals: &Signals) {
     // The signal that ended the run does not end the serving; a further one does.
     let earlier_requests = signals.end_request_count();
-    args.telemetry.keep_serving(|| signals.end_request_count() > earlier_requests);
+    args.telemetry.serve_until_linger_ends(|| signals.end_request_count() > earlier_requests);
 }
 
 /// Prints the reports and returns the exit code for `--fail-on` over all of them.
@@ -208,8 +208,8 @@ pub(crate) fn print_message(message: &str) {
 }
 
 /// Writes the verdict of the worst run, the list of all runs, and the report of each as text.
-fn write_reports(out: &mut impl Write, runs: &[RunReport], worst: &RunReport) -> std::io::Result<()> {
-    writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst.title(), worst.report.verdict)?;
+fn write_reports(out: &mut impl Write, runs: &[RunReport], worst_run: &RunReport) -> std::io::Result<()> {
+    writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst_run.title(), worst_run.report.verdict)?;
     writeln!(out, "{}", list_runs(runs))?;
     for run in runs {
         writeln!(out, "=== {}: {}\n", run.title(), run.state)?;
@@ -233,8 +233,8 @@ pub(crate) fn exit_code(worst: Option<Severity>, fail_on: Option<Severity>) -> E
 }
 
 /// Reads the configuration again and applies the settings that can change during a run.
-fn apply_reloaded_config(session: &mut Session, configured: &mut Configured) {
-    match configured.reload() {
+fn reload_and_apply_config(session: &mut Session, configured: &mut Configured) {
+    match configured.reload_and_describe_changes() {
         Ok((args, message)) => {
             session.update_limits(args.report.slowest, args.record.dump_rules());
             session.notify(message);

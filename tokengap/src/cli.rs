@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use tui::theme::Palette;
 
 use crate::cmd;
-use crate::config::closest;
+use crate::config::most_similar_name;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -39,7 +39,7 @@ const EVERYDAY: &[&str] = &[
 ];
 
 /// The command line with everyday flags only in the short help of live commands.
-pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
+pub(crate) fn shorten_help_to_everyday_flags(command: clap::Command) -> clap::Command {
     command.mut_subcommands(|command| {
         // Only live commands have this flag. The help of the others is not shortened.
         if command.get_arguments().all(|arg| arg.get_id() != "headless") {
@@ -52,16 +52,20 @@ pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
     })
 }
 
-/// The error of an unknown flag with the most similar flag of its command. Clap's own choice prefers long flags. Any other error is
+/// Puts the most similar flag of the command into the error of an unknown flag. Clap's own choice prefers long flags. Any other error is
 /// returned unchanged.
-pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command, line: &[OsString]) -> clap::Error {
+pub(crate) fn suggest_most_similar_flag(
+    mut error: clap::Error,
+    command: &clap::Command,
+    command_line: &[OsString],
+) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }
-    match most_similar_flag(unknown.trim_start_matches('-'), command, line) {
+    match most_similar_flag(unknown.trim_start_matches('-'), command, command_line) {
         Some(flag) => error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{flag}"))),
         None => error.remove(ContextKind::SuggestedArg),
     };
@@ -70,13 +74,14 @@ pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command,
     error
 }
 
-/// The flag that is most similar to `unknown`, among those of the subcommand in `line` and the global ones. `None` if none is similar.
-fn most_similar_flag<'c>(unknown: &str, command: &'c clap::Command, line: &[OsString]) -> Option<&'c str> {
-    let mut words = line.iter().filter_map(|word| word.to_str());
+/// The flag that is most similar to `unknown_flag`, among those of the subcommand in `command_line` and the global ones. `None` if none is
+/// similar.
+fn most_similar_flag<'c>(unknown_flag: &str, command: &'c clap::Command, command_line: &[OsString]) -> Option<&'c str> {
+    let mut words = command_line.iter().filter_map(|word| word.to_str());
     let subcommand = words.find_map(|word| command.find_subcommand(word)).unwrap_or(command);
     let arguments = subcommand.get_arguments().chain(command.get_arguments());
     let flags = arguments.filter(|argument| !argument.is_hide_set()).filter_map(clap::Arg::get_long);
-    closest(unknown, flags)
+    most_similar_name(unknown_flag, flags)
 }
 
 /// Defines the commands, in the order of the help, by the modules with their flags and the functions that execute them.
@@ -170,7 +175,7 @@ mod tests {
         let said = |flag: &str| {
             let line = ["tokengap", "attach", flag].map(OsString::from);
             let error = Cli::command().try_get_matches_from(&line).expect_err("an unknown flag");
-            with_similar_flag(error, &Cli::command(), &line).to_string()
+            suggest_most_similar_flag(error, &Cli::command(), &line).to_string()
         };
         for (typed, meant) in [("--tsl", "--tls"), ("--metric", "--metrics"), ("--verbos", "--verbose")] {
             let said = said(typed);

@@ -57,8 +57,8 @@ pub(crate) fn confine_watch(ports: impl Iterator<Item = u16>, results: &[Option<
 }
 
 /// Access that every live run with `args` needs: its files, its endpoint and the working folder of the screen.
-pub(crate) fn live_plan(work: Work, args: &LiveArgs) -> Plan {
-    let mut plan = live_plan_without_results(work, args);
+pub(crate) fn confinement_plan_of_run(work: Work, args: &LiveArgs) -> Plan {
+    let mut plan = confinement_plan_without_results(work, args);
     allow_results(&mut plan, &result_files(args));
     plan
 }
@@ -68,8 +68,8 @@ fn allow_results(plan: &mut Plan, results: &ResultFiles) {
     plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
 }
 
-/// Access of [`live_plan`], without the files that the run writes.
-pub(crate) fn live_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
+/// Access of [`confinement_plan_of_run`], without the files that the run writes.
+pub(crate) fn confinement_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
     let configuration = args.config.as_deref().and_then(Path::parent);
@@ -86,7 +86,7 @@ pub(crate) fn live_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
 }
 
 /// Adds the access for a relay that listens on `listens` and connects to `upstreams`.
-pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
+pub(crate) fn permit_relay_endpoints(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
     for listen_at in listens {
         match listen_at {
             Endpoint::Path(path) => plan.permit_creation(path),
@@ -125,7 +125,7 @@ fn result_files(args: &LiveArgs) -> ResultFiles {
 
 /// Confines a relay to the access in `plan`, and reduces its rights to those of the user `account`. Does nothing if the user has turned
 /// confinement off.
-pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
+pub(crate) fn confine_as_user(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
     }
@@ -137,7 +137,7 @@ pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> a
         // `account` may not be able to write the results of root, so another process, the broker, creates them.
         broker::start_broker(&results)?;
     }
-    change_account(account, plan)
+    change_account_and_confine(account, plan)
 }
 
 /// Fails if this process, which runs as `own_user`, cannot change to `socket_user`, the owner of the sockets.
@@ -155,7 +155,7 @@ fn check_user_can_change(own_user: u32, socket_user: u32) -> anyhow::Result<()> 
 
 /// Confines this process with `plan` and the rights of `account`. Fails if not all threads could change to that user. Does nothing with
 /// `--no-confine`.
-pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result<()> {
+pub(crate) fn change_account_and_confine(account: Account, mut plan: Plan) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
     }
@@ -200,9 +200,9 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     if has_capabilities() {
         start_opener(args, helpers)?;
     }
-    let mut plan = live_plan(Work::Observe, args);
-    plan.keep |= capabilities_needed_here();
-    let why_still_root = give_up_root(&mut plan, &result_files(args))?;
+    let mut plan = confinement_plan_of_run(Work::Observe, args);
+    plan.keep |= capabilities_to_list_processes();
+    let why_still_root = give_up_root_or_explain(&mut plan, &result_files(args))?;
     // Opens the ring buffer of the prober's programs, which needs system calls that the plan forbids.
     helper::connect_helper(prober).context("cannot connect to the process that attaches probes")?;
     if let Some(why) = why_still_root {
@@ -214,7 +214,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
 
 /// Lets `plan` give up root, if this process is root and can, and starts the process that then creates the results. Returns why this
 /// process stays root; `None` if it gives up root or is not root.
-fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option<String>> {
+fn give_up_root_or_explain(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option<String>> {
     match confine::can_drop_root() {
         // This process is not root.
         Ok(false) => Ok(None),
@@ -252,7 +252,7 @@ pub(crate) fn start_locator() -> anyhow::Result<OwnedFd> {
 }
 
 /// Drops, as root, what the analyses of libraries do not need. Each opens one library of any user and then drops the rest.
-pub(crate) fn keep_rights_to_analyse() {
+pub(crate) fn drop_rights_beyond_analysis() {
     // Another user may have capabilities from the service manager or from the program's file. Without them, that file could not be started
     // again.
     if !rustix::process::geteuid().is_root() {
@@ -338,7 +338,7 @@ pub(crate) fn refuse_programs() {
 }
 
 /// Capabilities that `attach` keeps on some machines: the right to trace processes, if `/proc` hides those of other users.
-fn capabilities_needed_here() -> Capabilities {
+fn capabilities_to_list_processes() -> Capabilities {
     let mut keep = Capabilities::empty();
     if hides_processes() {
         tracing::info!(

@@ -24,7 +24,7 @@ fn missing_terminal_reason() -> Option<String> {
 }
 
 /// Prints why the screen is off, if it cannot be drawn.
-pub(crate) fn report_no_terminal() {
+pub(crate) fn print_why_screen_is_off() {
     if let Some(why) = missing_terminal_reason() {
         errln!("tokengap: the screen is off: {why}; --headless runs without one");
     }

@@ -34,8 +34,8 @@ static CHANGE: OnceLock<Box<dyn Fn(Targets) + Send + Sync>> = OnceLock::new();
 
 /// Initialises tokengap's log on stderr, which is held back while a screen is active. It shows warnings, or more with -v; `TOKENGAP_LOG`
 /// overrides the level. A second call changes the level.
-pub(crate) fn init(verbose: u8) {
-    let level = match verbose {
+pub(crate) fn init_or_change_level(verbose_flag_count: u8) {
+    let level = match verbose_flag_count {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,

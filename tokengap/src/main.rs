@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         // The reader of the output needs no more of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("tokengap: {}", indent_following_lines(&advice::error_line(&error)));
+            errln!("tokengap: {}", indent_following_lines(&advice::error_line_with_advice(&error)));
             ExitCode::from(2)
         }
     }
@@ -81,7 +81,7 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
     // it.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
     let Some(cli) = parse_command_line()? else { return Ok(ExitCode::SUCCESS) };
-    log::init(cli.verbose);
+    log::init_or_change_level(cli.verbose);
     tui::theme::set_palette(cli.theme.palette());
     if cli.no_confine {
         confinement::disable();
@@ -91,7 +91,7 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
 
 /// Asks the user what to watch, and shows and parses the command line for it. `None` if the user has quit the picker.
 #[cfg(target_os = "linux")]
-fn parse_picked_arguments() -> anyhow::Result<Option<cli::Cli>> {
+fn pick_and_parse_arguments() -> anyhow::Result<Option<cli::Cli>> {
     let Some(line) = cmd::pick::pick_arguments()? else { return Ok(None) };
     errln!("tokengap {}", line.join(" "));
     let line = std::iter::once("tokengap".to_owned()).chain(line);
@@ -109,24 +109,25 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     // The only argument is the program's name.
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
-        return parse_picked_arguments();
+        return pick_and_parse_arguments();
     }
     let command = cli::Cli::command();
     config::set_command_definition(cli::Cli::command);
     let line = config::add_flags_of_file(&command, std::env::args_os().collect())?;
-    let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
-    let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
+    let parsed = cli::shorten_help_to_everyday_flags(command.clone()).try_get_matches_from(&line);
+    let matches =
+        parsed.unwrap_or_else(|error| print_and_exit(&cli::suggest_most_similar_flag(error, &command, &line)));
     if let Some((section, flags)) = matches.subcommand()
         && asks_for_configuration(flags)
     {
         output::print_result(&config::effective_config(&command, section, flags), EscapeForm::Text)?;
         return Ok(None);
     }
-    Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))
+    Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| print_and_exit(&error))))
 }
 
 /// Prints the help or the error, and ends the process. The text may contain hostile file names, for example from an expanded `*`.
-fn exit_with(error: &clap::Error) -> ! {
+fn print_and_exit(error: &clap::Error) -> ! {
     let text = error.render().to_string();
     // If nothing needs escaping, clap prints the text itself, in colours.
     if *hostile::escape_output(&text, EscapeForm::Text) == *text {

@@ -115,20 +115,20 @@ impl<'a> ResultFile<'a> {
     }
 }
 
-/// Opens a pipe or device at `path` itself, or else a temporary file that replaces the one at `path` later. `metadata`: those of `path`, if
-/// there is something.
-fn open_target(path: &Path, metadata: Option<&Metadata>) -> anyhow::Result<ResultFileKind> {
-    Ok(match metadata {
-        Some(metadata) if metadata.is_symlink() => ResultFileKind::Direct(open_linked(path)?),
+/// Opens a pipe or device at `path` itself, or else a temporary file that replaces the one at `path` later. `existing_metadata` is that of
+/// what is at `path`, if there is something.
+fn open_target(path: &Path, existing_metadata: Option<&Metadata>) -> anyhow::Result<ResultFileKind> {
+    Ok(match existing_metadata {
+        Some(metadata) if metadata.is_symlink() => ResultFileKind::Direct(open_linked_pipe_or_device(path)?),
         // A pipe or a device.
         Some(metadata) if !metadata.is_file() => ResultFileKind::Direct(open_in_place(path, OFlags::NOFOLLOW)?),
         // A new file, or one to replace.
-        _ => ResultFileKind::Replacement(temporary_beside(path)?),
+        _ => ResultFileKind::Replacement(create_temporary_file_beside(path)?),
     })
 }
 
 /// Opens a pipe or device through a link that no other user can have created: `/dev/fd/63`, `/dev/stderr`.
-fn open_linked(path: &Path) -> anyhow::Result<File> {
+fn open_linked_pipe_or_device(path: &Path) -> anyhow::Result<File> {
     const ROOT: u32 = 0;
     let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
     let is_of_root_or_own = folder.uid() == ROOT || folder.uid() == rustix::process::geteuid().as_raw();
@@ -151,7 +151,7 @@ fn open_in_place(path: &Path, flags: OFlags) -> io::Result<File> {
 }
 
 /// Creates a temporary file beside `path` that replaces it once complete.
-fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
+fn create_temporary_file_beside(path: &Path) -> io::Result<NamedTempFile> {
     // The parent of a bare file name is empty: it means the working folder.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));

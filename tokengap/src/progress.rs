@@ -26,9 +26,9 @@ impl Progress {
         Self { activity, started_at: Instant::now(), drawn_at: None }
     }
 
-    /// Shows on a terminal that `done` of `all` bytes are processed. Does nothing in the first moments, because short work needs no
+    /// Shows on a terminal that `done_bytes` of `total_bytes` are processed. Does nothing in the first moments, because short work needs no
     /// progress, and right after a call that has drawn the line.
-    pub(crate) fn set_position(&mut self, done: u64, all: u64) {
+    pub(crate) fn draw_position_if_due(&mut self, done_bytes: u64, total_bytes: u64) {
         let elapsed = self.started_at.elapsed();
         let was_drawn_just_now = self.drawn_at.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL);
         if elapsed < DELAY || was_drawn_just_now || !stderr().is_terminal() {
@@ -36,9 +36,9 @@ impl Progress {
         }
         self.drawn_at = Some(Instant::now());
         // An empty file has no bytes to divide by.
-        let share = done as f64 / all.max(1) as f64;
+        let share = done_bytes as f64 / total_bytes.max(1) as f64;
         // Nothing is known about the rest before the first byte is done.
-        let left = if done == 0 { String::new() } else { describe_time_left(elapsed, share) };
+        let left = if done_bytes == 0 { String::new() } else { describe_time_left(elapsed, share) };
         // A terminal that is gone is no reason to stop the work.
         let _ = write!(stderr(), "{CLEAR_LINE}{} {:.0} %{left}", self.activity, 100.0 * share);
     }
@@ -52,7 +52,7 @@ fn describe_time_left(elapsed: Duration, share: f64) -> String {
 /// Replays `recording` completely, with a progress line.
 pub(crate) fn analyse_recording(recording: &Recording) -> Result<(Analysis, ReportInput), ReadError> {
     let mut progress = Progress::labelled("reading");
-    analyse(recording, engines::FACTS, &mut |done, all| progress.set_position(done, all))
+    analyse(recording, engines::FACTS, &mut |done, all| progress.draw_position_if_due(done, all))
 }
 
 impl Drop for Progress {

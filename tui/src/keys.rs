@@ -48,8 +48,8 @@ pub(crate) const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Fin
 pub(crate) const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
-/// Makes a row of the key table: in `context`, each of `keys` does `action`. The help has `shown_keys` and `description`. The last row of
-/// the screen has `hint`, or nothing of the key if that is empty.
+/// Makes a row of the key table: in `context`, each of `keys` does `action`. The help shows `shown_keys` with `description`, and the last
+/// row of the screen shows `hint`, unless that is empty.
 const fn bind(
     context: KeyContext,
     keys: &'static [(KeyCode, KeyModifiers)],
@@ -136,7 +136,7 @@ impl Binding {
 
     /// Whether its action can do something in this run. A tab that does not exist cannot be opened.
     pub(crate) fn has_effect(&self, model: &Model) -> bool {
-        !matches!(self.action, Action::OpenTab(tab) if !tab.exists(model))
+        !matches!(self.action, Action::OpenTab(tab) if !tab.has_content(model))
     }
 
     /// Where the binding applies, in the words of the help.
@@ -214,21 +214,21 @@ impl PaletteEntry {
     }
 }
 
-/// Entries of the palette that contain all of the typed `words`, whether in the keys or in the description.
-pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
-    let mut entries = actions_of_bindings(ui);
-    entries.extend(actions_of_saved_filters(ui));
-    let lowercase_words = words.to_lowercase();
+/// Entries of the palette that contain all of the `typed_words`, whether in the keys or in the description.
+pub(crate) fn palette_entries(typed_words: &str, ui: &Ui) -> Vec<PaletteEntry> {
+    let mut entries = palette_entries_of_bindings(ui);
+    entries.extend(palette_entries_of_saved_filters(ui));
+    let lowercase_words = typed_words.to_lowercase();
     entries.retain(|entry| entry.contains_all(&lowercase_words));
     // The first entry is the one that Enter runs: after `:q`, it is that of the key `q`.
-    let (mut sorted, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.has_key(words));
+    let (mut sorted, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.has_key(typed_words));
     sorted.extend(others);
     sorted
 }
 
 /// Palette entries of the key table. The action of a key that applies only on other tabs first switches to the first of these tabs. A key
 /// that applies only to another kind of run, such as a replay, has no entry.
-fn actions_of_bindings(ui: &Ui) -> Vec<PaletteEntry> {
+fn palette_entries_of_bindings(ui: &Ui) -> Vec<PaletteEntry> {
     let mut entries = Vec::new();
     // The palette does not list itself.
     for binding in BINDINGS.iter().filter(|binding| binding.action != Action::ShowPalette) {
@@ -251,7 +251,7 @@ fn actions_of_bindings(ui: &Ui) -> Vec<PaletteEntry> {
 }
 
 /// Palette entries that apply the saved filters. They have no key, and apply everywhere.
-fn actions_of_saved_filters(ui: &Ui) -> Vec<PaletteEntry> {
+fn palette_entries_of_saved_filters(ui: &Ui) -> Vec<PaletteEntry> {
     let filters = ui.options.filters.iter().enumerate();
     let entries = filters.map(|(index, saved)| PaletteEntry {
         shown_keys: "",
@@ -262,17 +262,17 @@ fn actions_of_saved_filters(ui: &Ui) -> Vec<PaletteEntry> {
     entries.collect()
 }
 
-/// Action of a key in the command palette. Enter runs the entry at `selected` among those that match `words`. `None` if none matches, or if
-/// the key has no action there.
-fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> Option<Action> {
+/// Action of a key in the command palette. Enter runs the entry at `selected_index` among those that match `typed_words`. `None` if none
+/// matches, or if the key has no action there.
+fn action_in_palette(key: &KeyEvent, typed_words: &str, selected_index: usize, ui: &Ui) -> Option<Action> {
     match key.code {
         KeyCode::Up => Some(Action::MoveSelection(-1)),
         KeyCode::Down => Some(Action::MoveSelection(1)),
         KeyCode::Enter => {
-            let mut entries = palette_entries(words, ui);
+            let mut entries = palette_entries(typed_words, ui);
             let last_index = entries.len().checked_sub(1)?;
             // The list may have become shorter since the selection moved.
-            let entry = entries.swap_remove(selected.min(last_index));
+            let entry = entries.swap_remove(selected_index.min(last_index));
             Some(entry.action)
         }
         _ => action_while_typing(key),

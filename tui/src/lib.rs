@@ -16,7 +16,7 @@ pub use state::ui::ScreenOptions;
 
 /// The picker of a source.
 pub mod pick {
-    pub use crate::screen::{FoundSources, pick_source};
+    pub use crate::screen::{FoundSources, pick_source_command};
     pub use crate::state::picker::{SourceKind, SourceOffer};
 }
 

@@ -59,25 +59,25 @@ impl Theme {
         Self::for_environment(CHOSEN.get().copied().flatten(), |name| std::env::var(name).unwrap_or_default())
     }
 
-    /// Selects the theme by environment variables, which `var` returns, empty if not set. A chosen palette has precedence.
-    pub(crate) fn for_environment(chosen: Option<Palette>, var: impl Fn(&str) -> String) -> Self {
-        let term = var("TERM");
+    /// Selects the theme by environment variables, which `variable` returns, empty if not set. A chosen palette has precedence.
+    pub(crate) fn for_environment(chosen_palette: Option<Palette>, variable: impl Fn(&str) -> String) -> Self {
+        let term = variable("TERM");
         // The first one that is set decides the encoding, as in setlocale(3).
-        let locales = ["LC_ALL", "LC_CTYPE", "LANG"].map(&var);
+        let locales = ["LC_ALL", "LC_CTYPE", "LANG"].map(&variable);
         let locale = locales.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
         let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
         // The font of the Linux console lacks most symbols.
         let is_ascii_only = !is_utf8 || term == "linux";
-        Self { palette: chosen.unwrap_or_else(|| detect_palette(&term, &var)), is_ascii_only }
+        Self { palette: chosen_palette.unwrap_or_else(|| detect_palette(&term, &variable)), is_ascii_only }
     }
 
-    /// Style with one of three foreground colours, by the palette. `dark` and `light` are indices of 256 colours for backgrounds of that
-    /// kind, `sixteen` is one of 16 colours.
-    fn foreground(self, dark: u8, light: u8, sixteen: Color) -> Style {
+    /// Style with one of three foreground colours, by the palette. `dark_index` and `light_index` are indices of 256 colours for
+    /// backgrounds of that kind, `sixteen_colour` is one of 16 colours.
+    fn foreground(self, dark_index: u8, light_index: u8, sixteen_colour: Color) -> Style {
         match self.palette {
-            Palette::Dark => Style::new().fg(Color::Indexed(dark)),
-            Palette::Light => Style::new().fg(Color::Indexed(light)),
-            Palette::Sixteen => Style::new().fg(sixteen),
+            Palette::Dark => Style::new().fg(Color::Indexed(dark_index)),
+            Palette::Light => Style::new().fg(Color::Indexed(light_index)),
+            Palette::Sixteen => Style::new().fg(sixteen_colour),
             Palette::Mono => Style::new(),
         }
     }
@@ -142,16 +142,16 @@ fn health_of_flag(flag: Flag) -> Health {
 /// Indices of the two whites among the 16 colours.
 const WHITES: [u8; 2] = [7, 15];
 
-/// Palette for this type of terminal, by environment variables, which `var` returns. If the background is unknown, it is the terminal's own
-/// 16 colours.
-fn detect_palette(term: &str, var: impl Fn(&str) -> String) -> Palette {
-    let has_no_colours = !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&term);
+/// Palette for this type of terminal, by environment variables, which `variable` returns. If the background is unknown, it is the
+/// terminal's own 16 colours.
+fn detect_palette(term: &str, variable: impl Fn(&str) -> String) -> Palette {
+    let has_no_colours = !variable("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&term);
     if has_no_colours {
         return Palette::Mono;
     }
-    let has_256_colours = term.contains("256color") || !var("COLORTERM").is_empty();
+    let has_256_colours = term.contains("256color") || !variable("COLORTERM").is_empty();
     // rxvt and others set it to `foreground;background`, by indices of the 16 colours.
-    let background = var("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
+    let background = variable("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
     match background {
         Some(background) if has_256_colours && WHITES.contains(&background) => Palette::Light,
         Some(_) if has_256_colours => Palette::Dark,

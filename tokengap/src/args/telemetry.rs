@@ -104,7 +104,7 @@ impl TelemetryArgs {
     }
 
     /// Waits for the time of `--metrics-linger`, while other threads serve the final metrics. Ends early once `asked_to_end` returns true.
-    pub(crate) fn keep_serving(&self, asked_to_end: impl Fn() -> bool) {
+    pub(crate) fn serve_until_linger_ends(&self, asked_to_end: impl Fn() -> bool) {
         /// Interval at which `asked_to_end` is asked.
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let Some(linger) = self.metrics_linger else { return };

@@ -157,12 +157,12 @@ pub(crate) fn serve_requests(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Re
 }
 
 /// Executes a request, if the rules permit it. Returns the created file; `None` for a request that creates none.
-fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
-    match decode_message(request).ok_or(Errno::INVAL)? {
+fn execute_request(rules: &mut Rules, encoded_request: &[u8]) -> io::Result<Option<File>> {
+    match decode_message(encoded_request).ok_or(Errno::INVAL)? {
         FileRequest::Start => Ok(None),
-        FileRequest::Create(path) => rules.create_result(&path).map(Some),
+        FileRequest::Create(path) => rules.create_result_file(&path).map(Some),
         FileRequest::Rename { from, to } => rules.rename_to_result(&from, &to).map(|()| None),
-        FileRequest::Remove(path) => rules.remove_created(&path).map(|()| None),
+        FileRequest::Remove(path) => rules.remove_created_file(&path).map(|()| None),
     }
 }
 

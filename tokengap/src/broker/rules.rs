@@ -42,13 +42,13 @@ impl Rules {
     }
 
     /// Creates a file that this run may write (a result). Refuses any other path, and a file that exists.
-    pub(super) fn create_result(&mut self, path: &Path) -> io::Result<File> {
+    pub(super) fn create_result_file(&mut self, path: &Path) -> io::Result<File> {
         // A result that replaces a file is written under another name, and renamed once it is complete.
-        let becomes_result = replaced_file(path).is_some_and(|replaced| self.is_result(&replaced));
+        let becomes_result = file_replaced_by(path).is_some_and(|replaced| self.is_result(&replaced));
         if !self.is_result(path) && !becomes_result {
             return Err(Errno::PERM.into());
         }
-        let FolderEntry { folder, name } = self.find_entry(path)?;
+        let FolderEntry { folder, name } = self.find_folder_and_name(path)?;
         let file = folder.create_file(name)?;
         self.created.insert(path.to_owned());
         Ok(file)
@@ -56,7 +56,7 @@ impl Rules {
 
     /// Renames a file created here to a result beside it. Replaces a file that was not created here only with `--force`.
     pub(super) fn rename_to_result(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        let entry = self.find_entry(to)?;
+        let entry = self.find_folder_and_name(to)?;
         // A file created here belongs to this run, so it may be replaced without `--force`.
         let replaces_foreign_file = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
         let may_replace = !replaces_foreign_file || self.results.force;
@@ -66,19 +66,19 @@ impl Rules {
         if !is_permitted {
             return Err(Errno::PERM.into());
         }
-        let from_name = self.find_entry(from)?.name;
+        let from_name = self.find_folder_and_name(from)?.name;
         entry.folder.rename(from_name, entry.name)?;
         self.created.remove(from);
         self.created.insert(to.to_owned());
         Ok(())
     }
 
-    /// Removes a file created here.
-    pub(super) fn remove_created(&mut self, path: &Path) -> io::Result<()> {
+    /// Removes a file that was created here. Refuses any other path.
+    pub(super) fn remove_created_file(&mut self, path: &Path) -> io::Result<()> {
         if !self.created.contains(path) {
             return Err(Errno::PERM.into());
         }
-        let FolderEntry { folder, name } = self.find_entry(path)?;
+        let FolderEntry { folder, name } = self.find_folder_and_name(path)?;
         if let Some(found) = folder.find_file(name)? {
             folder.remove_file(name, found.metadata())?;
         }
@@ -87,7 +87,7 @@ impl Rules {
     }
 
     /// The folder of a path, if it was opened at the start, and the name in it. No other folder can be reached.
-    fn find_entry<'a>(&'a self, path: &'a Path) -> io::Result<FolderEntry<'a>> {
+    fn find_folder_and_name<'a>(&'a self, path: &'a Path) -> io::Result<FolderEntry<'a>> {
         let parent = path.parent().map(or_working_folder);
         let folder = parent.and_then(|parent| self.folders.get(parent));
         match (folder, path.file_name()) {
@@ -104,7 +104,8 @@ impl Rules {
     /// Whether `path` is a file that the user has named, a further file of such a recording, or such a recording of one of several engines.
     fn is_of_named_file(&self, path: &Path) -> bool {
         let mut named_files = self.results.file.iter();
-        named_files.any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named))
+        named_files
+            .any(|named| path == named || recording::is_part_of(path, named) || is_recording_of_one_engine(path, named))
     }
 
     /// Whether `path` is in a folder that the user has named, and has a name that tokengap chooses. Other files of the folder are not of
@@ -117,9 +118,9 @@ impl Rules {
     }
 }
 
-/// Whether `path` is the recording of one of several engines, for which the file `named` was given.
-fn is_of_engine(path: &Path, named: &Path) -> bool {
-    let Some(run) = recording::run_name_of_path(path, named) else { return false };
+/// Whether `path` is the recording of one of several engines, for which the user gave the file `given_file`.
+fn is_recording_of_one_engine(path: &Path, given_file: &Path) -> bool {
+    let Some(run) = recording::run_name_of_path(path, given_file) else { return false };
     let mut kinds = engines::DISCOVERED.iter().map(|kind| kind.name()).chain(["engine"]);
     // The engine's port, model or pid follows its kind.
     kinds.any(|kind| run.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')))
@@ -136,14 +137,14 @@ pub(crate) fn or_working_folder(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// The file that `path` replaces once it is complete: `run.tgap` for `.run.tgap.PID.new`. `None` if `path` has no such name.
-fn replaced_file(path: &Path) -> Option<PathBuf> {
-    let inner = path.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
+/// The file that `temporary_path` replaces once it is complete: `run.tgap` for `.run.tgap.PID.new`. `None` if it has no such name.
+fn file_replaced_by(temporary_path: &Path) -> Option<PathBuf> {
+    let inner = temporary_path.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (name, pid) = inner.rsplit_once('.')?;
     if pid.parse::<u32>().is_err() {
         return None;
     }
-    Some(path.with_file_name(name))
+    Some(temporary_path.with_file_name(name))
 }
 
 #[cfg(test)]
@@ -185,15 +186,15 @@ mod tests {
             force: false,
         });
         for name in ["run.tgap", "run.1.tgap", ".run.tgap.7.new", "tokengap-1.tgap", "run-vllm-8000.1.tgap"] {
-            rules.create_result(&at(name)).expect(name);
+            rules.create_result_file(&at(name)).expect(name);
         }
         for name in
             ["beside", ".bashrc", "run.x.tgap", ".beside.7.new", "ours/tokengap-1.tgap", "../tokengap-1.tgap", ""]
         {
-            assert!(refused(rules.create_result(&at(name))), "{name}");
+            assert!(refused(rules.create_result_file(&at(name))), "{name}");
         }
         for name in ["old.tgap", "run.2.tgap", "tokengap-old.json", "beside"] {
-            assert!(refused(rules.remove_created(&at(name))), "{name}");
+            assert!(refused(rules.remove_created_file(&at(name))), "{name}");
         }
         // Named files are replaced only with --force, other files never.
         assert!(refused(rules.rename_to_result(&at(".run.tgap.7.new"), &at("old.tgap"))));
@@ -202,15 +203,15 @@ mod tests {
         rules.rename_to_result(&at(".run.tgap.7.new"), &at("run.tgap")).expect("its own file");
         rules.results.force = true;
         rules.rename_to_result(&at("run.tgap"), &at("old.tgap")).expect("asked for");
-        assert!(refused(rules.remove_created(&at("run.tgap"))), "it has another name now");
-        rules.remove_created(&at("run.1.tgap")).expect("created here");
+        assert!(refused(rules.remove_created_file(&at("run.tgap"))), "it has another name now");
+        rules.remove_created_file(&at("run.1.tgap")).expect("created here");
         assert!(!at("run.1.tgap").exists());
         // The folder is opened once.
         let other = tempfile::tempdir().expect("a folder");
         let moved = other.path().join("moved");
         fs::rename(folder.path(), &moved).expect("renamed");
         std::os::unix::fs::symlink(other.path(), folder.path()).expect("linked");
-        rules.create_result(&at("tokengap-2.tgap")).expect("created");
+        rules.create_result_file(&at("tokengap-2.tgap")).expect("created");
         assert!(moved.join("tokengap-2.tgap").exists() && !other.path().join("tokengap-2.tgap").exists());
         fs::remove_file(folder.path()).expect("the link");
         fs::rename(&moved, folder.path()).expect("renamed");

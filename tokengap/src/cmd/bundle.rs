@@ -62,15 +62,20 @@ struct Manifest<'a> {
 
 impl Bundle {
     /// Copies the recording `file` without its token ids beside `archive`, and makes the report of the copy, which cannot contain what the
-    /// copy lacks.
-    pub(crate) fn of_recording(file: &Path, archive: &Path, slowest: usize, doctor: String) -> anyhow::Result<Self> {
+    /// copy lacks. It lists `slowest_count` requests.
+    pub(crate) fn of_recording(
+        file: &Path,
+        archive: &Path,
+        slowest_count: usize,
+        doctor_output: String,
+    ) -> anyhow::Result<Self> {
         let original = Recording::open(file)?;
         let recording = copy_without_token_ids(&original, folder_of(archive))?;
         Ok(Self {
-            report: saved::load_report(&recording, slowest)?,
+            report: saved::load_report(&recording, slowest_count)?,
             recorded_by: original.header().tokengap.clone(),
             recording,
-            doctor,
+            doctor: doctor_output,
             folder: folder_in_archive(archive),
         })
     }
@@ -78,7 +83,7 @@ impl Bundle {
     /// Writes the archive with times of day in `zone`.
     pub(crate) fn write_archive(&self, zone: Option<TimeZone>, out: &mut dyn Write) -> anyhow::Result<()> {
         let created = Timestamp::now();
-        let files = self.files(zone, created)?;
+        let files = self.bundled_files(zone, created)?;
         let manifest = self.manifest_of(&files, created)?;
         let mut archive = Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
         archive.include_checksum(true)?;
@@ -95,7 +100,7 @@ impl Bundle {
 
 impl Bundle {
     /// The files of the archive apart from the manifest, with times of day in `zone`.
-    fn files(&self, zone: Option<TimeZone>, created: Timestamp) -> anyhow::Result<[BundledFile; 4]> {
+    fn bundled_files(&self, zone: Option<TimeZone>, created: Timestamp) -> anyhow::Result<[BundledFile; 4]> {
         let markdown = self.report.to_markdown(&Clock::of(&self.report, zone));
         let doctor = format!(
             "The machine where this archive was made, at {created:.0}; the recording may be from another one.\n\n{}",
@@ -176,7 +181,7 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
     header[TAR_MAGIC].copy_from_slice(b"ustar\x0000");
     header[TAR_PREFIX..TAR_PREFIX + folder.len()].copy_from_slice(folder.as_bytes());
     if bytes > TAR_MAX_OCTAL {
-        header[TAR_SIZE].copy_from_slice(&binary_size(bytes));
+        header[TAR_SIZE].copy_from_slice(&binary_size_field(bytes));
     }
     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
     // Six digits and a zero byte replace the blanks; the last one stays.
@@ -186,7 +191,7 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
 
 /// Field for a size with too many digits for a tar header: a big-endian number of twelve bytes with the highest bit set, as GNU tar,
 /// libarchive and Python write and read it.
-fn binary_size(bytes: u64) -> [u8; 12] {
+fn binary_size_field(bytes: u64) -> [u8; 12] {
     let mut field = [0; 12];
     field[4..].copy_from_slice(&bytes.to_be_bytes());
     field[0] = 0x80;
@@ -231,7 +236,7 @@ fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result
     let mut progress = Progress::labelled("copying");
     // The input lists what the original misses.
     let input = read_records(original, &mut |record| copy_record(&mut copy, record), &mut |done, all| {
-        progress.set_position(done, all);
+        progress.draw_position_if_due(done, all);
     })?;
     match copy.finish(&input)?.stopped {
         Some(why) => bail!("{why}"),

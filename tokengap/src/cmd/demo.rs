@@ -53,7 +53,7 @@ const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 /// `tokengap demo`: watches a simulated engine, for a limited time if there is no screen.
 pub(crate) fn run_demo(args: &Args) -> anyhow::Result<ExitCode> {
     let endpoint = args.live.telemetry.endpoint_options()?;
-    let mut plan = confinement::live_plan(Work::Network, &args.live);
+    let mut plan = confinement::confinement_plan_of_run(Work::Network, &args.live);
     // The demo creates its socket folder in one of these.
     plan.write.extend([std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")]);
     confinement::apply_plan(&plan);
@@ -63,5 +63,5 @@ pub(crate) fn run_demo(args: &Args) -> anyhow::Result<ExitCode> {
         live.duration = live.duration.or(Some(HEADLESS_DURATION));
     }
     let demo = Demo::start(args.scenario, args.seed, args.workers, args.phase)?;
-    app::run_to_exit_code(demo, &live, endpoint)
+    app::run_and_print_report(demo, &live, endpoint)
 }

@@ -75,12 +75,12 @@ fn format_parser() -> impl TypedValueParser<Value = Format> {
 /// `tokengap export`: converts a recording to another format.
 pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.file], &[args.output.file()]);
-    check_selection(args)?;
+    check_selection_is_possible(args)?;
     if args.format == Format::Parquet {
         check_parquet_output(args)?;
     }
     let recording = Recording::open(&args.file)?;
-    check_payload(args, &recording)?;
+    check_has_wanted_ids(args, &recording)?;
     if let Some(missing) = recording.missing() {
         errln!("tokengap: {}: {missing}", args.file.display());
     }
@@ -93,18 +93,18 @@ pub(crate) fn run_export(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Fails if the arguments select requests that the format cannot select, or an empty range of time.
-fn check_selection(args: &Args) -> anyhow::Result<()> {
+fn check_selection_is_possible(args: &Args) -> anyhow::Result<()> {
     ensure!(
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
     );
-    let is_range_empty = time_range(args).is_some_and(|range| range.is_empty());
+    let is_range_empty = exported_range_ns(args).is_some_and(|range| range.is_empty());
     ensure!(!is_range_empty, "--from must not be later than --to");
     Ok(())
 }
 
 /// Fails if the arguments ask for token ids that the recording does not contain.
-fn check_payload(args: &Args, recording: &Recording) -> anyhow::Result<()> {
+fn check_has_wanted_ids(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     let wants_ids = args.payload == RecordedTokens::Tokens;
     let has_ids = recording.header().payload == RecordedPayload::Tokens;
     ensure!(
@@ -151,7 +151,7 @@ fn is_gzip(path: &Path) -> bool {
 }
 
 /// Exported part of the recording, in nanoseconds from its start. `None` for all of it.
-fn time_range(args: &Args) -> Option<RangeInclusive<u64>> {
+fn exported_range_ns(args: &Args) -> Option<RangeInclusive<u64>> {
     let from = args.from.map(to_nanoseconds);
     let to = args.to.map(to_nanoseconds);
     if from.is_none() && to.is_none() {
@@ -170,7 +170,7 @@ fn write_export(
     let options = export::Options {
         rids: args.rids.clone(),
         slow_ns: args.slow_only.map(to_nanoseconds),
-        range_ns: time_range(args),
+        range_ns: exported_range_ns(args),
         chunks: args.chunks,
         tokens: args.payload == RecordedTokens::Tokens,
         // Also requests that lost no tokens.
@@ -183,7 +183,7 @@ fn write_export(
             errln!("tokengap: {error}");
         }
         if let Some(progress) = &mut progress {
-            progress.set_position(done, total_bytes);
+            progress.draw_position_if_due(done, total_bytes);
         }
     })?;
     Ok(())

@@ -51,7 +51,7 @@ pub(crate) fn run_generate(args: &Args) -> anyhow::Result<ExitCode> {
     let mut command = config::command_definition();
     if let Some(dir) = &args.output {
         std::fs::create_dir_all(dir)
-            .and_then(|()| generate_into(dir, args.what, command))
+            .and_then(|()| write_generated_files_into(dir, args.what, command))
             .with_context(|| format!("write into {}", dir.display()))?;
     } else {
         let mut text = Vec::new();
@@ -65,8 +65,8 @@ pub(crate) fn run_generate(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes the man pages, or the completions for a shell, into a folder.
-fn generate_into(dir: &Path, what: GeneratedFile, mut command: Command) -> std::io::Result<()> {
-    match what.shell() {
+fn write_generated_files_into(dir: &Path, file_kind: GeneratedFile, mut command: Command) -> std::io::Result<()> {
+    match file_kind.shell() {
         Some(shell) => clap_complete::generate_to(shell, &mut command, "tokengap", dir).map(drop),
         None => clap_mangen::generate_to(command.disable_help_subcommand(true), dir),
     }

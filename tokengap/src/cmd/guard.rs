@@ -53,13 +53,13 @@ pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
     // Moving the sockets back needs only the rights of their owner. Without these arguments, that is the user of this process.
     if let (Some(user), Some(group)) = (args.user, args.group) {
         let plan = Plan::new(Work::Move);
-        confinement::change_account(Account { user, group }, plan)?;
+        confinement::change_account_and_confine(Account { user, group }, plan)?;
     }
     let child_pid = args.child.and_then(|pid| Pid::from_raw(pid as i32));
     // Opened now, because the pid may be reused later.
     let child = child_pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     output::raw_stdout().write_all(READY)?;
-    let has_restored_itself = wait_for_end_of_tokengap();
+    let has_restored_itself = wait_for_end_and_check_restored();
     if has_restored_itself {
         return Ok(ExitCode::SUCCESS);
     }
@@ -94,7 +94,7 @@ fn open_folders(args: &Args) -> anyhow::Result<Vec<Folder>> {
 
 /// Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe. Returns whether tokengap has written a message
 /// before, which says that it has restored the sockets itself.
-fn wait_for_end_of_tokengap() -> bool {
+fn wait_for_end_and_check_restored() -> bool {
     let mut message = String::new();
     // An error is such an end, too.
     let _ = std::io::stdin().read_to_string(&mut message);

@@ -67,11 +67,11 @@ pub(crate) struct Args {
 pub(crate) fn run_import(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     confinement::confine_to_files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
-    import_files(args)
+    import_files_and_report(args)
 }
 
 /// Imports the files, then prints the report or completes the recording.
-fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
+fn import_files_and_report(args: &Args) -> anyhow::Result<ExitCode> {
     // Checked before the files are read, which may take long.
     if let Some(path) = &args.record
         && path.exists()
@@ -79,7 +79,7 @@ fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     {
         return Err(RecordError::Exists(path.clone()).into());
     }
-    let ImportedRun { analysis, input, recorder, .. } = read_logs(args)?;
+    let ImportedRun { analysis, input, recorder, .. } = read_logs_and_record(args)?;
     let report = Report::of(&analysis, &input);
     // Without --record, the report is the result.
     let Some(recorder) = recorder else { return args.report_output.write(&report) };
@@ -95,7 +95,7 @@ fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads all files, and writes a recording if requested.
-fn read_logs(args: &Args) -> anyhow::Result<ImportedRun> {
+fn read_logs_and_record(args: &Args) -> anyhow::Result<ImportedRun> {
     let options = ImportOptions {
         zone: args.timezone.clone(),
         year: args.year,
@@ -109,7 +109,7 @@ fn read_logs(args: &Args) -> anyhow::Result<ImportedRun> {
     let target = args.record.clone().map(|path| RecordingTarget { path, force, config });
     let mut progress = Progress::labelled("importing");
     let mut run = import::import_logs(&args.paths, options, config, target, &mut |done| {
-        progress.set_position(done.read_bytes, done.total_bytes);
+        progress.draw_position_if_due(done.read_bytes, done.total_bytes);
     })?;
     run.input.slowest = args.report.slowest;
     Ok(run)
@@ -164,7 +164,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.tgap");
         let line = args(&[LOG, "--max-finished", "2", "--record", &path.to_string_lossy()]);
-        let ImportedRun { analysis, input, recorder, .. } = read_logs(&line).expect("read");
+        let ImportedRun { analysis, input, recorder, .. } = read_logs_and_record(&line).expect("read");
         let report = Report::of(&analysis, &input);
         recorder.expect("made").finish(&input).expect("finished");
         let recording = recording::Recording::open(&path).expect("opened");
@@ -184,8 +184,8 @@ mod tests {
         std::fs::write(&log, "nothing known\n").expect("written");
         std::fs::write(&old, "precious").expect("written");
         let (log, old) = (log.to_string_lossy(), old.to_string_lossy());
-        assert!(import_files(&args(&[&log, "--record", &old, "--force"])).is_err());
-        assert!(import_files(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
+        assert!(import_files_and_report(&args(&[&log, "--record", &old, "--force"])).is_err());
+        assert!(import_files_and_report(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
         assert_eq!(std::fs::read_to_string(&*old).expect("there"), "precious");
     }
 

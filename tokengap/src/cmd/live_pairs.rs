@@ -63,7 +63,7 @@ impl LivePairs {
 
     /// Whether it is time to join prefill and decode servers into pairs again. It never is if nobody reads the pairs: neither the screen
     /// nor the endpoint, if `is_served`. A screen that shows them gets shorter intervals.
-    fn are_due(&self, is_served: bool) -> bool {
+    fn are_pairs_due(&self, is_served: bool) -> bool {
         let is_shown = self.screen.as_ref().is_some_and(|screen| screen.borrow().shows_pairs());
         if !is_shown && !is_served {
             return false;
@@ -82,24 +82,24 @@ impl LivePairs {
 
     /// Joins the prefill and decode servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its
     /// pair. `servers_of` lists the servers of runs.
-    pub(crate) fn update_pairs<S>(
+    pub(crate) fn update_pairs_if_due<S>(
         &mut self,
         runs: &mut [Running<S>],
         servers_of: fn(&[Running<S>]) -> Vec<RunningServer<'_>>,
     ) {
         let is_served = runs.iter().any(|run| run.session.has_telemetry());
-        if !self.are_due(is_served) {
+        if !self.are_pairs_due(is_served) {
             return;
         }
         let began = Instant::now();
-        let joined = self.join_and_show(&servers_of(runs));
-        set_pairs(runs, joined);
+        let joined = self.join_and_show_pairs(&servers_of(runs));
+        replace_pairs_of_runs(runs, joined);
         self.last_join = Some(LastJoin { at: began, duration: began.elapsed(), request: self.shown_request() });
     }
 
     /// Joins the requests of prefill and decode servers into pairs, and shows the pairs on the screen, with the parts of the request that
     /// is open there. Returns the pair of each decode server.
-    fn join_and_show(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
+    fn join_and_show_pairs(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
         let shown = self.shown_request();
         let joined = pair::join_newest(servers, self.slowest, NEWEST_FINISHED, shown.as_ref());
         if let Some(screen) = &self.screen {
@@ -113,7 +113,7 @@ impl LivePairs {
 }
 
 /// Gives each decode server's run its pair, and removes the pairs of all other runs.
-pub(crate) fn set_pairs<S>(runs: &mut [Running<S>], pairs: Vec<PairOfRun>) {
+pub(crate) fn replace_pairs_of_runs<S>(runs: &mut [Running<S>], pairs: Vec<PairOfRun>) {
     for run in &mut *runs {
         run.session.set_pair(None);
     }
@@ -232,8 +232,8 @@ mod tests {
         let second = first.shared().add_run(&header);
         let mut runs = vec![run_of(&prefill, first), run_of(&decode, second)];
         let mut pairs = LivePairs::new(None, 10);
-        pairs.update_pairs(&mut runs, servers_of);
-        assert!(!pairs.are_due(true), "the next join is later");
+        pairs.update_pairs_if_due(&mut runs, servers_of);
+        assert!(!pairs.are_pairs_due(true), "the next join is later");
         let report = get(&mut runs, address, "/report");
         let report: Value = serde_json::from_str(&report).expect("JSON");
         let [of_prefill, of_decode] = [0, 1].map(|run| &report["runs"][run]["report"]);
@@ -247,12 +247,12 @@ mod tests {
 
     #[test]
     fn nobody_reads_the_pairs_of_runs_without_screen_and_endpoint() {
-        assert!(!LivePairs::new(None, 10).are_due(false));
+        assert!(!LivePairs::new(None, 10).are_pairs_due(false));
         let slow_join = LastJoin { at: Instant::now(), duration: Duration::from_secs(9), request: None };
         let mut pairs = LivePairs { last_join: Some(slow_join), ..LivePairs::new(None, 10) };
-        assert!(!pairs.are_due(true));
+        assert!(!pairs.are_pairs_due(true));
         let long_ago = Instant::now().checked_sub(MAX_INTERVAL).expect("a time");
         pairs.last_join = Some(LastJoin { at: long_ago, duration: Duration::from_secs(9), request: None });
-        assert!(pairs.are_due(true) && !pairs.are_due(false));
+        assert!(pairs.are_pairs_due(true) && !pairs.are_pairs_due(false));
     }
 }

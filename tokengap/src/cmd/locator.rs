@@ -20,34 +20,35 @@ pub(crate) struct Args {
     sought: Option<u32>,
 }
 
-/// The process that starts an analysis of a library for each request. With the number of what is sought in it, such an analysis.
+/// Without `--sought`, the process that starts another one for each request to analyse a library. With it, such an analysis of one library,
+/// which searches for the kind of probe points with that number.
 pub(crate) fn run_locator(args: &Args) -> anyhow::Result<ExitCode> {
     // The process without a number starts one with a number for each request.
     match args.sought {
-        None => start_analyses()?,
+        None => start_analysis_for_each_request()?,
         Some(number) => analyse_received_library(number)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Starts a process for each request on stdin. This process itself reads no library.
-fn start_analyses() -> anyhow::Result<()> {
-    confinement::keep_rights_to_analyse();
+fn start_analysis_for_each_request() -> anyhow::Result<()> {
+    confinement::drop_rights_beyond_analysis();
     // This process ends when the prober closes its end of the socket.
     ignore_ending_signals()?;
-    locator::supervise_analyses(stdin(), analysis_command).context("cannot analyse libraries")
+    locator::supervise_analyses(stdin(), command_to_analyse_library).context("cannot analyse libraries")
 }
 
-/// Command that starts this program to search one library for the kind of probe points with the number `sought`.
-fn analysis_command(sought: u32) -> Command {
+/// Command that starts this program to search one library for the kind of probe points with this number.
+fn command_to_analyse_library(sought_number: u32) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg("locator").arg(format!("--sought={sought}"));
+    command.arg("locator").arg(format!("--sought={sought_number}"));
     command
 }
 
 /// Receives a library from stdin, searches it and writes the answer to stdout. The process is confined before it reads the first byte.
-fn analyse_received_library(number: u32) -> anyhow::Result<()> {
-    let sought = locator::sought_by_number(number, &inner_servers()).context("unknown number")?;
+fn analyse_received_library(sought_number: u32) -> anyhow::Result<()> {
+    let sought = locator::sought_by_number(sought_number, &inner_servers()).context("unknown number")?;
     let library = RegularFile::open_located(&locator::receive_library(stdin())?, ExpectedFile::ANY)?;
     let answer = std::fs::File::from(stdout().try_clone_to_owned()?);
     locator::limit_own_resources()?;

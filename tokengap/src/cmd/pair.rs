@@ -83,20 +83,20 @@ impl RecordedServer {
 
 /// Report of a decode server with the part of its prefill server, from the recordings of both in any order. The prefill server processes
 /// the prompts of the requests, and the decode server generates their tokens.
-pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
+pub(crate) fn join_recordings_into_report(recordings: [&Path; 2], slowest_count: usize) -> anyhow::Result<Report> {
     /// Index of the prefill server, of which a pair could have several.
     const ONLY_PREFILL: usize = 0;
-    let [first, second] = files;
+    let [first, second] = recordings;
     let RecordedPair { prefill, decode } =
         RecordedPair::assign_sides(RecordedServer::analyse(first)?, RecordedServer::analyse(second)?)?;
     // The servers may run on two machines. An anchor gives the time of day for a time of a recording.
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
     let names = [prefill.as_prefill(ONLY_PREFILL)];
-    let mut report = decode.report(slowest);
+    let mut report = decode.report(slowest_count);
     // The report is of the decode server, so times count from the start of its capture.
     let start = report.capture_start();
-    let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest).with_context(|| {
+    let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest_count).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
     // Its slowest requests would not be printed, so none is listed.
@@ -138,7 +138,7 @@ impl RecordedPair {
 }
 
 /// Adds the pairs to the reports of their decode servers.
-pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) {
+pub(crate) fn add_pairs_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) {
     for PairOfRun { run_index: decode_index, mut report } in pairs {
         // Only the reports of its own prefill servers add anything to a pair.
         for (run_index, run) in finished.iter().enumerate() {
@@ -148,12 +148,12 @@ pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<PairOfRun>) 
             decode.report.add_pair_report(report);
         }
     }
-    name_unjoined_servers(finished);
+    note_unjoined_decode_servers(finished);
 }
 
 /// Adds a note to the report of each decode server without a pair: its requests are on none of the watched prefill servers. Does nothing
 /// without prefill servers.
-fn name_unjoined_servers(finished: &mut [RunReport]) {
+fn note_unjoined_decode_servers(finished: &mut [RunReport]) {
     let prefill = finished.iter().filter(|run| is_side_with_requests(run, "prefill"));
     let prefill_names: Vec<String> = prefill.map(|run| run.name.clone()).collect();
     if prefill_names.is_empty() {
@@ -211,9 +211,9 @@ pub(crate) struct JoinedRuns {
 /// requests, only the newest `finished_limit` of each server are joined. Also finds the request that the screen shows, if it is in a pair.
 pub(crate) fn join_newest(
     servers: &[RunningServer<'_>],
-    slowest: usize,
+    slowest_count: usize,
     finished_limit: usize,
-    shown: Option<&ShownRequest>,
+    shown_request: Option<&ShownRequest>,
 ) -> JoinedRuns {
     let names = prefill_names(servers);
     let is_only_decode = servers_of_side(servers, PairSide::Decode).count() == 1;
@@ -223,7 +223,7 @@ pub(crate) fn join_newest(
         let pair = Pair::join_newest(prefill_servers, decode.analysis.ledger(), finished_limit);
         // Times of the pair count from there.
         let start = decode.capture_start();
-        if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
+        if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest_count) {
             // Requests that only a prefill server has are not reported: another decode server may have them.
             if !is_only_decode {
                 report.prefill_only = None;
@@ -231,7 +231,7 @@ pub(crate) fn join_newest(
             joined.pairs.push(PairOfRun { run_index: decode.run_index, report });
         }
         // A prefill server may be in several pairs. The first one that has the request is shown.
-        if let Some(shown) = shown
+        if let Some(shown) = shown_request
             && joined.request.is_none()
         {
             joined.request = find_shown_request(&pair, &names, decode, shown);
@@ -248,7 +248,7 @@ fn find_shown_request(
     decode: &RunningServer<'_>,
     shown: &ShownRequest,
 ) -> Option<PairRequest> {
-    let mut rows = pair.rows().iter().filter(|row| is_row_of_shown(row, prefill_servers, decode, shown));
+    let mut rows = pair.rows().iter().filter(|row| is_row_of_shown_request(row, prefill_servers, decode, shown));
     let row = rows.next()?;
     let are_several = rows.next().is_some();
     if are_several {
@@ -261,7 +261,7 @@ fn find_shown_request(
 
 /// Whether a row, which is a request with its part on both servers, is the request that the screen shows. The screen may show the run of
 /// either server, and the two may know the request by different ids.
-fn is_row_of_shown(
+fn is_row_of_shown_request(
     row: &PairRow<'_>,
     prefill_servers: &[PrefillName],
     decode: &RunningServer<'_>,
@@ -411,7 +411,7 @@ mod tests {
             run("d", "decode", &[Request::of_decode("b", 2, 100)]),
             run("idle", "decode", &[]),
         ];
-        add_to_reports(&mut finished, Vec::new());
+        add_pairs_to_reports(&mut finished, Vec::new());
         let degraded = finished.map(|run| run.report.own.degraded);
         let expected = Value::from("no pair: none of its requests was found on p: no room or id is on both");
         assert!(degraded[1].contains(&expected), "{:?}", degraded[1]);

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use probe_user::discover::{self, Engine, Watcher};
 use session::units::{format_bytes, format_duration};
 use sources::demo::Scenario;
-use tui::pick::{FoundSources, SourceKind, SourceOffer, pick_source};
+use tui::pick::{FoundSources, SourceKind, SourceOffer, pick_source_command};
 
 /// Interval between searches for engines and recordings.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,13 +20,13 @@ const MAX_RECORDINGS: usize = 100;
 /// Runs the picker. Returns the arguments to run `tokengap` with, or `None` if the user quits.
 pub(crate) fn pick_arguments() -> anyhow::Result<Option<Vec<String>>> {
     let (sender, found) = mpsc::channel();
-    thread::Builder::new().name("discovery".into()).spawn(move || search_loop(&sender))?;
-    pick_source(demo_offers().collect(), &found)
+    thread::Builder::new().name("discovery".into()).spawn(move || search_until_picker_closes(&sender))?;
+    pick_source_command(demo_offers().collect(), &found)
 }
 
 /// Searches once a second for what tokengap can show: engines, runs that other tokengaps serve, recordings and the demo. Sends the list
 /// until the receiver is dropped.
-fn search_loop(sender: &Sender<FoundSources>) {
+fn search_until_picker_closes(sender: &Sender<FoundSources>) {
     let mut watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED));
     loop {
         let mut found = FoundSources { offers: Vec::new(), blind: Vec::new() };

@@ -53,7 +53,7 @@ pub(crate) fn run_replay(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = Recording::open(&args.file)?;
     if args.outcome.is_headless() {
         if !args.outcome.asks_for_report() {
-            headless::report_no_terminal();
+            headless::print_why_screen_is_off();
         }
         return print_whole_report(&recording, args);
     }

@@ -85,7 +85,7 @@ pub(crate) fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     let files: Vec<&Path> = [&args.file].into_iter().chain(&args.other).map(PathBuf::as_path).collect();
     confinement::confine_to_files(&files, &[args.report_output.output.file()]);
     let report = match &args.other {
-        Some(other) => pair::report_of_recordings([&args.file, other], args.report.slowest)?,
+        Some(other) => pair::join_recordings_into_report([&args.file, other], args.report.slowest)?,
         None => saved::load_report(&args.file, args.report.slowest)?,
     };
     args.report_output.write(&report)

@@ -70,7 +70,7 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
     let command_log = if args.live.outcome.is_headless() { None } else { Some(create_log_file(args)?) };
     let output = command_log.as_ref().map(|log| log.file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
-    let source = match start_relay(args, &child, &folder, signals) {
+    let source = match start_guard_and_relay(args, &child, &folder, signals) {
         Ok(source) => source,
         // The user asked for a relayed command, so it does not run without the relay.
         Err(error) => {
@@ -90,7 +90,7 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
     // Removed only after the command has ended.
     drop(folder);
     let report = watched?;
-    write_report(args, &report)?;
+    write_or_print_report(args, &report)?;
     if let Some(log) = &command_log {
         errln!("tokengap: the output of the command is in {}", log.path.display());
     }
@@ -107,7 +107,12 @@ pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the guard of the command's sockets and the relay for them, confines this process, and passes its signals on to the command.
-fn start_relay(args: &Args, child: &Arc<Child>, folder: &PrivateFolder, signals: Forwarding) -> anyhow::Result<Run> {
+fn start_guard_and_relay(
+    args: &Args,
+    child: &Arc<Child>,
+    folder: &PrivateFolder,
+    signals: Forwarding,
+) -> anyhow::Result<Run> {
     let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
     // The guard keeps the user of this process.
     let other_account = None;
@@ -122,7 +127,7 @@ fn start_relay(args: &Args, child: &Arc<Child>, folder: &PrivateFolder, signals:
 
 /// Writes the report to the file of `--report`. Without that flag, and if the file cannot be written, prints it on standard error, because
 /// standard output is the command's.
-fn write_report(args: &Args, report: &Report) -> anyhow::Result<()> {
+fn write_or_print_report(args: &Args, report: &Report) -> anyhow::Result<()> {
     let text = app::report_text(report, args.live.outcome.json)?;
     match &args.report {
         Some(path) => {
@@ -136,12 +141,12 @@ fn write_report(args: &Args, report: &Report) -> anyhow::Result<()> {
 
 /// Restricts this process to the access that it needs once the command runs.
 fn confine_run(args: &Args, folder: &Path) -> anyhow::Result<()> {
-    let mut plan = confinement::live_plan_without_results(Work::Move, &args.live);
+    let mut plan = confinement::confinement_plan_without_results(Work::Move, &args.live);
     // `CAP_KILL` is needed to end a command that has changed its user.
     plan.keep |= confinement::probe_capabilities() | Capabilities::KILL;
     plan.write.push(folder.to_owned());
     args.report.iter().for_each(|report| plan.permit_creation(report));
-    confinement::confine_as(account::own_account(), plan, &args.live)
+    confinement::confine_as_user(account::own_account(), plan, &args.live)
 }
 
 /// File with the command's output.

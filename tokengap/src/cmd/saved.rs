@@ -14,23 +14,23 @@ use crate::progress;
 /// Maximum size of a report file; the largest possible report has about ten megabytes.
 const LARGEST_JSON: u64 = 256 << 20;
 
-/// Report of `file`: parsed from JSON, or computed from a recording with at most `slowest` requests listed. `-` reads JSON from standard
-/// input.
+/// Report of `file`: parsed from JSON, or computed from a recording with at most `slowest_count` requests listed. `-` reads JSON from
+/// standard input.
 #[expect(clippy::disallowed_methods, reason = "a recording or report that the user named")]
-pub(crate) fn load_report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
+pub(crate) fn load_report(file: &Path, slowest_count: usize) -> anyhow::Result<Report> {
     let name = file.display();
     if file == Path::new("-") {
-        let text = read_limited(std::io::stdin().lock()).context("cannot read standard input")?;
+        let text = read_report_within_limit(std::io::stdin().lock()).context("cannot read standard input")?;
         return parse_named_report(&text, "standard input");
     }
     // The format is that of the content, whatever the name of the file.
-    if is_json(file).with_context(|| format!("cannot read {name}"))? {
-        let text = File::open(file).map_err(anyhow::Error::from).and_then(read_limited);
+    if begins_like_json(file).with_context(|| format!("cannot read {name}"))? {
+        let text = File::open(file).map_err(anyhow::Error::from).and_then(read_report_within_limit);
         let text = text.with_context(|| format!("cannot read {name}"))?;
         return parse_named_report(&text, &name.to_string());
     }
     match Recording::open(file) {
-        Ok(recording) => replay_report(&recording, slowest),
+        Ok(recording) => replay_report(&recording, slowest_count),
         Err(OpenError::NotARecording { .. }) => {
             bail!(
                 "{name} is neither a tokengap recording nor a report: use a file written by --record or printed by --json"
@@ -52,7 +52,7 @@ fn parse_named_report(text: &[u8], name: &str) -> anyhow::Result<Report> {
 
 /// Whether the first character of the file is that of a JSON object. An empty file counts as JSON, so that the error says that it is empty.
 #[expect(clippy::disallowed_methods, reason = "a recording or report that the user named")]
-fn is_json(file: &Path) -> std::io::Result<bool> {
+fn begins_like_json(file: &Path) -> std::io::Result<bool> {
     /// Number of bytes in which the first character is searched.
     const START_BYTES: usize = 64;
     let mut start = [0; START_BYTES];
@@ -61,10 +61,10 @@ fn is_json(file: &Path) -> std::io::Result<bool> {
 }
 
 /// Reads a report of at most `LARGEST_JSON` bytes.
-fn read_limited(from: impl Read) -> anyhow::Result<Vec<u8>> {
+fn read_report_within_limit(reader: impl Read) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more shows that the limit is exceeded.
-    from.take(LARGEST_JSON + 1).read_to_end(&mut bytes)?;
+    reader.take(LARGEST_JSON + 1).read_to_end(&mut bytes)?;
     ensure!(bytes.len() as u64 <= LARGEST_JSON, "it is larger than the limit for reports of {LARGEST_JSON} bytes");
     Ok(bytes)
 }

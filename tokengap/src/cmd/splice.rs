@@ -69,7 +69,7 @@ until then. If tokengap is killed, messages inside it are lost, and a guard puts
 /// `tokengap splice`: moves the sockets of a running engine behind a relay, after a confirmation, and back at the end.
 pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     if args.restore {
-        return restore_recorded(args);
+        return restore_moved_sockets(args);
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
     let pid = args.pid.context("no --pid was given")?;
@@ -84,9 +84,9 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     let guard = Guard::start(&located.folders(), Some(account), no_cleanup)?;
     // The confinement comes after the last program was started and before the first message is read. From here on, sockets are reached with
     // the rights of the engine's user.
-    let mut needs = confinement::live_plan_without_results(Work::Move, &args.live);
+    let mut needs = confinement::confinement_plan_without_results(Work::Move, &args.live);
     needs.keep |= confinement::probe_capabilities();
-    confinement::confine_as(located.account, needs, &args.live)?;
+    confinement::confine_as_user(located.account, needs, &args.live)?;
     let Movable { planned, unmovable } = located.select_movable()?;
     for reason in unmovable {
         errln!("tokengap: not changed: {reason}");
@@ -96,7 +96,7 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     if let Err(why) = &prepared.witness {
         errln!("tokengap: cannot check whether the move loses frames: {why}");
     }
-    check_rate(prepared.rate, args.max_rate)?;
+    check_rate_permits_move(prepared.rate, args.max_rate)?;
     errln!("{RISK}");
     if !args.yes && !ask_for_confirmation()? {
         errln!("tokengap: nothing was changed");
@@ -105,14 +105,14 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
     let splice = prepared.execute_move(&RelayOptions::default(), guard)?;
     std::thread::sleep(SETTLE);
-    print_result(&splice);
+    print_move_result(&splice);
     lower_decoding_priority();
     let report = app::run_to_report(splice, &args.live, endpoint, &signals)?;
     app::print_report(&report, args.live.outcome)
 }
 
 /// Fails if the senders send more messages per second than the move may interrupt, or if their `rate` could not be measured.
-fn check_rate(rate: Option<MessageRate>, max_rate: u64) -> anyhow::Result<()> {
+fn check_rate_permits_move(rate: Option<MessageRate>, max_rate: u64) -> anyhow::Result<()> {
     let Some(rate) = rate else {
         bail!("cannot measure the senders' rate, so nothing was moved: run as root, or use tokengap attach");
     };
@@ -126,7 +126,7 @@ fn check_rate(rate: Option<MessageRate>, max_rate: u64) -> anyhow::Result<()> {
 }
 
 /// Prints how long the move interrupted the connections, and whether requests continued across it without a missing chunk.
-fn print_result(splice: &Splice) {
+fn print_move_result(splice: &Splice) {
     errln!("tokengap: moved; connections were interrupted for {} ms", splice.outage.as_millis());
     for doubt in &splice.doubts {
         errln!("tokengap: {doubt}");
@@ -169,17 +169,17 @@ fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
 
 /// `tokengap splice --restore`: moves the engine's sockets back that a killed tokengap has left in another place. Each has a note beside it
 /// that says where it belongs. Exit code 2 if one could not be moved back.
-fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
+fn restore_moved_sockets(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     // Engines create their sockets among the temporary files.
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
     }
-    confinement::change_account(account_to_restore_with(args)?, Plan::new(Work::Move))?;
+    confinement::change_account_and_confine(account_to_restore_with(args)?, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
     let mut found = FoundSockets::default();
     for path in &folders {
-        restore_folder(path, &mut found, &mut out)?;
+        restore_sockets_of_folder(path, &mut found, &mut out)?;
     }
     let notes_of_others = found.of_others;
     if notes_of_others > 0 {
@@ -203,18 +203,18 @@ struct FoundSockets {
     of_others: usize,
 }
 
-/// Moves the sockets of a folder back, adds them to `found`, and writes a line about each but those of other users.
-fn restore_folder(path: &Path, found: &mut FoundSockets, out: &mut impl Write) -> anyhow::Result<()> {
+/// Moves the sockets of a folder back, adds them to `found_so_far`, and writes a line about each but those of other users.
+fn restore_sockets_of_folder(path: &Path, found_so_far: &mut FoundSockets, out: &mut impl Write) -> anyhow::Result<()> {
     let shown_path = path;
     let folder =
         Folder::open(path, shown_path).with_context(|| format!("cannot open the folder {}", path.display()))?;
     for restored in restore_sockets(&folder)? {
         if matches!(restored, Restored::OfAnother(_)) {
-            found.of_others += 1;
+            found_so_far.of_others += 1;
             continue;
         }
-        found.moved += 1;
-        found.is_any_left_moved |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
+        found_so_far.moved += 1;
+        found_so_far.is_any_left_moved |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
         writeln!(out, "{}", printable_line(&describe_restored(&restored)))?;
     }
     Ok(())

@@ -104,9 +104,9 @@ fn confine_relay(args: &Args) -> anyhow::Result<()> {
     } else {
         account::own_account()
     };
-    let mut plan = confinement::live_plan_without_results(Work::Network, &args.live);
-    confinement::allow_relay(&mut plan, &args.listen, &args.upstream);
-    confinement::confine_as(account, plan, &args.live)
+    let mut plan = confinement::confinement_plan_without_results(Work::Network, &args.live);
+    confinement::permit_relay_endpoints(&mut plan, &args.listen, &args.upstream);
+    confinement::confine_as_user(account, plan, &args.live)
 }
 
 /// Limits of the relay, by the arguments.
@@ -128,15 +128,15 @@ fn note_on_upstream(upstream: &Endpoint) -> &'static str {
     if is_missing { " (does not exist yet: clients are disconnected and must retry)" } else { "" }
 }
 
-/// Number of the worker that the pair at `index` leads to. Pairs with the same name are workers of one hop, numbered in the order of the
-/// command line. `None` for the only pair of a name.
-fn worker_number(names: &[Option<&String>], index: usize) -> Option<u16> {
-    let name = names[index]?;
-    let pairs_of_hop = names.iter().filter(|other| **other == Some(name)).count();
+/// Number of the worker that the pair at `pair_index` leads to. Pairs with the same name are workers of one hop, numbered in the order of
+/// the command line. `None` for the only pair of a name.
+fn worker_number(pair_names: &[Option<&String>], pair_index: usize) -> Option<u16> {
+    let name = pair_names[pair_index]?;
+    let pairs_of_hop = pair_names.iter().filter(|other| **other == Some(name)).count();
     if pairs_of_hop == 1 {
         return None;
     }
-    let pairs_before = names[..index].iter().filter(|other| **other == Some(name)).count();
+    let pairs_before = pair_names[..pair_index].iter().filter(|other| **other == Some(name)).count();
     Some(pairs_before as u16)
 }
 

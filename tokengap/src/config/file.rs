@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::{Arg, Command};
 use toml_edit::{Document, Item, Table, Value};
 
-use super::flags::{closest, long_name, settable_flags};
+use super::flags::{long_name, most_similar_name, settable_flags};
 
 /// Sections: one for each live source, and a shared one.
 const SHARED_SECTION: &str = "live";
@@ -25,18 +25,18 @@ pub(super) struct Entry {
 }
 
 impl ConfigFile<'_> {
-    /// Creates the error `FILE:LINE:COLUMN: what`, with the position of the byte `offset`.
-    pub(super) fn error_at(&self, offset: usize, what: &str) -> anyhow::Error {
-        let text_before = self.text.get(..offset).unwrap_or(self.text);
+    /// Creates the error `FILE:LINE:COLUMN: message`, with the position of the byte `byte_offset`.
+    pub(super) fn error_at(&self, byte_offset: usize, message: &str) -> anyhow::Error {
+        let text_before = self.text.get(..byte_offset).unwrap_or(self.text);
         let line = text_before.matches('\n').count() + 1;
         let start_of_line = text_before.rsplit('\n').next().unwrap_or_default();
         let column = start_of_line.chars().count() + 1;
-        anyhow::anyhow!("{}:{line}:{column}: {what}", self.path.display())
+        anyhow::anyhow!("{}:{line}:{column}: {message}", self.path.display())
     }
 
-    /// The flags that the file sets for the subcommand `section`: those of the shared section, then those of its own one, which take
+    /// The flags that the file sets for the subcommand `section_name`: those of the shared section, then those of its own one, which take
     /// precedence. Fails at the first mistake in any section, also in those of other subcommands.
-    pub(super) fn entries_for(&self, command: &Command, section: &str) -> anyhow::Result<Vec<Entry>> {
+    pub(super) fn entries_for(&self, command: &Command, section_name: &str) -> anyhow::Result<Vec<Entry>> {
         let document = Document::parse(self.text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             self.error_at(offset, error.message().lines().next().unwrap_or("not valid TOML"))
@@ -44,14 +44,14 @@ impl ConfigFile<'_> {
         let root: &Table = document.as_table();
         for (name, item) in root {
             self.check_is_section(root, name, item)?;
-            if name != SHARED_SECTION && name != section {
+            if name != SHARED_SECTION && name != section_name {
                 // Read only to find its errors. A section has the name of its subcommand.
                 let subcommand = name;
                 self.section_entries(root, command, name, subcommand)?;
             }
         }
-        let mut entries = self.section_entries(root, command, SHARED_SECTION, section)?;
-        for own in self.section_entries(root, command, section, section)? {
+        let mut entries = self.section_entries(root, command, SHARED_SECTION, section_name)?;
+        for own in self.section_entries(root, command, section_name, section_name)? {
             // Replaces the shared value of the same flag.
             entries.retain(|entry| entry.arg.get_id() != own.arg.get_id());
             entries.push(own);
@@ -73,22 +73,22 @@ impl ConfigFile<'_> {
         Ok(())
     }
 
-    /// Reads the keys of the section `name`, each of which sets a flag of `subcommand`. An error names the position of a wrong key.
+    /// Reads the keys of this section, each of which sets a flag of `subcommand`. An error names the position of a wrong key.
     fn section_entries(
         &self,
         root: &Table,
         command: &Command,
-        name: &str,
+        section_name: &str,
         subcommand: &str,
     ) -> anyhow::Result<Vec<Entry>> {
-        let known_flags = flags_of_section(command, name, subcommand);
+        let known_flags = flags_of_section(command, section_name, subcommand);
         let mut entries = Vec::new();
-        let Some(table) = root.get(name).and_then(Item::as_table_like) else { return Ok(entries) };
+        let Some(table) = root.get(section_name).and_then(Item::as_table_like) else { return Ok(entries) };
         for (key, item) in table.iter() {
             let offset = key_offset(table, key, item);
             let Some(arg) = known_flags.iter().find(|arg| long_name(arg) == key).cloned() else {
                 let suggestion = did_you_mean(key, known_flags.iter().map(long_name));
-                return Err(self.error_at(offset, &format!("[{name}] has no flag {key}{suggestion}")));
+                return Err(self.error_at(offset, &format!("[{section_name}] has no flag {key}{suggestion}")));
             };
             let Some(value) = item.as_value().cloned() else {
                 return Err(self.error_at(offset, &format!("{key} is a flag, not a section")));
@@ -100,10 +100,10 @@ impl ConfigFile<'_> {
     }
 }
 
-/// Flags of `subcommand` that the section `name` can set. The shared section has only those of all sources.
-fn flags_of_section(command: &Command, name: &str, subcommand: &str) -> Vec<Arg> {
+/// Flags of `subcommand` that this section can set. The shared section has only those of all sources.
+fn flags_of_section(command: &Command, section_name: &str, subcommand: &str) -> Vec<Arg> {
     let mut known_flags = settable_flags(command, subcommand);
-    if name == SHARED_SECTION {
+    if section_name == SHARED_SECTION {
         for source in SOURCES {
             let flags = settable_flags(command, source);
             known_flags.retain(|arg| flags.iter().any(|flag| long_name(flag) == long_name(arg)));
@@ -120,5 +120,5 @@ fn key_offset(table: &dyn toml_edit::TableLike, key: &str, item: &Item) -> usize
 
 /// `; did you mean X?` with the most similar of the known names; empty if none is similar.
 fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    closest(name, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
+    most_similar_name(name, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }

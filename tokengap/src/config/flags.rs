@@ -7,8 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml_edit::{Array, Value};
 
 /// Flags that a file can set: all of the subcommand and the program, except those about the file itself.
-pub(super) fn settable_flags(command: &Command, section: &str) -> Vec<Arg> {
-    let subcommand = command.find_subcommand(section);
+pub(super) fn settable_flags(command: &Command, subcommand_name: &str) -> Vec<Arg> {
+    let subcommand = command.find_subcommand(subcommand_name);
     let own = subcommand.into_iter().flat_map(Command::get_arguments);
     let global = command.get_arguments().filter(|arg| arg.is_global_set());
     own.chain(global).filter(|arg| is_settable(arg)).cloned().collect()
@@ -37,11 +37,13 @@ pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, Stri
         ArgAction::Append => words_of_list(&flag, value),
         _ => flag_with_value(&flag, value).map(|word| vec![word]),
     };
-    words.ok_or_else(|| format!("{} must be {}, not {}", long_name(arg), expected_value(arg), kind_in_words(value)))
+    words.ok_or_else(|| {
+        format!("{} must be {}, not {}", long_name(arg), expected_value_in_words(arg), kind_in_words(value))
+    })
 }
 
 /// Values that the flag accepts, for a message.
-fn expected_value(arg: &Arg) -> &'static str {
+fn expected_value_in_words(arg: &Arg) -> &'static str {
     match arg.get_action() {
         ArgAction::SetTrue => "true or false",
         ArgAction::Count => "a number from 0 to 255",
@@ -93,14 +95,14 @@ fn kind_in_words(value: &Value) -> &'static str {
     }
 }
 
-/// The most similar of the known names, if any is similar.
-pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// The known name that is most similar to the typed one; `None` if none is similar.
+pub(crate) fn most_similar_name<'a>(typed_name: &str, known_names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     /// Names with at most this similarity are no typing errors; 1 is equality.
     const MIN_SIMILARITY: f64 = 0.5;
     let mut most_similar = None;
     let mut highest_similarity = 0.0;
-    for candidate in known {
-        let similarity = strsim::normalized_damerau_levenshtein(name, candidate);
+    for candidate in known_names {
+        let similarity = strsim::normalized_damerau_levenshtein(typed_name, candidate);
         // Of equally similar names, the last one is chosen.
         if similarity > MIN_SIMILARITY && similarity >= highest_similarity {
             highest_similarity = similarity;

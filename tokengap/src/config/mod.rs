@@ -17,7 +17,7 @@ use clap::{ArgMatches, Command};
 use crate::named_file;
 
 use file::ConfigFile;
-pub(crate) use flags::{closest, effective_config};
+pub(crate) use flags::{effective_config, most_similar_name};
 pub(crate) use reload::{Configured, command_definition, set_command_definition};
 
 /// Bytes of a configuration file that are read.
@@ -61,20 +61,20 @@ impl FileRequest {
     }
 }
 
-/// Inserts the flags of the configuration file, whose content is `text`, into the command line, after the name of the subcommand. A flag
-/// that the user has given on the command line is left out. Fails at a value that its flag does not accept.
+/// Inserts the flags of the configuration file, whose content is `file_text`, into the command line, after the name of the subcommand. A
+/// flag that the user has given on the command line is left out. Fails at a value that its flag does not accept.
 fn insert_flags(
     command: &Command,
     mut line: Vec<OsString>,
     request: &FileRequest,
-    text: &str,
+    file_text: &str,
 ) -> anyhow::Result<Vec<OsString>> {
     let FileRequest { path, section, matches } = request;
-    let file = ConfigFile { path, text };
+    let file = ConfigFile { path, text: file_text };
     let mut flags = Vec::new();
     for entry in file.entries_for(command, section)? {
         let words = flags::flag_words(&entry.arg, &entry.value).map_err(|what| file.error_at(entry.at, &what))?;
-        if let Err(what) = check_value(command, section, &words) {
+        if let Err(what) = check_flag_value(command, section, &words) {
             return Err(file.error_at(entry.at, &what));
         }
         // The command line takes precedence over the file.
@@ -90,10 +90,10 @@ fn insert_flags(
     Ok(line)
 }
 
-/// Checks with clap whether the flag accepts the value. Ignores other errors, such as a missing flag, because `words` are only a part of
-/// the command line.
-fn check_value(command: &Command, section: &str, words: &[OsString]) -> Result<(), String> {
-    let line = ["tokengap".into(), section.into()].into_iter().chain(words.iter().cloned());
+/// Checks with clap whether the flag accepts the value. Ignores other errors, such as a missing flag, because `flag_words` are only a part
+/// of the command line.
+fn check_flag_value(command: &Command, subcommand: &str, flag_words: &[OsString]) -> Result<(), String> {
+    let line = ["tokengap".into(), subcommand.into()].into_iter().chain(flag_words.iter().cloned());
     match command.clone().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {
             let message = error.to_string();

@@ -34,11 +34,11 @@ pub(crate) struct Configured {
 impl Configured {
     /// Flags at the start of the program; `None` without a file.
     pub(crate) fn at_start(args: &LiveArgs) -> anyhow::Result<Option<Self>> {
-        args.config.as_ref().map(|_| Self::read_current()).transpose()
+        args.config.as_ref().map(|_| Self::parse_current_command_line()).transpose()
     }
 
     /// Parses the command line of this process again, with the configuration file as it is now.
-    fn read_current() -> anyhow::Result<Self> {
+    fn parse_current_command_line() -> anyhow::Result<Self> {
         let command = command_definition();
         let line = add_flags_of_file(&command, std::env::args_os().collect())?;
         let matches = command.try_get_matches_from(line)?;
@@ -48,10 +48,10 @@ impl Configured {
 
     /// Reads the file again and sets the log level by it. Returns the new flags, and a message about the changed ones. An error changes
     /// nothing.
-    pub(crate) fn reload(&mut self) -> anyhow::Result<(LiveArgs, String)> {
-        let new = Self::read_current()?;
+    pub(crate) fn reload_and_describe_changes(&mut self) -> anyhow::Result<(LiveArgs, String)> {
+        let new = Self::parse_current_command_line()?;
         let args = LiveArgs::from_arg_matches(&new.matches)?;
-        log::init(new.matches.get_count("verbose"));
+        log::init_or_change_level(new.matches.get_count("verbose"));
         let message = describe_changes(&self.effective_text(), &new.effective_text());
         *self = new;
         Ok((args, message))
@@ -63,9 +63,9 @@ impl Configured {
 }
 
 /// Names of the flags whose lines differ between two texts of the configuration in effect. Both list all flags in the same order.
-fn changed_flags<'t>(old: &str, new: &'t str) -> Vec<&'t str> {
+fn changed_flag_names<'t>(old_text: &str, new_text: &'t str) -> Vec<&'t str> {
     let mut names = Vec::new();
-    for (old_line, new_line) in old.lines().zip(new.lines()) {
+    for (old_line, new_line) in old_text.lines().zip(new_text.lines()) {
         if old_line != new_line {
             // The line of a flag with its default value is a comment. The name is its first word.
             let line = new_line.trim_start_matches("# ");
@@ -76,11 +76,11 @@ fn changed_flags<'t>(old: &str, new: &'t str) -> Vec<&'t str> {
 }
 
 /// Message about a reload of the configuration: the flags that have changed, and those whose change waits for the next start. If there are
-/// any of these, the message begins with `!`. `old` and `new` are the texts of the configuration in effect before and after.
-fn describe_changes(old: &str, new: &str) -> String {
+/// any of these, the message begins with `!`. `old_text` and `new_text` are the texts of the configuration in effect before and after.
+fn describe_changes(old_text: &str, new_text: &str) -> String {
     let mut changed_now = Vec::new();
     let mut changed_later = Vec::new();
-    for name in changed_flags(old, new) {
+    for name in changed_flag_names(old_text, new_text) {
         let changed = if RELOADABLE_FLAGS.contains(&name) { &mut changed_now } else { &mut changed_later };
         changed.push(name);
     }

@@ -22,23 +22,23 @@ fn workspace_root() -> PathBuf {
 }
 
 /// Entries of the page: the fixed parts of the text in each row's first cell.
-fn page_entries() -> Vec<Vec<String>> {
+fn fixed_parts_of_page_entries() -> Vec<Vec<String>> {
     let page = std::fs::read_to_string(workspace_root().join("docs/reference/messages.md")).expect("the page is there");
     let quoted = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-    quoted.map(|(text, _)| fixed_parts(text, '…', '…')).collect()
+    quoted.map(|(text, _)| parts_outside_placeholders(text, '…', '…')).collect()
 }
 
-/// Parts of `text` outside of placeholders. A placeholder begins with `opens` and ends with `closes`; if both are the same, that character
-/// alone is the placeholder. Leaves out parts without a letter or digit.
-fn fixed_parts(text: &str, opens: char, closes: char) -> Vec<String> {
+/// Parts of `text` outside of placeholders. A placeholder begins with `opening` and ends with `closing`; if both are the same, that
+/// character alone is the placeholder. Leaves out parts without a letter or digit.
+fn parts_outside_placeholders(text: &str, opening: char, closing: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut is_inside = false;
     for c in text.chars() {
         // Nothing is inside a placeholder of one character.
-        if c == opens && !is_inside {
-            is_inside = opens != closes;
+        if c == opening && !is_inside {
+            is_inside = opening != closing;
             parts.push(String::new());
-        } else if c == closes {
+        } else if c == closing {
             is_inside = false;
         } else if !is_inside {
             parts.last_mut().expect("there is always one").push(c);
@@ -65,15 +65,15 @@ fn contains_in_order(text: &str, parts: &[String]) -> bool {
 /// All sources without tests, with continued string literals joined.
 fn workspace_sources() -> String {
     /// Adds the sources below the folder, each up to its tests.
-    fn walk(folder: &Path, all: &mut String) {
+    fn add_sources_below(folder: &Path, sources: &mut String) {
         for entry in std::fs::read_dir(folder).expect("sources are there") {
             let path = entry.expect("it is listed").path();
             // The folder `documents` holds only tests, such as this one.
             if path.is_dir() && !path.ends_with("documents") {
-                walk(&path, all);
+                add_sources_below(&path, sources);
             } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
                 let text = std::fs::read_to_string(&path).expect("it is text");
-                all.push_str(text.split("#[cfg(test)]").next().unwrap_or_default());
+                sources.push_str(text.split("#[cfg(test)]").next().unwrap_or_default());
             }
         }
     }
@@ -81,7 +81,7 @@ fn workspace_sources() -> String {
     for entry in std::fs::read_dir(workspace_root()).expect("crates are there") {
         let source = entry.expect("it is listed").path().join("src");
         if source.is_dir() && !source.starts_with(workspace_root().join("xtask")) {
-            walk(&source, &mut all);
+            add_sources_below(&source, &mut all);
         }
     }
     join_continued_lines(&all)
@@ -104,7 +104,7 @@ fn join_continued_lines(text: &str) -> String {
 
 #[test]
 fn every_degradation_in_the_sources_is_documented() {
-    let entries = page_entries();
+    let entries = fixed_parts_of_page_entries();
     let sources = workspace_sources();
     let mut texts = Vec::new();
     for call in REPORT_CALLS {
@@ -117,7 +117,7 @@ fn every_degradation_in_the_sources_is_documented() {
             {
                 let string = string.split('"').next().unwrap_or_default();
                 // A number stands for each placeholder.
-                texts.push(fixed_parts(string, '{', '}').join(" 7 "));
+                texts.push(parts_outside_placeholders(string, '{', '}').join(" 7 "));
             }
         }
     }
@@ -128,7 +128,7 @@ fn every_degradation_in_the_sources_is_documented() {
 
 #[test]
 fn every_degradation_kind_is_documented() {
-    let entries = page_entries();
+    let entries = fixed_parts_of_page_entries();
     let why = [
         Missing::Capabilities(Capability::ALL.to_vec()),
         Missing::UserNamespace,
@@ -193,7 +193,7 @@ fn every_documented_message_exists_in_the_sources() {
     let sources = workspace_sources();
     // The names of loss causes come from serde, those of capabilities from their type.
     let composed = ["queue_full", "unframed", "too_large", "cut_short", "ended", "missing CAP_"];
-    let orphans: Vec<String> = page_entries()
+    let orphans: Vec<String> = fixed_parts_of_page_entries()
         .into_iter()
         .flatten()
         .filter(|part| !composed.contains(&part.as_str()) && !sources.contains(part.as_str()))

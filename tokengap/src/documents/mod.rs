@@ -41,7 +41,7 @@ fn documentation_pages() -> Vec<(PathBuf, String)> {
 }
 
 /// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.
-fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
+fn tokengap_commands_with_line_numbers(text: &str) -> Vec<(usize, String)> {
     let mut commands = Vec::new();
     let mut language_of_block = None;
     for (line_number, line) in (1..).zip(text.lines()) {
@@ -86,7 +86,7 @@ fn documented_commands_and_their_flags_exist() {
     let mut wrong = Vec::new();
     let mut seen = 0;
     for (path, text) in documentation_pages() {
-        for (line_number, command) in tokengap_commands(&text) {
+        for (line_number, command) in tokengap_commands_with_line_numbers(&text) {
             let mut words = command_words(&command);
             // A command line with flags alone, or with a placeholder such as `COMMAND`, names no command.
             let Some(name) = words.next().filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) else {

@@ -37,12 +37,12 @@ struct ShownState {
 }
 
 impl ShownState {
-    /// What the run shows now, after this number of `events`.
-    fn of_run(run: &Run<'_>, events: u64) -> Self {
+    /// What the run shows now. It has passed `event_count` events so far, without samples.
+    fn of_run(run: &Run<'_>, event_count: u64) -> Self {
         let ledger = run.analysis.ledger();
         let running_ns = ledger.now().since(ledger.started().unwrap_or_default());
         Self {
-            events,
+            events: event_count,
             // The clock on the screen shows whole seconds.
             second: running_ns / NS_PER_SECOND,
             active_findings: run.analysis.findings().iter().filter(|finding| finding.active).count(),
@@ -54,7 +54,7 @@ impl ShownState {
 
 impl ChangeTracker {
     /// Counts an event, unless it is a sample.
-    pub(super) fn count_event(&mut self, event: &Event<'_>) {
+    pub(super) fn count_event_unless_sample(&mut self, event: &Event<'_>) {
         // Samples come at any load, so they alone do not make a refresh worth its cost.
         let is_sample = matches!(event.what, What::Cpu(_) | What::Queue(_) | What::Stack(_));
         if !is_sample {
@@ -69,7 +69,7 @@ impl ChangeTracker {
 
     /// Returns whether a refresh is due: the shown state has changed since the last refresh, or [`MAX_REFRESH_INTERVAL`] has passed. If it
     /// is due, this call also notes it as done at `now`.
-    pub(super) fn needs_refresh(&mut self, run: &Run<'_>, now: Instant) -> bool {
+    pub(super) fn note_refresh_if_due(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let state = ShownState::of_run(run, self.events);
         if let Some(last) = &self.last_refresh
             && last.state == state
@@ -102,7 +102,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(200);
 
-    fn needs_refresh(changes: &mut ChangeTracker, analysis: &Analysis, now: Instant) -> bool {
+    fn note_refresh_if_due(changes: &mut ChangeTracker, analysis: &Analysis, now: Instant) -> bool {
         let run = Run {
             analysis,
             about: &Tap,
@@ -112,30 +112,30 @@ mod tests {
             degraded: &Vec::new,
             report: &|| outputs::report::Report::of(analysis, &trace::ReportInput::for_source("tap")),
         };
-        changes.needs_refresh(&run, now)
+        changes.note_refresh_if_due(&run, now)
     }
 
     #[test]
     fn events_clock_seconds_and_timeouts_trigger_a_refresh() {
         let (mut changes, mut now) = (ChangeTracker::default(), Instant::now());
         let mut scene = Scene::delivering();
-        assert!(needs_refresh(&mut changes, &scene.analysis, now), "the first check");
+        assert!(note_refresh_if_due(&mut changes, &scene.analysis, now), "the first check");
         now += SOON;
         scene.tick(500 * MS);
-        assert!(!needs_refresh(&mut changes, &scene.analysis, now));
+        assert!(!note_refresh_if_due(&mut changes, &scene.analysis, now));
         let event = |what| Event { at: MonoNs(0), what };
         let sample = QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(1), send_bytes: None };
-        changes.count_event(&event(What::Queue(sample)));
-        assert!(!needs_refresh(&mut changes, &scene.analysis, now), "a sample");
+        changes.count_event_unless_sample(&event(What::Queue(sample)));
+        assert!(!note_refresh_if_due(&mut changes, &scene.analysis, now), "a sample");
         let id = FrameId::new(HopId(0), 0, 0);
-        changes.count_event(&event(What::Processed(id)));
-        assert!(needs_refresh(&mut changes, &scene.analysis, now), "an event");
+        changes.count_event_unless_sample(&event(What::Processed(id)));
+        assert!(note_refresh_if_due(&mut changes, &scene.analysis, now), "an event");
         now += SOON;
         scene.tick(999 * MS);
-        assert!(!needs_refresh(&mut changes, &scene.analysis, now));
+        assert!(!note_refresh_if_due(&mut changes, &scene.analysis, now));
         scene.tick(1_000 * MS);
-        assert!(needs_refresh(&mut changes, &scene.analysis, now), "the clock");
-        assert!(!needs_refresh(&mut changes, &scene.analysis, now + SOON));
-        assert!(needs_refresh(&mut changes, &scene.analysis, now + MAX_REFRESH_INTERVAL));
+        assert!(note_refresh_if_due(&mut changes, &scene.analysis, now), "the clock");
+        assert!(!note_refresh_if_due(&mut changes, &scene.analysis, now + SOON));
+        assert!(note_refresh_if_due(&mut changes, &scene.analysis, now + MAX_REFRESH_INTERVAL));
     }
 }

@@ -30,16 +30,16 @@ pub(super) struct ScreenExporter {
 }
 
 impl ScreenExporter {
-    /// Exports the current state. Returns a message with the file name or the error.
-    pub(super) fn start_export(&mut self, format: ExportAs, run: &Run<'_>) -> String {
+    /// Exports the current state: a report at once, a trace on a thread of its own. Returns a message with the file name or the error.
+    pub(super) fn export_and_describe_result(&mut self, format: ExportAs, run: &Run<'_>) -> String {
         let result = match format {
             ExportAs::Html => {
                 let report = (run.report)();
                 // Without a zone, the times of the report are in UTC, as on the screen.
-                write_report("html", &report.to_html(&Clock::of(&report, None)))
+                write_report_and_describe("html", &report.to_html(&Clock::of(&report, None)))
             }
-            ExportAs::Json => write_report("json", &(run.report)().to_json()),
-            ExportAs::Perfetto => self.start_trace(run),
+            ExportAs::Json => write_report_and_describe("json", &(run.report)().to_json()),
+            ExportAs::Perfetto => self.start_trace_and_describe(run),
         };
         // All errors in the last row of the screen begin with this mark.
         result.unwrap_or_else(|error| format!("! {error:#}"))
@@ -54,8 +54,8 @@ impl ScreenExporter {
 
     /// Starts a thread that writes a trace of the recording. Returns a message: the path of the trace, or that there is no recording or a
     /// trace is being written already. Fails if no file can be created or no thread started.
-    fn start_trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
-        let Some(recording) = recording_of_run(run) else {
+    fn start_trace_and_describe(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
+        let Some(recording) = recording_path_of_run(run) else {
             return Ok("a trace needs a recording: press r to start one".to_owned());
         };
         if self.trace_result.is_some() {
@@ -68,7 +68,7 @@ impl ScreenExporter {
         // Written on another thread, because a long recording takes seconds.
         let (sender, receiver) = channel();
         thread::Builder::new().name("export".into()).spawn(move || {
-            let result = match write_whole_trace(&recording, engines, &new_file) {
+            let result = match write_trace_or_remove_file(&recording, engines, &new_file) {
                 Ok(()) => format!("wrote the trace for Perfetto (ui.perfetto.dev) to {path}"),
                 Err(error) => format!("! cannot write {path}: {error:#}"),
             };
@@ -81,7 +81,7 @@ impl ScreenExporter {
 }
 
 /// File with the recording of the run: the one that is replayed, or the one that a live run is being recorded to. `None` without either.
-fn recording_of_run(run: &Run<'_>) -> Option<PathBuf> {
+fn recording_path_of_run(run: &Run<'_>) -> Option<PathBuf> {
     if let Some(replayed) = run.about.file() {
         return Some(replayed.to_owned());
     }
@@ -90,7 +90,7 @@ fn recording_of_run(run: &Run<'_>) -> Option<PathBuf> {
 }
 
 /// Converts the recording into a trace for Perfetto, written to `new_file`. Removes the file and returns the error if that fails.
-fn write_whole_trace(recording: &Path, engines: Engines, new_file: &NewFile) -> anyhow::Result<()> {
+fn write_trace_or_remove_file(recording: &Path, engines: Engines, new_file: &NewFile) -> anyhow::Result<()> {
     let result = write_trace(recording, engines, &new_file.file);
     if result.is_err() {
         // A part of a trace would look like a whole one. If it cannot be removed, the error still says that it failed.
@@ -110,7 +110,7 @@ fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Resul
 }
 
 /// Writes the text of a report into a new file with this extension. Returns a message with its path. Fails if that is not possible.
-fn write_report(format: &str, text: &str) -> anyhow::Result<String> {
+fn write_report_and_describe(format: &str, text: &str) -> anyhow::Result<String> {
     let NewFile { name, mut file } = create_export_file("report", format)?;
     let path = describe_path(&name);
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {path}"))?;

@@ -162,7 +162,7 @@ impl Screen {
     }
 
     /// Replaces the line of a run, here called a pod, in the run list. Does nothing if the list has no run with this index.
-    pub fn set_pod(&mut self, run_index: usize, line: PodLine) {
+    pub fn set_pod_line(&mut self, run_index: usize, line: PodLine) {
         if let Some(listed_line) = self.pods.get_mut(run_index) {
             *listed_line = line;
         }
@@ -223,9 +223,9 @@ impl Screen {
     }
 
     /// Reads the keys and clicks that wait, at most [`MAX_INPUTS_PER_TURN`], and applies their actions. Fails if the terminal was closed.
-    fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
+    fn apply_pending_inputs(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..MAX_INPUTS_PER_TURN {
-            let Some(input) = terminal::read_input()? else { break };
+            let Some(input) = terminal::read_pending_input()? else { break };
             self.needs_draw |= matches!(input, Input::Resize(..));
             let action = terminal::action_of_input(&input, &self.click_areas, WHEEL_STEP, |key| {
                 keys::action_of_key(key, &self.ui)
@@ -263,16 +263,16 @@ impl Screen {
         match effect {
             Effect::Command(command) => self.commands.push_back(command),
             Effect::ShowRun(run_index) => self.show_run(run_index),
-            Effect::CopyToClipboard(rid) => self.copy_rid(&rid),
+            Effect::CopyToClipboard(rid) => self.copy_rid_to_clipboard(&rid),
             Effect::Export(format) => {
-                let message = self.exporter.start_export(format, run);
+                let message = self.exporter.export_and_describe_result(format, run);
                 self.ui.show_message(message);
             }
         }
     }
 
     /// Sends the rid to the clipboard of the user's terminal, and says so. No terminal confirms it.
-    fn copy_rid(&mut self, rid: &str) {
+    fn copy_rid_to_clipboard(&mut self, rid: &str) {
         self.terminal.write_sequence(&terminal::clipboard_sequence(rid));
         // By default, tmux drops the sequence.
         let hint_on_tmux = if std::env::var_os("TMUX").is_some() { "; tmux needs set-clipboard on" } else { "" };
@@ -281,23 +281,23 @@ impl Screen {
 
     /// Copies the histories of requests of interest, those of the findings and of the user, because the ledger soon overwrites the chunks
     /// of a finished request.
-    fn copy_histories(&mut self, run: &Run<'_>) {
+    fn copy_histories_of_interest(&mut self, run: &Run<'_>) {
         let RunState { model, histories } = &mut self.runs[self.shown_run];
         let rids_of_findings = model.findings.iter().map(|finding| finding.verdict.rid.as_str());
         let rids_of_user = self.ui.selected_rid.iter().chain(&self.ui.pins).map(String::as_str);
         // The rid is empty for a finding that is about no single request.
         let rids: Vec<&str> = rids_of_findings.filter(|rid| !rid.is_empty()).chain(rids_of_user).collect();
-        histories.keep_only(run.analysis.ledger(), &rids);
+        histories.copy_histories_and_drop_others(run.analysis.ledger(), &rids);
     }
 
-    /// Refreshes the parts of the model that are due, unless the view is paused.
+    /// Refreshes the parts of the model that are due. While the view is paused, refreshes only the CPU use and the copied histories.
     fn refresh_due_parts(&mut self, run: &Run<'_>, now: Instant) {
-        self.cpu_meter.measure_share(now);
+        self.cpu_meter.update_share_if_due(now);
         self.needs_draw = true;
         // Also while paused, since the ledger goes on to overwrite chunks.
         if now >= self.next_history_copy {
             self.next_history_copy = now + HISTORY_COPY_INTERVAL;
-            self.copy_histories(run);
+            self.copy_histories_of_interest(run);
         }
         if self.ui.paused_at_second.is_some() {
             return;
@@ -321,10 +321,10 @@ impl Screen {
     fn refresh_model(&mut self, run: &Run<'_>, needs_rows: bool) {
         let values = RunValues {
             source: run.about.kind().to_owned(),
-            stage: stage_word(run),
+            stage: run_stage_word(run),
             cpu_share: self.cpu_meter.share,
             rss_bytes: own::rss_bytes(),
-            degraded: degradations(run),
+            degraded: degradations_and_log_line(run),
             ..RunValues::default()
         };
         let model = &mut self.runs[self.shown_run].model;
@@ -351,9 +351,9 @@ impl Screen {
         let are_waits_outdated = false;
         self.ui.filter.refresh_found_waits(run.analysis.ledger(), model.table.clock, are_waits_outdated);
         self.ui.filter.refresh_named_findings(&model.findings);
-        model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
+        model.table.arrange_shown_rows(&self.ui.filter, self.ui.sort, &self.ui.pins);
         model.position = run.about.position();
-        self.ui.update_selection(model);
+        self.ui.update_selections(model);
         if self.ui.tab == Tab::Request {
             let shown_rid = model.detail.as_ref().map(|detail| detail.rid.as_str());
             // A paused view keeps the detail of its instant.
@@ -373,8 +373,8 @@ impl Screen {
             self.ui.show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
         model.writing = (run.writing)();
-        model.show_runs(&self.pods, &self.pairs, self.shown_run);
-        model.show_pair_request(self.pair_request.as_ref(), self.shown_run);
+        model.set_runs_with_pair_findings(&self.pods, &self.pairs, self.shown_run);
+        model.set_pair_request_if_shown(self.pair_request.as_ref(), self.shown_run);
         model.run_list_note.clone_from(&self.run_list_note);
         let ui = &self.ui;
         let theme = self.theme;
@@ -404,7 +404,7 @@ impl Screen {
     }
 
     /// Reads keys, refreshes and draws what is due, and returns the oldest command of the user; [`ScreenCommand::Stay`] without one.
-    fn update_screen(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    fn update_and_take_command(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if let Some(command) = self.commands.pop_front() {
             return Ok(command);
         }
@@ -417,7 +417,7 @@ impl Screen {
         self.ui.is_replay = run.about.position().is_some();
         self.ui.is_watching = !self.pods.is_empty();
         self.show_new_messages(run);
-        self.read_keys(run)?;
+        self.apply_pending_inputs(run)?;
         let is_refreshed = self.refresh_if_due(run);
         if self.needs_draw {
             self.draw_frame(run, is_refreshed)?;
@@ -433,7 +433,7 @@ impl Screen {
             return false;
         }
         self.next_refresh = now + REFRESH_INTERVAL;
-        if !self.changes.needs_refresh(run, now) {
+        if !self.changes.note_refresh_if_due(run, now) {
             return false;
         }
         self.refresh_due_parts(run, now);
@@ -467,7 +467,7 @@ pub struct RunView {
 impl Observer for RunView {
     fn observe_event(&mut self, event: &Event<'_>) {
         let mut screen = self.screen.borrow_mut();
-        screen.changes.count_event(event);
+        screen.changes.count_event_unless_sample(event);
     }
 
     /// Forgets what the screen knows of the run, which begins again.
@@ -483,7 +483,7 @@ impl Observer for RunView {
 
     fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         let mut screen = self.screen.borrow_mut();
-        if screen.shown_run == self.run_index { screen.update_screen(run) } else { Ok(ScreenCommand::Stay) }
+        if screen.shown_run == self.run_index { screen.update_and_take_command(run) } else { Ok(ScreenCommand::Stay) }
     }
 
     fn sleep(&mut self, time: Duration) {
@@ -504,7 +504,7 @@ impl Drop for Screen {
 
 impl CpuMeter {
     /// Measures the CPU use since the last measurement, if that was at least a second ago.
-    fn measure_share(&mut self, now: Instant) {
+    fn update_share_if_due(&mut self, now: Instant) {
         let elapsed = now - self.since;
         if elapsed >= Duration::from_secs(1) {
             let cpu_ns = own::cpu_ns();
@@ -516,7 +516,7 @@ impl CpuMeter {
 }
 
 /// Word for the progress of the run. A recording can be played again after its end.
-fn stage_word(run: &Run<'_>) -> &'static str {
+fn run_stage_word(run: &Run<'_>) -> &'static str {
     let is_replay = run.about.position().is_some();
     match run.stage {
         RunStage::Ending => "ending",
@@ -533,7 +533,7 @@ fn wall_ns_at_start(run: &Run<'_>) -> Option<u64> {
 }
 
 /// Degradations of the run, and the newest line of tokengap's log, which the screen hides.
-fn degradations(run: &Run<'_>) -> Vec<String> {
+fn degradations_and_log_line(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
     all.extend(LogHold::describe_newest_line());
     all
@@ -547,9 +547,12 @@ pub struct FoundSources {
     pub blind: Vec<String>,
 }
 
-/// Shows `offers`, then those that `searches` sends, until the user chooses or quits. Returns the chosen command, or `None` if the
-/// user quits. Restores the terminal afterwards. Fails without a terminal.
-pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) -> anyhow::Result<Option<Vec<String>>> {
+/// Shows `offers`, then those that arrive through `found_sources`, until the user chooses or quits. Returns the words of the chosen
+/// command, or `None` if the user quits. Restores the terminal afterwards. Fails without a terminal.
+pub fn pick_source_command(
+    offers: Vec<SourceOffer>,
+    found_sources: &Receiver<FoundSources>,
+) -> anyhow::Result<Option<Vec<String>>> {
     let mut picker = SourcePicker::default();
     picker.replace_offers(offers);
     // Holds log lines back until this function returns.
@@ -558,7 +561,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
     let theme = Theme::detect();
     loop {
-        update_offers(&mut picker, searches);
+        update_offers(&mut picker, found_sources);
         let mut click_areas = ClickAreas::default();
         if terminal.is_ready() {
             terminal
@@ -567,7 +570,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
             picker.page_rows = click_areas.page_rows;
         }
         terminal::wait_for_input(PICKER_WAIT);
-        let Some(input) = terminal::read_input()? else { continue };
+        let Some(input) = terminal::read_pending_input()? else { continue };
         let action = terminal::action_of_input(&input, &click_areas, PICKER_WHEEL_STEP, keys::action_in_picker);
         let Some(action) = action else { continue };
         if let ControlFlow::Break(chosen) = picker.apply_action(action) {
@@ -576,10 +579,10 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
     }
 }
 
-/// Shows the sources that the searches have found since the last call, if any.
-fn update_offers(picker: &mut SourcePicker, searches: &Receiver<FoundSources>) {
+/// Puts the sources that the searches have found since the last call into the picker. Does nothing if there are none.
+fn update_offers(picker: &mut SourcePicker, found_sources: &Receiver<FoundSources>) {
     // Each search finds all sources, so only the latest one counts.
-    let Some(latest) = searches.try_iter().last() else { return };
+    let Some(latest) = found_sources.try_iter().last() else { return };
     picker.has_searched = true;
     // The places that could not be searched, which the screen names.
     picker.blind = latest.blind;

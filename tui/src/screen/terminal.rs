@@ -124,7 +124,7 @@ fn is_terminal_closed() -> bool {
 
 /// The next input; `None` if none has arrived. Fails if the terminal has been closed, because crossterm would loop forever at the end of
 /// input. So it never waits there: [`wait_for_input`] does.
-pub(super) fn read_input() -> anyhow::Result<Option<Input>> {
+pub(super) fn read_pending_input() -> anyhow::Result<Option<Input>> {
     ensure!(!is_terminal_closed(), "the terminal was closed");
     if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
         return Ok(None);
@@ -176,11 +176,11 @@ fn install_panic_hook() {
 
 /// Escape sequence (OSC 52) that copies `text` to the clipboard of the user's terminal. It works over ssh and, if allowed, through tmux.
 pub(super) fn clipboard_sequence(text: &str) -> String {
-    format!("\x1b]52;c;{}\x07", base64(text.as_bytes()))
+    format!("\x1b]52;c;{}\x07", encode_base64(text.as_bytes()))
 }
 
-/// Encodes bytes in base64 with padding.
-fn base64(bytes: &[u8]) -> String {
+/// Encodes bytes in encode_base64 with padding.
+fn encode_base64(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         // The last group may be shorter, and is filled with zeros.
@@ -215,7 +215,7 @@ mod tests {
         let known =
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("\u{ff}~", "w79+")];
         for (plain, coded) in known {
-            assert_eq!(base64(plain.as_bytes()), coded);
+            assert_eq!(encode_base64(plain.as_bytes()), coded);
         }
         assert_eq!(clipboard_sequence("f"), "\x1b]52;c;Zg==\x07");
     }

@@ -6,7 +6,7 @@ use super::Model;
 use super::request_row::RequestColumn;
 
 labelled! {
-    /// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
+    /// A tab. To add one, add it here with a title, and draw it in `view::draw_open_tab`.
     #[derive(Default)]
     pub(crate) Tab {
         #[default]
@@ -24,7 +24,7 @@ labelled! {
 
 impl Tab {
     /// Returns whether the tab has anything to show.
-    pub(crate) fn exists(self, model: &Model) -> bool {
+    pub(crate) fn has_content(self, model: &Model) -> bool {
         match self {
             Self::Cpu => model.threads.is_some(),
             Self::Pods => !model.pods.is_empty(),
@@ -47,8 +47,8 @@ impl Tab {
     }
 
     /// Existing tab `offset` positions to the right, wrapping at the ends.
-    pub(super) fn neighbour(self, offset: isize, model: &Model) -> Self {
-        let tabs: Vec<Self> = Self::ALL.into_iter().filter(|tab| tab.exists(model)).collect();
+    pub(super) fn neighbour_tab(self, offset: isize, model: &Model) -> Self {
+        let tabs: Vec<Self> = Self::ALL.into_iter().filter(|tab| tab.has_content(model)).collect();
         let index = tabs.iter().position(|tab| *tab == self).unwrap_or(0);
         let neighbour_index = (index as isize + offset).rem_euclid(tabs.len() as isize);
         tabs[neighbour_index as usize]

@@ -16,7 +16,7 @@ pub(crate) const STATES: [ChunkState; 8] = [
 
 /// Word for a chunk in this state. `Judged` means that the ledger has finished the comparison with the deliveries, and `Unjudged` that the
 /// comparison has not shown what became of the chunk.
-pub(crate) fn label_of(state: ChunkState) -> &'static str {
+pub(crate) fn chunk_state_label(state: ChunkState) -> &'static str {
     match state {
         ChunkState::Sent => "sent",
         ChunkState::Waiting => "waiting",

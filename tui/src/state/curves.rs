@@ -55,7 +55,7 @@ impl Curves {
     pub(crate) fn idle_seconds_at_end(&self) -> u64 {
         let newest = self.newest_second();
         let oldest = newest - self.seconds_before_newest();
-        let last_busy = (oldest..=newest).rev().find(|second| self.slots(*second, *second).any(has_traffic));
+        let last_busy = (oldest..=newest).rev().find(|second| self.kept_slots(*second, *second).any(has_traffic));
         last_busy.map_or(0, |last_busy| newest - last_busy)
     }
 
@@ -64,34 +64,34 @@ impl Curves {
         self.seconds.thread_index(thread)
     }
 
-    /// Returns `columns` values, of which the last ends at second `end` of the run. Each is the maximum of `second_value` over `step`
-    /// seconds; `None` where nothing was observed.
+    /// Returns the values of `column_count` columns, of which the last ends at `end_second` of the run. Each is the maximum of
+    /// `second_value` over `seconds_per_column`; `None` where nothing was observed.
     pub(crate) fn column_values(
         &self,
         second_value: &SecondValue<'_>,
-        end: u64,
-        step: u64,
-        columns: usize,
+        end_second: u64,
+        seconds_per_column: u64,
+        column_count: usize,
     ) -> Vec<Option<f64>> {
         // A column has at least one second.
-        let step = step.max(1);
-        let mut values = Vec::with_capacity(columns);
-        for columns_before_end in (0..columns as u64).rev() {
-            let Some(last_second) = end.checked_sub(columns_before_end * step) else {
+        let step = seconds_per_column.max(1);
+        let mut values = Vec::with_capacity(column_count);
+        for columns_before_end in (0..column_count as u64).rev() {
+            let Some(last_second) = end_second.checked_sub(columns_before_end * step) else {
                 // Before the start of the run.
                 values.push(None);
                 continue;
             };
             let first_second = last_second.saturating_sub(step - 1);
-            let observed = self.slots(first_second, last_second).filter_map(second_value);
+            let observed = self.kept_slots(first_second, last_second).filter_map(second_value);
             values.push(observed.reduce(f64::max));
         }
         values
     }
 
-    /// Slots, the values of one second each, from second `first` of the run to `last`, both included, as far as they are kept.
-    fn slots(&self, first: u64, last: u64) -> impl Iterator<Item = &SlotValues> {
-        (first..=last).filter_map(|second| {
+    /// Slots, the values of one second each, from `first_second` of the run to `last_second`, both included, as far as they are kept.
+    fn kept_slots(&self, first_second: u64, last_second: u64) -> impl Iterator<Item = &SlotValues> {
+        (first_second..=last_second).filter_map(|second| {
             let second_of_analysis = second.checked_sub(self.offset_s)?;
             self.seconds.second(second_of_analysis)
         })

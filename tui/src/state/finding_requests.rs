@@ -44,7 +44,7 @@ pub(super) struct FindingRequests {
 impl Model {
     /// Filter that lists the requests of the finding: those that it is about or, if that is not known, those that its time and place show.
     pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
-        let Some(filter) = filter_of_known_requests(finding) else {
+        let Some(filter) = filter_text_of_known_requests(finding) else {
             return self.requests_at_time_of(finding);
         };
         let order = if LATE_FIRST_TOKENS.contains(&finding.kind) {
@@ -74,7 +74,7 @@ impl Model {
 
 /// Filter for the requests that the finding is about: by what their rows show, else those that the finding has counted. `None` if their
 /// rows show nothing of it and it has counted none.
-fn filter_of_known_requests(finding: &Finding) -> Option<String> {
+fn filter_text_of_known_requests(finding: &Finding) -> Option<String> {
     let kind = finding.kind;
     if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(known, _)| *known == kind) {
         return Some(String::from(*filter));

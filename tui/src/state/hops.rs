@@ -65,7 +65,7 @@ fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFinding
 
 /// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path. A receiver is a worker by its
 /// number or, if it has none, its endpoint.
-pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
+pub(crate) fn output_hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let mut ends = Vec::new();
     for hop in ledger.hops().iter().filter(|hop| !hop.carries_requests) {
         let receiver = match hop.worker {
@@ -96,20 +96,20 @@ fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, car
 }
 
 /// Summary of all hops with one name: the `members` of `group`, which has this index in the ledger.
-fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
+fn summarise_group(ledger: &Ledger, group_index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
     let now = ledger.now();
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
     let oldest_wait_ns = members.iter().filter_map(|hop| hop.oldest_waiting()).min().map(|at| now.since(at));
     let frames = sum_of_counts(members, observed_frames);
     // 0 if no wakeup was observed.
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
-    let receives_end = ledger.group_receives_end(index);
+    let receives_end = ledger.group_receives_end(group_index);
     let busy_share = receiver_busy_share(ledger, members);
     // What waits now is unknown once receives are not observed any more. Times of earlier waits stay known.
     let observes_queue = observes_receives && receives_end.is_none();
     HopSummary {
         name: group.name.clone(),
-        group: index,
+        group: group_index,
         carries_requests: group.carries_requests,
         observes_sends: members.iter().any(|hop| hop.capabilities().sent),
         busy_share,
@@ -123,7 +123,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         chunks: sum_of_counts(members, |counts| counts.chunks),
         bytes: sum_of_counts(members, |counts| counts.bytes),
         undecoded: sum_of_counts(members, |counts| counts.undecoded),
-        undecoded_reasons: most_frequent_undecoded_reasons(ledger, index),
+        undecoded_reasons: most_frequent_undecoded_reasons(ledger, group_index),
         receives_end,
         backlog_frames: observes_queue.then_some(group.backlog),
         backlog_max_frames: observes_receives.then_some(group.backlog_max),
@@ -160,11 +160,11 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
 
 /// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if what is counted is not observed any
 /// more, or if the run has just begun.
-pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
-    let sums = traffic.hops.get(group)?;
-    let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
+pub(super) fn rates_of_group(ledger: &Ledger, group_index: usize, traffic: &RecentTraffic) -> Option<HopRates> {
+    let sums = traffic.hops.get(group_index)?;
+    let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
     // Counted where the frames are sent, if that is observed, as in the curve of the hop.
-    let end = if observes_sends { ledger.sends_end() } else { ledger.group_receives_end(group) };
+    let end = if observes_sends { ledger.sends_end() } else { ledger.group_receives_end(group_index) };
     if end.is_some() {
         return None;
     }
@@ -214,13 +214,13 @@ fn run_ns(ledger: &Ledger) -> u64 {
 
 /// Health by the oldest waiting frame, judged by the thresholds for first tokens. A large backlog alone is a warning. The health is unknown
 /// without frames, or if what waits now is not observed.
-fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
+fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Option<u64>, frame_count: u64) -> Health {
     let wait_ns = oldest_wait_ns.unwrap_or(0);
     if wait_ns >= GAP_CRITICAL_NS {
         Health::Critical
     } else if wait_ns >= GAP_WARNING_NS || (observes_queue && group.backlog >= BACKLOG_CRITICAL_FRAMES) {
         Health::Warning
-    } else if observes_queue && frames > 0 {
+    } else if observes_queue && frame_count > 0 {
         Health::Good
     } else {
         Health::Unknown

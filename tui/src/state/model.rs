@@ -110,21 +110,21 @@ impl Model {
 
     /// Keeps what is known of a request on both servers of its pair, prefill and decode, for the view. Keeps nothing unless the detail is
     /// about this request, in the run that is shown.
-    pub(crate) fn show_pair_request(&mut self, request: Option<&PairRequest>, shown_run: usize) {
+    pub(crate) fn set_pair_request_if_shown(&mut self, request: Option<&PairRequest>, shown_run_index: usize) {
         let shown_rid = self.detail.as_ref().map(|detail| detail.rid.as_str());
         let is_shown = request.is_some_and(|request| {
-            request.shown.run_index == shown_run && Some(request.shown.rid.as_str()) == shown_rid
+            request.shown.run_index == shown_run_index && Some(request.shown.rid.as_str()) == shown_rid
         });
         self.pair_request = if is_shown { request.cloned() } else { None };
     }
 
     /// Keeps the lines of the runs, of which this one is shown, and the pairs among them. The line of a decode server has the finding of
     /// its pair, if that is its worst one. Servers of a pair are joined already, so none of them is advised to be.
-    pub(crate) fn show_runs(&mut self, runs: &[PodLine], pairs: &[PairLine], shown_run: usize) {
+    pub(crate) fn set_runs_with_pair_findings(&mut self, runs: &[PodLine], pairs: &[PairLine], shown_run_index: usize) {
         runs.clone_into(&mut self.pods);
         pairs.clone_into(&mut self.pairs);
-        self.shown_pod = shown_run;
-        if let Some(shown) = self.pods.get(shown_run)
+        self.shown_pod = shown_run_index;
+        if let Some(shown) = self.pods.get(shown_run_index)
             && self.pairs.iter().any(|pair| pair.has_server(&shown.name))
         {
             self.verdict.remove_advice_to_join();
@@ -135,7 +135,7 @@ impl Model {
             }
             let decode = self.pods.iter_mut().find(|run| run.name == pair.decode);
             if let (Some(decode), Some(finding)) = (decode, &pair.finding) {
-                decode.figures.take_pair_finding(finding);
+                decode.figures.adopt_pair_finding_if_worse(finding);
             }
         }
     }
@@ -212,7 +212,7 @@ pub(crate) struct FirstTokenGap {
 
 impl FirstTokenGap {
     /// Requests that have no first token at their receiver yet, because it is on its way or was not sent; `None` without any.
-    pub(crate) fn waiting_requests(&self) -> Option<WaitingRequests> {
+    pub(crate) fn requests_without_first_token(&self) -> Option<WaitingRequests> {
         let token_sent = self.waiting.unwrap_or_default();
         let without_token = self.without_token.unwrap_or_default();
         let requests = token_sent.requests + without_token.requests;

@@ -15,7 +15,7 @@ pub(crate) struct PinnedHistories {
 impl PinnedHistories {
     /// Copies the histories of the first [`MAX_HISTORIES`] of these requests, and drops those of all others. Called every few seconds, so
     /// that the request of a finding can be inspected later.
-    pub(crate) fn keep_only(&mut self, ledger: &Ledger, rids: &[&str]) {
+    pub(crate) fn copy_histories_and_drop_others(&mut self, ledger: &Ledger, rids: &[&str]) {
         let rids = &rids[..rids.len().min(MAX_HISTORIES)];
         self.by_rid.retain(|rid, _| rids.contains(&rid.as_str()));
         for &rid in rids {
@@ -45,13 +45,13 @@ mod tests {
         let mut pinned = PinnedHistories::default();
         scene.send(0, &[("a", 1, 1)]);
         scene.receive(MS, 0, 1);
-        pinned.keep_only(scene.analysis.ledger(), &["a"]);
+        pinned.copy_histories_and_drop_others(scene.analysis.ledger(), &["a"]);
         for n in 0..20 {
             scene.send(n * MS, &[("b", 1, n as u32 + 1)]);
         }
-        pinned.keep_only(scene.analysis.ledger(), &["a"]);
+        pinned.copy_histories_and_drop_others(scene.analysis.ledger(), &["a"]);
         assert_eq!(pinned.longest_history(scene.analysis.ledger(), "a").chunks.len(), 1);
-        pinned.keep_only(scene.analysis.ledger(), &["b"]);
+        pinned.copy_histories_and_drop_others(scene.analysis.ledger(), &["b"]);
         assert_eq!(pinned.longest_history(scene.analysis.ledger(), "a").chunks.len(), 0);
     }
 }

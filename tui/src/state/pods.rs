@@ -224,12 +224,12 @@ pub(crate) struct WorstLeg {
 
 impl WorstLeg {
     /// The longest leg, the part that takes most of the time to first token of all requests that have one (`ttft`). If the requests without
-    /// a first token have waited longer, `waited_ns` in total, it is their wait instead. `None` if there are no requests of either kind.
-    pub(super) fn find(ttft: Option<&TtftGroupLine>, waited_ns: u128) -> Option<Self> {
+    /// a first token have waited longer, `total_wait_ns`, it is their wait instead. `None` if there are no requests of either kind.
+    pub(super) fn find(ttft: Option<&TtftGroupLine>, total_wait_ns: u128) -> Option<Self> {
         let longest = ttft.and_then(TtftGroupLine::longest_leg);
         let total_ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
         let longest_leg_ns = longest.map_or(0.0, |leg| leg.share * total_ttft_ns);
-        let waited_ns = waited_ns as f64;
+        let waited_ns = total_wait_ns as f64;
         if waited_ns > longest_leg_ns {
             let share = waited_ns / (total_ttft_ns + waited_ns);
             return Some(Self { name: "waiting".to_owned(), share, is_wait: true });
@@ -274,7 +274,7 @@ impl KeyFigures {
 
     /// Takes over the finding of the pair whose decode server this run is, unless the run has a worse one of its own. The report of a
     /// decode server has the findings of its pair, too.
-    pub(super) fn take_pair_finding(&mut self, problem: &PairProblem) {
+    pub(super) fn adopt_pair_finding_if_worse(&mut self, problem: &PairProblem) {
         // Mere information is in no headline.
         let is_problem = problem.verdict.health >= Health::Warning;
         // Of equal findings, the report has that of the pair first.

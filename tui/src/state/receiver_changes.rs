@@ -59,9 +59,9 @@ pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Ve
 
 /// A change for each chunk on the leg that has another receiver than the chunk before it. The leg is all hops with these ends, the sending
 /// and the receiving role.
-fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], ends: &Ends<Box<str>>) -> Vec<ReceiverChange> {
+fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], leg_ends: &Ends<Box<str>>) -> Vec<ReceiverChange> {
     let mut changes = Vec::new();
-    let mut chunks = chunks_on_leg(history, hops, ends).enumerate();
+    let mut chunks = chunks_on_leg(history, hops, leg_ends).enumerate();
     let Some((_, first)) = chunks.next() else { return changes };
     let mut last_receiver = first.receiver;
     for (index, ReceivedBy { chunk, receiver }) in chunks {
@@ -71,7 +71,7 @@ fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], ends: &Ends<Box<st
         // Both times are known, or none is used.
         let sent_times = first.chunk.sent.zip(chunk.sent);
         changes.push(ReceiverChange {
-            role: ends.to.to_string(),
+            role: leg_ends.to.to_string(),
             from: last_receiver.to_owned(),
             to: receiver.to_owned(),
             // Without the first chunks, the number of this one is unknown.
@@ -87,10 +87,10 @@ fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], ends: &Ends<Box<st
 fn chunks_on_leg<'a>(
     history: &'a RequestHistory,
     hops: &'a [HopEnds],
-    ends: &'a Ends<Box<str>>,
+    leg_ends: &'a Ends<Box<str>>,
 ) -> impl Iterator<Item = ReceivedBy<'a>> {
     history.chunks.iter().filter_map(move |chunk| {
-        let hop = hops.iter().find(|hop| hop.id == chunk.hop && hop.ends == *ends)?;
+        let hop = hops.iter().find(|hop| hop.id == chunk.hop && hop.ends == *leg_ends)?;
         Some(ReceivedBy { chunk, receiver: &hop.receiver })
     })
 }

@@ -92,11 +92,11 @@ impl Model {
         self.table.clock =
             RunClock { started: ledger.started().unwrap_or_default(), wall_start_ns: self.wall_start_ns };
         for request in ledger.requests() {
-            writer.write_live(request, self.table.add_row());
+            writer.write_live_request(request, self.table.add_row_with_old_values());
         }
         for request in ledger.unanswered_requests() {
             // These have no entry among the requests, since the scheduler sent nothing for them.
-            writer.write_unanswered(&request, self.table.add_row());
+            writer.write_unanswered(&request, self.table.add_row_with_old_values());
         }
         let finished_count = ledger.finished_count();
         self.rows_left_out = finished_count.saturating_sub(max_finished) as u64;
@@ -120,21 +120,21 @@ impl Model {
             let rows_left = if is_precedent { &mut rows_for_precedent } else { &mut rows_for_others };
             if *rows_left > 0 {
                 *rows_left -= 1;
-                writer.write_finished(summary, self.table.add_row());
+                writer.write_finished_request(summary, self.table.add_row_with_old_values());
             }
         }
         self.pinned.retain(|rid, _| pins.contains(rid));
         // Pinned requests that the ledger has evicted.
         for (rid, summary) in &self.pinned {
             if !pinned_rids.contains(&**rid) && ledger.request(rid).is_none() {
-                writer.write_finished(summary, self.table.add_row());
+                writer.write_finished_request(summary, self.table.add_row_with_old_values());
             }
         }
     }
 
     /// Reads everything known of a request into [`Self::detail`]. It may be live, unanswered or finished, or one that the user has pinned
     /// and the ledger has evicted.
-    pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, kept: &PinnedHistories, rid: &str) {
+    pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, kept_histories: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let live = ledger.request(rid);
         let unanswered = ledger.unanswered_requests().find(|unanswered| unanswered.rid == rid);
@@ -144,17 +144,17 @@ impl Model {
         let mut row = RequestRow::default();
         let mut is_known = true;
         if let Some(live) = live {
-            writer.write_live(live, &mut row);
+            writer.write_live_request(live, &mut row);
         } else if let Some(unanswered) = unanswered {
             writer.write_unanswered(&unanswered, &mut row);
         } else if let Some(finished) = finished {
-            writer.write_finished(finished, &mut row);
+            writer.write_finished_request(finished, &mut row);
         } else {
             is_known = false;
         }
-        let history = kept.longest_history(ledger, rid);
+        let history = kept_histories.longest_history(ledger, rid);
         let mut facts = RequestFacts::from_ledger(ledger, live, finished, rid);
-        facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
+        facts.receiver_changes = receiver_changes(&history, &hops::output_hop_ends(ledger));
         let life = ledger.life_of_request(rid, &history, &row.numbers);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
@@ -171,7 +171,7 @@ impl Model {
     pub(crate) fn refresh_receiver_changes(
         &mut self,
         analysis: &Analysis,
-        kept: &PinnedHistories,
+        kept_histories: &PinnedHistories,
         finding_index: usize,
     ) {
         self.receiver_changes = None;
@@ -179,8 +179,8 @@ impl Model {
         // The only kind of finding that is about receivers.
         let Some(finding) = selected.filter(|finding| finding.kind == "rid-changed-worker") else { return };
         let ledger = analysis.ledger();
-        let history = kept.longest_history(ledger, &finding.verdict.rid);
-        let changes = receiver_changes(&history, &hops::hop_ends(ledger));
+        let history = kept_histories.longest_history(ledger, &finding.verdict.rid);
+        let changes = receiver_changes(&history, &hops::output_hop_ends(ledger));
         self.receiver_changes = describe_receiver_changes(&changes);
     }
 
@@ -215,7 +215,7 @@ impl Model {
     fn verdict_without_warning(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         let answers = &ledger.totals().answers;
         // The checks, each with whether the run shows what it needs.
-        let judged = judgements(ledger);
+        let checks = judgements(ledger);
         let traffic = SeenTraffic {
             requests: &self.requests,
             responses: answers.seen + answers.rejected.values().sum::<u64>(),
@@ -223,8 +223,8 @@ impl Model {
             source,
             bottleneck: &self.bottleneck,
         };
-        let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
-        let had_all_checks = judged.iter().all(|judgement| judgement.judged);
+        let text = headline_without_warning(&checks, traffic, !self.findings.is_empty());
+        let had_all_checks = checks.iter().all(|check| check.judged);
         let health = if had_all_checks {
             Health::Good
         } else if self.findings.is_empty() {
@@ -234,7 +234,7 @@ impl Model {
             Health::Info
         };
         let has_traffic = self.requests.seen > 0 || traffic.responses > 0;
-        let advice = if has_traffic { advise_on_unjudged(&judged, source).map(str::to_owned) } else { None };
+        let advice = if has_traffic { advise_on_unjudged(&checks, source).map(str::to_owned) } else { None };
         RunVerdict { health, text, advice, ..RunVerdict::default() }
     }
 }
@@ -250,7 +250,7 @@ impl KeyFigures {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
             worst_leg: WorstLeg::find(ttft, waits_for_first_token_ns(analysis.ledger())),
-            waiting: model.gap.waiting_requests(),
+            waiting: model.gap.requests_without_first_token(),
             finding: lasting_problem(&model.findings).map(str::to_owned),
             tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
@@ -360,7 +360,7 @@ mod tests {
     /// Rows of the table in its default order, with up to `shown` finished requests.
     fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a RequestRow> {
         model.refresh_rows(&scene.analysis, shown, pins);
-        model.table.arrange(&RequestFilter::default(), SortOrder::default(), pins);
+        model.table.arrange_shown_rows(&RequestFilter::default(), SortOrder::default(), pins);
         model.table.visible_rows(0..model.table.visible_count())
     }
 

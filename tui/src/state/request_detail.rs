@@ -95,7 +95,7 @@ impl RequestDetail {
 
     /// Indices of the chunks that were lost or merged, or that are in the differing part of a tool call. If a tool call differs, chunks
     /// with an unknown outcome are left out, because all chunks behind the difference have that outcome.
-    pub(crate) fn harmed_chunks(&self) -> impl DoubleEndedIterator<Item = usize> {
+    pub(crate) fn harmed_chunk_indices(&self) -> impl DoubleEndedIterator<Item = usize> {
         let has_damaged_call = self.chunks.iter().any(|chunk| chunk.tool_call.is_some());
         let harmed = self.chunks.iter().enumerate().filter(move |(_, chunk)| {
             let is_unknown = matches!(chunk.state, ChunkState::Judged(ChunkOutcome::Unjudged(_)));
@@ -232,16 +232,16 @@ fn in_parentheses(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" ({name})") }
 }
 
-/// A row of ticks for the sends and for the receives of each leg, and one for the deliveries. `lives` says what became of the chunks of the
-/// first leg, in their order.
-fn tick_tracks(legs: &[LifeLeg], history: &RequestHistory, lives: &[ChunkLife]) -> Vec<TickTrack> {
+/// A row of ticks for the sends and for the receives of each leg, and one for the deliveries. `first_leg_chunks` says what became
+/// of the chunks of the first leg, in their order.
+fn tick_tracks(legs: &[LifeLeg], history: &RequestHistory, first_leg_chunks: &[ChunkLife]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for (leg_index, leg) in legs.iter().enumerate() {
         let mut sent = Vec::new();
         for (chunk_index, chunk) in leg.chunks.iter().enumerate() {
             let Some(at) = chunk.sent else { continue };
             // Only the chunks of the first hop have a state.
-            let symbol = if leg_index == 0 { tick_symbol(lives[chunk_index].state) } else { PLAIN_TICK };
+            let symbol = if leg_index == 0 { tick_symbol(first_leg_chunks[chunk_index].state) } else { PLAIN_TICK };
             sent.push(Tick { at, symbol });
         }
         tracks.push(TickTrack { label: format!("{} sent", leg.ends.from), ticks: sent });
@@ -273,9 +273,9 @@ mod tests {
         let unknown = ChunkLife { state, ..ChunkLife::default() };
         let chunks = vec![ChunkLife::default(), unknown.clone(), unknown];
         let mut detail = RequestDetail { chunks, ..RequestDetail::default() };
-        assert_eq!(detail.harmed_chunks().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(detail.harmed_chunk_indices().collect::<Vec<_>>(), [1, 2]);
         detail.chunks[1].tool_call = Some(ToolCallOutcome::Missing);
-        assert_eq!(detail.harmed_chunks().collect::<Vec<_>>(), [1]);
+        assert_eq!(detail.harmed_chunk_indices().collect::<Vec<_>>(), [1]);
     }
 
     /// Sends the chunk with this token on a hop in a frame of its own, and receives it, at times in milliseconds.

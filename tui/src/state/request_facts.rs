@@ -26,12 +26,12 @@ pub(crate) struct RequestFacts {
 }
 
 impl RequestFacts {
-    /// Reads the record of a live `request`, or else of one that has finished. Of that, the ledger keeps the `summary` and, in a list of
+    /// Reads the record of a live request or, without one, of a finished request. Of that, the ledger keeps the summary and, in a list of
     /// their own, the losses.
     pub(super) fn from_ledger(
         ledger: &Ledger,
-        request: Option<&Request>,
-        summary: Option<&RequestSummary>,
+        live_request: Option<&Request>,
+        finished_summary: Option<&RequestSummary>,
         rid: &str,
     ) -> Self {
         // These are kept by rid, whether the request is live or not.
@@ -40,7 +40,7 @@ impl RequestFacts {
             frontend: ledger.frontend().find_response(rid).cloned(),
             ..Self::default()
         };
-        if let Some(request) = request {
+        if let Some(request) = live_request {
             return Self {
                 confirmed_losses: request.losses().cloned(),
                 predicted_losses: request.predicted().cloned(),
@@ -53,7 +53,7 @@ impl RequestFacts {
         Self {
             confirmed_losses: lossy.and_then(|lossy| lossy.confirmed.as_deref().cloned()),
             predicted_losses: lossy.and_then(|lossy| lossy.predicted.as_deref().cloned()),
-            itl: summary.map(|summary| summary.itl).unwrap_or_default(),
+            itl: finished_summary.map(|summary| summary.itl).unwrap_or_default(),
             ..common
         }
     }
@@ -74,7 +74,7 @@ fn format_loss_times(losses: Option<&Losses>, first_chunk_at: MonoNs) -> String 
 
 /// Lists the lost chunks, and the places of the lost tokens in the response with their ids: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`. A
 /// list that is not known is left out. Empty without known losses.
-fn name_losses(losses: Option<&Losses>) -> String {
+fn list_lost_chunks_and_tokens(losses: Option<&Losses>) -> String {
     let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
         return String::new();
     };
@@ -103,11 +103,11 @@ pub(crate) struct FlagEvidence {
 
 /// Each flag of the request with its evidence.
 pub(super) fn evidence_of_flags(row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> Vec<FlagEvidence> {
-    row.flags.iter().map(|flag| FlagEvidence { flag, text: evidence_of_flag(flag, row, engine, facts) }).collect()
+    row.flags.iter().map(|flag| FlagEvidence { flag, text: explain_flag(flag, row, engine, facts) }).collect()
 }
 
 /// Explains why the request has the flag.
-fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> String {
+fn explain_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> String {
     let source = engine.facts().source();
     let receiver = engine.facts().receiver();
     let gap = format_duration(row.gap_ns.unwrap_or(0));
@@ -121,7 +121,7 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
             format_count(row.tokens_lost.unwrap_or(0).into()),
             format_count(row.dropped.unwrap_or(0).into()),
             format_loss_times(facts.confirmed_losses.as_ref(), row.first_at),
-            name_losses(facts.confirmed_losses.as_ref())
+            list_lost_chunks_and_tokens(facts.confirmed_losses.as_ref())
         ),
         Flag::ToolCall => match &facts.tool_calls {
             Some(calls) => explain_tool_calls(calls),
@@ -130,7 +130,7 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
         Flag::DropPredicted => format!(
             "several of its chunks were received in one wakeup, and {} keeps only the last{}",
             engine.title(),
-            name_losses(facts.predicted_losses.as_ref())
+            list_lost_chunks_and_tokens(facts.predicted_losses.as_ref())
         ),
         Flag::Loss => format!(
             "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
@@ -166,7 +166,7 @@ mod tests {
             tokens: 4,
             ..Losses::default()
         };
-        assert_eq!(name_losses(Some(&losses)), " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)");
-        assert_eq!(name_losses(None), "");
+        assert_eq!(list_lost_chunks_and_tokens(Some(&losses)), " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)");
+        assert_eq!(list_lost_chunks_and_tokens(None), "");
     }
 }

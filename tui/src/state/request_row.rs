@@ -89,7 +89,7 @@ impl RequestColumn {
 
     /// The column with this heading; the flags if there is none.
     pub(crate) fn with_heading(head: &str) -> Self {
-        Self::all().find(|column| column.on_screen().head == head).unwrap_or(Self::Flags)
+        Self::all().find(|column| column.definition_on_screen().head == head).unwrap_or(Self::Flags)
     }
 
     /// Definition of the number in the column; `None` if the column shows something else.
@@ -101,7 +101,7 @@ impl RequestColumn {
     }
 
     /// How the screen shows the column: heading, width and explanation. A narrow screen leaves out columns of the highest `need` first.
-    pub(crate) fn on_screen(self) -> OnScreen {
+    pub(crate) fn definition_on_screen(self) -> OnScreen {
         const RID: OnScreen =
             OnScreen { head: "rid", about: "the request's id", width: 13, need: 0, emphasis: Emphasis::None };
         const STATE: OnScreen = OnScreen {

@@ -63,12 +63,12 @@ struct ShownRow {
 
 impl ShownRow {
     fn new(index: usize, row: &RequestRow, sorted_by: RequestColumn) -> Self {
-        Self { key: sorted_by.sort_key(row), rid_prefix: rid_prefix(&row.rid), row: index as u32 }
+        Self { key: sorted_by.sort_key(row), rid_prefix: sortable_rid_prefix(&row.rid), row: index as u32 }
     }
 }
 
 /// First eight bytes of a rid as a number that sorts as the rids do. Zeros fill up a shorter rid.
-fn rid_prefix(rid: &str) -> u64 {
+fn sortable_rid_prefix(rid: &str) -> u64 {
     let mut prefix = [0; 8];
     let length = rid.len().min(prefix.len());
     prefix[..length].copy_from_slice(&rid.as_bytes()[..length]);
@@ -83,7 +83,7 @@ impl RequestTable {
     }
 
     /// Adds a row. It still holds old values, so the caller must set every field.
-    pub(crate) fn add_row(&mut self) -> &mut RequestRow {
+    pub(crate) fn add_row_with_old_values(&mut self) -> &mut RequestRow {
         if self.row_count == self.rows.len() {
             self.rows.push(RequestRow::default());
         }
@@ -94,7 +94,7 @@ impl RequestTable {
 
     /// Selects and orders the shown rows: pinned rows, then rows that match the filter. The rid breaks ties, so that rows do not jump. Does
     /// nothing if neither the rows nor the parameters have changed since the last call.
-    pub(crate) fn arrange(&mut self, filter: &RequestFilter, order: SortOrder, pins: &BTreeSet<String>) {
+    pub(crate) fn arrange_shown_rows(&mut self, filter: &RequestFilter, order: SortOrder, pins: &BTreeSet<String>) {
         if let Some(last) = &self.arranged_for
             && last.filter == *filter
             && last.order == order
@@ -155,12 +155,12 @@ impl RequestTable {
         let visible_pinned = &pinned[positions.start.min(pinned.len())..positions.end.min(pinned.len())];
         let start = positions.start.saturating_sub(pinned.len());
         let end = positions.end.saturating_sub(pinned.len()).min(others.len());
-        let visible_others = if start < end { self.sorted_part(others, start..end) } else { Vec::new() };
+        let visible_others = if start < end { self.rows_at_sorted_positions(others, start..end) } else { Vec::new() };
         visible_pinned.iter().chain(visible_others).map(|shown| self.row(shown)).collect()
     }
 
     /// The rows that have these positions in the order of all `rows`. Sorts only them. There must be a position, and a row at each.
-    fn sorted_part<'r>(&self, rows: &'r [ShownRow], positions: Range<usize>) -> Vec<&'r ShownRow> {
+    fn rows_at_sorted_positions<'r>(&self, rows: &'r [ShownRow], positions: Range<usize>) -> Vec<&'r ShownRow> {
         let mut rows: Vec<&ShownRow> = rows.iter().collect();
         // Moves the rows before the end to the front, and drops the others.
         rows.select_nth_unstable_by(positions.end - 1, |a, b| self.compare_rows(a, b));
@@ -182,9 +182,9 @@ impl RequestTable {
     }
 
     /// Position of `rid` among the shown rows; the first one if a rid was used twice, `None` if no shown row has it.
-    pub(crate) fn position_of(&self, rid: &str) -> Option<usize> {
+    pub(crate) fn shown_position_of_rid(&self, rid: &str) -> Option<usize> {
         // A number is compared faster than a text.
-        let prefix = rid_prefix(rid);
+        let prefix = sortable_rid_prefix(rid);
         let has_rid = |shown: &ShownRow| shown.rid_prefix == prefix && self.row(shown).rid == rid;
         let (pinned, others) = self.shown.split_at(self.pinned_count);
         if let Some(position) = pinned.iter().position(has_rid) {
@@ -218,7 +218,7 @@ mod tests {
     fn table(gaps: &[(&str, u64)]) -> RequestTable {
         let mut table = RequestTable::default();
         for &(rid, gap) in gaps {
-            *table.add_row() = RequestRow {
+            *table.add_row_with_old_values() = RequestRow {
                 rid: rid.into(),
                 numbers: RequestNumbers { gap_ns: Some(gap), ..RequestNumbers::default() },
                 ..RequestRow::default()
@@ -235,25 +235,25 @@ mod tests {
     fn pins_come_first_and_pass_every_filter() {
         let mut table = table(&[("a", 1), ("b", 3), ("c", 2), ("d", 2)]);
         let sort = SortOrder { column: RequestColumn::with_heading("gap"), is_descending: true };
-        table.arrange(&RequestFilter::default(), sort, &BTreeSet::new());
+        table.arrange_shown_rows(&RequestFilter::default(), sort, &BTreeSet::new());
         assert_eq!(shown(&table), ["b", "c", "d", "a"]);
         let filter = RequestFilter::parse("gap>1ns").expect("a filter");
-        table.arrange(&filter, sort, &BTreeSet::from(["a".to_owned()]));
+        table.arrange_shown_rows(&filter, sort, &BTreeSet::from(["a".to_owned()]));
         assert_eq!(shown(&table), ["a", "b", "c", "d"]);
         assert_eq!(
-            (table.pinned_count, table.position_of("c"), table.worst_row().map(|r| &*r.rid)),
+            (table.pinned_count, table.shown_position_of_rid("c"), table.worst_row().map(|r| &*r.rid)),
             (1, Some(2), Some("b"))
         );
         assert_eq!(table.matching_count, 3, "the pinned row is shown, but does not match");
-        table.arrange(&filter, sort, &BTreeSet::from(["b".to_owned()]));
+        table.arrange_shown_rows(&filter, sort, &BTreeSet::from(["b".to_owned()]));
         assert_eq!((table.matching_count, table.visible_count()), (3, 3));
     }
 
     #[test]
     fn requests_with_an_unknown_value_come_last_in_both_orders() {
         let mut table = table(&[("a", 1), ("b", 3), ("c", 2)]);
-        *table.add_row() = RequestRow { rid: "unknown".into(), ..RequestRow::default() };
-        *table.add_row() = RequestRow {
+        *table.add_row_with_old_values() = RequestRow { rid: "unknown".into(), ..RequestRow::default() };
+        *table.add_row_with_old_values() = RequestRow {
             rid: "z".into(),
             state: RequestState::Aborted,
             numbers: RequestNumbers { gap_ns: Some(4), ..RequestNumbers::default() },
@@ -263,7 +263,7 @@ mod tests {
             [(true, ["z", "b", "c", "a", "unknown"]), (false, ["a", "c", "b", "z", "unknown"])]
         {
             let order = SortOrder { column: RequestColumn::with_heading("gap"), is_descending };
-            table.arrange(&RequestFilter::default(), order, &BTreeSet::new());
+            table.arrange_shown_rows(&RequestFilter::default(), order, &BTreeSet::new());
             assert_eq!(shown(&table), expected);
         }
     }
@@ -283,13 +283,13 @@ mod tests {
                 (false, true) => expected.sort_by_key(|row| Reverse(row.1)),
                 (false, false) => expected.sort_by_key(|row| row.1),
             }
-            table.arrange(&RequestFilter::default(), SortOrder { column, is_descending: descending }, &BTreeSet::new());
+            table.arrange_shown_rows(&RequestFilter::default(), SortOrder { column, is_descending: descending }, &BTreeSet::new());
             let seen: Vec<&str> = table.visible_rows(from..from + length).iter().map(|row| row.rid.as_str()).collect();
             let expected: Vec<&str> = expected.iter().map(|row| row.0).collect();
             prop_assert_eq!(seen, expected.iter().copied().skip(from).take(length).collect::<Vec<_>>());
             prop_assert_eq!(table.visible_row(from).map(|row| row.rid.as_str()), expected.get(from).copied());
             for (place, rid) in expected.iter().enumerate() {
-                prop_assert_eq!(table.position_of(rid), Some(place));
+                prop_assert_eq!(table.shown_position_of_rid(rid), Some(place));
             }
         }
     }
@@ -298,9 +298,9 @@ mod tests {
     fn a_smaller_refresh_leaves_no_old_rows() {
         let mut table = table(&[("a", 1), ("b", 3)]);
         table.clear();
-        *table.add_row() = RequestRow { rid: "z".into(), ..RequestRow::default() };
-        table.arrange(&RequestFilter::default(), SortOrder::default(), &BTreeSet::new());
-        assert_eq!((shown(&table), table.row_count, table.position_of("b")), (vec!["z"], 1, None));
+        *table.add_row_with_old_values() = RequestRow { rid: "z".into(), ..RequestRow::default() };
+        table.arrange_shown_rows(&RequestFilter::default(), SortOrder::default(), &BTreeSet::new());
+        assert_eq!((shown(&table), table.row_count, table.shown_position_of_rid("b")), (vec!["z"], 1, None));
         assert_eq!(table.worst_row(), None);
     }
 }

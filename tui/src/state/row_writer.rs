@@ -20,7 +20,7 @@ impl<'a> RowWriter<'a> {
     }
 
     /// Writes a request that the ledger has not closed yet, as it is at this moment.
-    pub(super) fn write_live(&self, request: &Request, row: &mut RequestRow) {
+    pub(super) fn write_live_request(&self, request: &Request, row: &mut RequestRow) {
         let now = self.ledger.now();
         // Set if its first token was sent and has not been received.
         let waiting_since = if self.observes_gaps { request.first_token_waiting_since() } else { None };
@@ -54,7 +54,7 @@ impl<'a> RowWriter<'a> {
     }
 
     /// Writes a request that is over, from what the ledger keeps of it.
-    pub(super) fn write_finished(&self, summary: &RequestSummary, row: &mut RequestRow) {
+    pub(super) fn write_finished_request(&self, summary: &RequestSummary, row: &mut RequestRow) {
         let state = match summary.finish {
             Some(Finish::Abort) => RequestState::Aborted,
             Some(_) => RequestState::Finished,
@@ -79,11 +79,11 @@ impl<'a> RowWriter<'a> {
         row.rid.push_str(rid);
         row.state = state;
         row.numbers = *numbers;
-        row.flags = self.flags_of(state, numbers, is_stalled);
+        row.flags = self.flags_of_numbers(state, numbers, is_stalled);
     }
 
     /// Flags of the problems that these numbers show.
-    fn flags_of(&self, state: RequestState, numbers: &RequestNumbers, is_stalled: bool) -> FlagSet {
+    fn flags_of_numbers(&self, state: RequestState, numbers: &RequestNumbers, is_stalled: bool) -> FlagSet {
         let mut flags = FlagSet::default();
         flags.set_if(Flag::Loss, numbers.wire_missing > 0);
         flags.set_if(Flag::Dropped, numbers.dropped.is_some_and(|chunks| chunks > 0));

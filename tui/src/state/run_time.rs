@@ -101,7 +101,7 @@ impl TypedTime {
 
     /// First nanosecond that the time includes, counted from the start of a run whose wall clock then was `wall_start_ns`. Without a wall
     /// clock, every time is one from the start.
-    pub(super) fn first_ns(self, wall_start_ns: Option<u64>) -> u64 {
+    pub(super) fn first_ns_since_run_start(self, wall_start_ns: Option<u64>) -> u64 {
         match self {
             Self::OfDay(time) => match wall_start_ns {
                 Some(start_ns) => time.first_in_run(start_ns),
@@ -111,8 +111,8 @@ impl TypedTime {
         }
     }
 
-    /// Last nanosecond that the time includes, counted as by [`Self::first_ns`]: `14:59:08` is the whole second.
-    pub(super) fn last_ns(self, wall_start_ns: Option<u64>) -> u64 {
+    /// Last nanosecond that the time includes, counted as by [`Self::first_ns_since_run_start`]: `14:59:08` is the whole second.
+    pub(super) fn last_ns_since_run_start(self, wall_start_ns: Option<u64>) -> u64 {
         match self {
             Self::OfDay(time) => match wall_start_ns {
                 Some(start_ns) => time.last_in_run(start_ns),

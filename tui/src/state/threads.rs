@@ -87,11 +87,11 @@ fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
 
 /// State that kept the thread from running longest while frames waited for it; `None` if that was less than [`MIN_AWAY_SHARE`] of the time.
 /// Sleep in a poll does not count: there a thread is free, even if tokengap has missed a receive.
-fn longest_away_state(thread: &Thread, time: &TimeUse, window: RecentWindow) -> Option<AwayState> {
+fn longest_away_state(thread: &Thread, time_in_window: &TimeUse, window: RecentWindow) -> Option<AwayState> {
     let away_times = thread.away_between(window.from, window.to);
     let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];
     let longest = states.into_iter().max_by_key(|state| away_times.time_in(*state))?;
-    (time.share(away_times.time_in(longest)) >= MIN_AWAY_SHARE).then_some(longest)
+    (time_in_window.share(away_times.time_in(longest)) >= MIN_AWAY_SHARE).then_some(longest)
 }
 
 #[cfg(test)]

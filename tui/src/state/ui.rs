@@ -124,16 +124,16 @@ impl Ui {
                 );
             }
             Action::Quit => return Some(Effect::Command(ScreenCommand::End)),
-            Action::OpenTab(tab) if !tab.exists(model) => self.show_message(match tab {
+            Action::OpenTab(tab) if !tab.has_content(model) => self.show_message(match tab {
                 Tab::Pods => "this screen shows one run; attach shows several if several engines run, and watch",
                 _ => "this source does not observe threads; attach does",
             }),
             Action::OpenTab(tab) => {
                 // Keeps the request under the cursor even if another one becomes the first row.
                 self.has_chosen_request |= tab == Tab::Request && self.selected_rid.is_some();
-                self.change_tab(tab, model);
+                self.open_tab_chosen_by_user(tab, model);
             }
-            Action::StepTab(offset) => self.change_tab(self.tab.neighbour(offset, model), model),
+            Action::StepTab(offset) => self.open_tab_chosen_by_user(self.tab.neighbour_tab(offset, model), model),
             Action::MoveSelection(offset) => self.move_selection(offset, model),
             Action::MovePage(pages) => self.move_selection(pages * self.page_rows.max(2) as isize, model),
             Action::OpenSelection if self.tab == Tab::Pods => {
@@ -166,7 +166,7 @@ impl Ui {
             Action::ResetSort => self.sort = SortOrder::default(),
             Action::ReverseSort => self.sort.is_descending = !self.sort.is_descending,
             Action::ToggleCutList => self.shows_cut_list = !self.shows_cut_list,
-            Action::SeekHarmedChunk(direction) => self.seek_harmed_chunk(direction, model),
+            Action::SeekHarmedChunk(direction) => self.select_next_harmed_chunk(direction, model),
             Action::FollowWorst => {
                 self.follows_worst = !self.follows_worst;
                 self.show_message(if self.follows_worst { "following the worst request" } else { "stopped following" });
@@ -216,22 +216,22 @@ impl Ui {
                 None => self.show_message("no request is selected: choose one in Requests (2)"),
             },
             Action::SelectRow(row) => self.select_row(row, model),
-            Action::TypeCharacter(c) => self.edit_text(|text| {
+            Action::TypeCharacter(c) => self.edit_dialog_text(|text| {
                 if text.chars().count() < MAX_TEXT_CHARS {
                     text.push(c);
                 }
             }),
-            Action::EraseCharacter => self.edit_text(|text| {
+            Action::EraseCharacter => self.edit_dialog_text(|text| {
                 text.pop();
             }),
-            Action::EraseText => self.edit_text(String::clear),
-            Action::AcceptText => return self.accept_text(model),
+            Action::EraseText => self.edit_dialog_text(String::clear),
+            Action::AcceptText => return self.accept_typed_text(model),
         }
         None
     }
 
     /// Keeps the selection valid: the worst request when following, else the first row if none was chosen.
-    pub(crate) fn update_selection(&mut self, model: &Model) {
+    pub(crate) fn update_selections(&mut self, model: &Model) {
         if self.follows_worst && self.paused_at_second.is_none() {
             self.selected_rid = model.table.worst_row().map(|row| row.rid.clone());
         } else if !self.has_chosen_request || self.selected_rid.is_none() {
@@ -260,7 +260,7 @@ impl Ui {
         self.open_tab(tab);
     }
 
-    /// Resets the selection when another run is shown.
+    /// Resets what belongs to the run that was shown before: selections, pause, scrolled time and pins.
     pub(crate) fn reset_for_other_run(&mut self) {
         self.selected_rid = None;
         self.has_chosen_request = false;
@@ -285,7 +285,7 @@ impl Ui {
 
     /// Idle seconds at the end of a run that is over. The curves leave them out until the user scrolls there; 0 if they are shown.
     pub(crate) fn idle_seconds_left_out(&self, model: &Model) -> u64 {
-        /// So many columns fit on the narrowest screen beside the last traffic.
+        /// A shorter idle time is not left out: even the narrowest screen shows it behind the last traffic.
         const MIN_IDLE_S: u64 = 20;
         /// Shown after the last traffic, so that its end is visible.
         const IDLE_SHOWN_S: u64 = 2;
@@ -303,7 +303,7 @@ impl Ui {
     }
 
     /// Shows a tab that the user chose. Esc does not return from it. On the hops, selects the worst one if the first is selected.
-    fn change_tab(&mut self, tab: Tab, model: &Model) {
+    fn open_tab_chosen_by_user(&mut self, tab: Tab, model: &Model) {
         self.visited_tabs.clear();
         // Another index means that the user has selected a hop before.
         let is_first_hop_selected = self.selected_index(Tab::Hops) == 0;
@@ -314,10 +314,10 @@ impl Ui {
     }
 
     /// Notes the tab from which another one was opened, for Esc.
-    fn note_visited_tab(&mut self, from: Tab) {
-        if self.tab != from {
-            self.visited_tabs.retain(|visited| *visited != from);
-            self.visited_tabs.push(from);
+    fn note_visited_tab(&mut self, previous_tab: Tab) {
+        if self.tab != previous_tab {
+            self.visited_tabs.retain(|visited| *visited != previous_tab);
+            self.visited_tabs.push(previous_tab);
         }
     }
 
@@ -335,17 +335,17 @@ impl Ui {
         } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
-            self.move_to_request(offset, model);
+            self.select_request_by_offset(offset, model);
         } else {
             self.select_item(self.tab, self.selected_index(self.tab).saturating_add_signed(offset), model);
         }
     }
 
-    /// Selects the request so many rows below the selected one; the first of the table if that is not shown.
-    fn move_to_request(&mut self, offset: isize, model: &Model) {
+    /// Selects the request `offset` rows below the selected one; the first of the table if the selected one is not shown.
+    fn select_request_by_offset(&mut self, offset: isize, model: &Model) {
         // Otherwise the next refresh would select the worst one again.
         self.follows_worst = false;
-        let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
+        let position = self.selected_rid.as_ref().and_then(|rid| model.table.shown_position_of_rid(rid));
         let last = model.table.visible_count().saturating_sub(1);
         let new_position = match position {
             Some(position) => position.saturating_add_signed(offset).min(last),
@@ -355,9 +355,9 @@ impl Ui {
     }
 
     /// Selects the next (positive direction) or previous chunk that was or may have been lost or merged, which is then the first one shown.
-    fn seek_harmed_chunk(&mut self, direction: isize, model: &Model) {
+    fn select_next_harmed_chunk(&mut self, direction: isize, model: &Model) {
         let Some(detail) = &model.detail else { return };
-        let mut harmed = detail.harmed_chunks();
+        let mut harmed = detail.harmed_chunk_indices();
         let current = self.selected_index(Tab::Request);
         let found = if direction > 0 {
             // The first search includes the current line.
@@ -473,7 +473,7 @@ impl Ui {
     }
 
     /// Changes the text of the dialog, if the dialog reads one.
-    fn edit_text(&mut self, change: impl FnOnce(&mut String)) {
+    fn edit_dialog_text(&mut self, change: impl FnOnce(&mut String)) {
         match &mut self.dialog {
             Dialog::Filter(text) | Dialog::Time(text) => change(text),
             Dialog::Palette { words, selected } => {
@@ -495,7 +495,7 @@ impl Ui {
         filter.refresh_named_findings(&model.findings);
         // A live run goes on, so a time that it does not cover yet may come.
         if let Some(recording) = &model.position {
-            filter.check_times(recording)?;
+            filter.check_times_are_covered(recording)?;
         }
         Ok(filter)
     }
@@ -513,7 +513,7 @@ impl Ui {
         Err(FilterSyntaxError { position: 0, message: format!("no saved filter @{name}: {hint}") })
     }
 
-    /// Uses a filter, and selects the first request that matches.
+    /// Uses a filter, and closes the dialog. The next refresh selects the first request that matches.
     fn apply_filter(&mut self, filter: RequestFilter) {
         self.filter = filter;
         // The selected request may not match.
@@ -523,7 +523,7 @@ impl Ui {
 
     /// Applies the typed filter or time, and returns the remaining work for the run loop, if any. An invalid text stays in its dialog,
     /// which shows the error.
-    fn accept_text(&mut self, model: &Model) -> Option<Effect> {
+    fn accept_typed_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {
                 let filter = self.parse_filter(text, model).ok()?;

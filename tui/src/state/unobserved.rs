@@ -18,7 +18,7 @@ impl Model {
 
     /// Names the requests that may wait now without being counted. A request is known from its dispatch on or, if dispatches are not
     /// observed, from its first token on.
-    pub(crate) fn unseen_requests(&self) -> &'static str {
+    pub(crate) fn describe_uncounted_requests(&self) -> &'static str {
         // Dispatches are the frames on the hop to the scheduler.
         let observes_dispatches = self.hops.iter().any(|hop| hop.carries_requests);
         if observes_dispatches {
@@ -29,12 +29,12 @@ impl Model {
     }
 
     /// Why nothing is known of receives.
-    pub(crate) fn receives_absence(&self) -> &'static str {
+    pub(crate) fn explain_unobserved_receives(&self) -> &'static str {
         if self.knows_receiver() { "receives are not observed" } else { "nothing received yet" }
     }
 
     /// Why nothing is known of deliveries.
-    pub(crate) fn deliveries_absence(&self) -> &'static str {
+    pub(crate) fn explain_unobserved_deliveries(&self) -> &'static str {
         if self.knows_receiver() { "deliveries are not observed" } else { "nothing delivered yet" }
     }
 
@@ -48,10 +48,10 @@ impl Model {
     pub(crate) fn explain_unobserved_term(&self, filter: &RequestFilter) -> Option<String> {
         filter.conditions().find_map(|condition| match *condition {
             Condition::Number { head, number_of, .. } => self.explain_missing_number(head, number_of),
-            Condition::Flag(flag) => self.flag_absence(flag),
-            Condition::State(state) => self.state_absence(state),
-            Condition::Waited(ref wait) => self.wait_absence(wait),
-            Condition::OfFinding(ref named) => finding_absence(named),
+            Condition::Flag(flag) => self.explain_impossible_flag(flag),
+            Condition::State(state) => self.explain_empty_state(state),
+            Condition::Waited(ref wait) => self.explain_unknown_waits(wait),
+            Condition::OfFinding(ref named) => explain_unknown_finding_requests(named),
             Condition::Rid(_) | Condition::InFlight(_) | Condition::InFlightDuring(_) | Condition::BegunSince(_) => {
                 None
             }
@@ -59,16 +59,18 @@ impl Model {
     }
 
     /// Why nothing is known of first-token gaps, which need both ends.
-    pub(crate) fn gap_absence(&self) -> &'static str {
-        if self.tokens.received.is_some() { "sends are not observed" } else { self.receives_absence() }
+    pub(crate) fn explain_unobserved_gaps(&self) -> &'static str {
+        if self.tokens.received.is_some() { "sends are not observed" } else { self.explain_unobserved_receives() }
     }
 
     /// Why this run does not show the number in the column with this heading; `None` if it could.
-    fn number_absence(&self, heading: &str) -> Option<&'static str> {
+    fn explain_unshown_number(&self, heading: &str) -> Option<&'static str> {
         match heading {
-            "gap" if self.gap.waiting.is_none() => Some(self.gap_absence()),
-            "recv" if self.tokens.received.is_none() => Some(self.receives_absence()),
-            "deliv" | "merged" | "drop" | "lost" if self.chunks.delivered.is_none() => Some(self.deliveries_absence()),
+            "gap" if self.gap.waiting.is_none() => Some(self.explain_unobserved_gaps()),
+            "recv" if self.tokens.received.is_none() => Some(self.explain_unobserved_receives()),
+            "deliv" | "merged" | "drop" | "lost" if self.chunks.delivered.is_none() => {
+                Some(self.explain_unobserved_deliveries())
+            }
             // Deliveries are observed, but not their tokens.
             "deliv" if self.tokens.delivered.is_none() => Some("responses carry text only"),
             "ttft" if self.ttft.is_none() => {
@@ -81,13 +83,13 @@ impl Model {
 
     /// Why a filter for this state lists no request: the run does not show which requests have the state. `None` if it shows all of them,
     /// or if the filter lists some.
-    fn state_absence(&self, state: RequestState) -> Option<String> {
+    fn explain_empty_state(&self, state: RequestState) -> Option<String> {
         // Any run shows the other states.
         if state != RequestState::Waiting {
             return None;
         }
         let Some(waiting) = self.gap.waiting else {
-            return Some(format!("state:waiting is not observed in this run: {}", self.gap_absence()));
+            return Some(format!("state:waiting is not observed in this run: {}", self.explain_unobserved_gaps()));
         };
         let lists_some = waiting.requests > 0 || self.unanswered_requests > 0;
         if lists_some {
@@ -100,15 +102,15 @@ impl Model {
             }
             _ => String::new(),
         };
-        Some(format!("state:waiting has requests with a first token: {unlisted}{}", self.unseen_requests()))
+        Some(format!("state:waiting has requests with a first token: {unlisted}{}", self.describe_uncounted_requests()))
     }
 
     /// Why no request can have this flag; `None` if one could.
-    fn flag_absence(&self, flag: Flag) -> Option<String> {
+    fn explain_impossible_flag(&self, flag: Flag) -> Option<String> {
         let reason = match flag {
-            Flag::Gap => self.number_absence("gap"),
-            Flag::Dropped => self.number_absence("drop"),
-            Flag::ToolCall if self.chunks.delivered.is_none() => Some(self.deliveries_absence()),
+            Flag::Gap => self.explain_unshown_number("gap"),
+            Flag::Dropped => self.explain_unshown_number("drop"),
+            Flag::ToolCall if self.chunks.delivered.is_none() => Some(self.explain_unobserved_deliveries()),
             Flag::DropPredicted if self.chunks.dropped_predicted.is_none() => {
                 Some("frames per wakeup or the behaviour of this release are not known")
             }
@@ -118,7 +120,7 @@ impl Model {
     }
 
     /// Why waits on a hop are not known; `None` if they are.
-    fn wait_absence(&self, wait: &WaitOnHop) -> Option<String> {
+    fn explain_unknown_waits(&self, wait: &WaitOnHop) -> Option<String> {
         let Some(hop) = self.hops.iter().find(|hop| wait.is_on(&hop.name)) else {
             let names: Vec<String> = self.hops.iter().map(|hop| hop.name.replace(' ', "_")).collect();
             return Some(format!("no hop is named {}: the hops are {}", wait.hop, names.join(", ")));
@@ -133,7 +135,7 @@ impl Model {
         if self.table.has_number(number) {
             return None;
         }
-        Some(match self.number_absence(head) {
+        Some(match self.explain_unshown_number(head) {
             Some(reason) => format!("{head} is not observed in this run: {reason}"),
             None => format!("{head} is not known of any request{}", hint_on_missing_number(head)),
         })
@@ -141,7 +143,7 @@ impl Model {
 }
 
 /// Why the requests of a finding are not known; `None` if the finding counts some.
-fn finding_absence(named: &NamedFinding) -> Option<String> {
+fn explain_unknown_finding_requests(named: &NamedFinding) -> Option<String> {
     let kind = named.kind;
     match &named.requests {
         None => Some(format!("the run has no finding {kind}")),

@@ -198,7 +198,7 @@ impl TimeWindow {
 
     /// Title of the last value beside a series, which says when it was measured. `so far`: in the newest second of a run that goes on.
     /// `in 400 ms`: in the last second of a run that ended so early in it. `at 0:12`, `from 0:10`: in one second, or in several.
-    pub(super) fn describe_last(self, model: &Model) -> String {
+    pub(super) fn title_of_last_value(self, model: &Model) -> String {
         let is_second_unfinished = model.curves.is_current(self.end);
         if is_second_unfinished && !model.is_at_end() {
             return "so far".to_owned();
@@ -222,8 +222,8 @@ impl TimeWindow {
         let width_with_spaces = text_width(&whole_title) + 2;
         let title = if width_with_spaces <= width { whole_title } else { title };
         pad.left_columns(width).draw_heading(y, &title);
-        let titles = SeriesNumbers { last: self.describe_last(model), max: "max".to_owned() };
-        draw_numbers(pad, y, &titles, Ink::Dim);
+        let titles = SeriesNumbers { last: self.title_of_last_value(model), max: "max".to_owned() };
+        draw_last_and_max(pad, y, &titles, Ink::Dim);
     }
 
     /// Span shown in `columns`, in nanoseconds since the start of the run. A second that is not over ends now.
@@ -280,11 +280,11 @@ pub(super) fn draw_chart(pad: &mut Pad<'_>, series: &ChartSeries<'_>, curves: &C
     };
     let ink = if series.health >= Health::Warning { Ink::Health(series.health) } else { Ink::Series };
     draw_bars(pad, FIRST_COLUMN_X, &values, ink);
-    draw_numbers(pad, rows - 1, &series.format_numbers(&values, window), Ink::Strong);
+    draw_last_and_max(pad, rows - 1, &series.format_numbers(&values, window), Ink::Strong);
 }
 
 /// Draws the last value and the maximum at the right edge.
-fn draw_numbers(pad: &mut Pad<'_>, y: u16, numbers: &SeriesNumbers, ink: Ink) {
+fn draw_last_and_max(pad: &mut Pad<'_>, y: u16, numbers: &SeriesNumbers, ink: Ink) {
     let x = pad.width() - SCALE_WIDTH - 1;
     let row = CellRow { x, y, pitch: NUMBER_WIDTH + 1, width: NUMBER_WIDTH };
     pad.draw_cells(row, [&numbers.last, &numbers.max], ink);

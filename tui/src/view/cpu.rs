@@ -6,7 +6,7 @@ use trace::time_series::SlotValues;
 use trace::words::{decimal_percent, percent};
 
 use super::chart::{self, ChartSeries, TimeWindow};
-use super::pad::{CellRow, List, Pad};
+use super::pad::{CellRow, List, NextRow, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
@@ -47,10 +47,10 @@ const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
 
 /// Draws the table of threads, and below it the curves of the selected one, and the functions of its role in the stacks that were sampled.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_cpu_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
-    pad.draw_text(1, 0, &table_title(threads, model), Ink::Dim);
+    pad.draw_text(1, 0, &thread_table_title(threads, model), Ink::Dim);
     layout.draw_headings(pad, 1);
     // The other half is for the curves of the selected thread.
     let max_rows = (pad.height().saturating_sub(HEADING_ROWS) / 2).max(MIN_LISTED_THREADS);
@@ -73,7 +73,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Title of the table: the time that its shares are about, and why a column has `-` in place of values.
-fn table_title(threads: &[ThreadLine], model: &Model) -> String {
+fn thread_table_title(threads: &[ThreadLine], model: &Model) -> String {
     let mut title = format!("{}; * receives frames; waits: for a CPU", model.format_recent_seconds());
     let recent: Vec<TimeShares> = threads.iter().filter_map(|thread| thread.recent).collect();
     if recent.iter().any(|shares| shares.throttled.is_none()) {
@@ -175,7 +175,14 @@ fn format_percent(share: f64) -> String {
 }
 
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
-fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
+fn draw_thread_charts(
+    pad: &mut Pad<'_>,
+    y: u16,
+    max_rows: u16,
+    thread: &ThreadLine,
+    model: &Model,
+    ui: &Ui,
+) -> NextRow {
     let window = TimeWindow::selected(model, ui);
     let subject = format!("{} {} {}: ", thread.role, thread.name, thread.id.tid);
     window.draw_heading(pad, y, &subject, model);
@@ -192,20 +199,20 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
         if y + rows >= pad.height() {
             break;
         }
-        chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
+        chart::draw_chart(&mut pad.pad_of_rows(y, rows), series, &model.curves, window);
         y += rows;
     }
     window.draw_axis(pad, chart::FIRST_COLUMN_X, y, chart::column_count(pad.width()), model);
     y + 1
 }
 
-/// Time series of the thread with this index.
-pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
+/// Time series of the thread with this index in the curves.
+pub(super) fn thread_series(thread_index: usize) -> [ChartSeries<'static>; 3] {
     [
-        ChartSeries::new("on CPU", percent, move |slot| Some(thread_shares(slot, index)?.running)),
-        ChartSeries::new("waits", percent, move |slot| thread_shares(slot, index)?.waiting)
+        ChartSeries::new("on CPU", percent, move |slot| Some(thread_shares(slot, thread_index)?.running)),
+        ChartSeries::new("waits", percent, move |slot| thread_shares(slot, thread_index)?.waiting)
             .with_health(Health::Warning),
-        ChartSeries::new("quota", percent, move |slot| thread_shares(slot, index)?.throttled)
+        ChartSeries::new("quota", percent, move |slot| thread_shares(slot, thread_index)?.throttled)
             .with_health(Health::Warning),
     ]
 }
@@ -239,11 +246,11 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, la
     let row = CellRow { x: layout.shares_x(), y, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(row, cells, Ink::Plain);
     pad.draw_text(layout.verdict_x(), y, text, Ink::Health(health));
-    draw_core_bar(pad, layout.verdict_x() + VERDICT_WIDTH, y, shares);
+    draw_cpu_time_bar(pad, layout.verdict_x() + VERDICT_WIDTH, y, shares);
 }
 
 /// Draws a bar of the time on a CPU, continued by the time in which the thread could have run and had none.
-fn draw_core_bar(pad: &mut Pad<'_>, x: u16, y: u16, shares: &TimeShares) {
+fn draw_cpu_time_bar(pad: &mut Pad<'_>, x: u16, y: u16, shares: &TimeShares) {
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
     let x = pad.draw_text(x, y, &running_bar, Ink::Series);
     let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);

@@ -6,7 +6,7 @@ use session::units::{format_bytes, format_count, format_duration, format_elapsed
 use trace::detect::{Finding, FindingPhase};
 use trace::words::{decimal_percent, json_text};
 
-use super::pad::{List, Pad};
+use super::pad::{List, NextRow, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
@@ -53,7 +53,7 @@ enum FindingListItem<'a> {
 }
 
 /// Draws the list of findings and missing observations, and below it the details of the selected one.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_findings_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let degraded = model.run.degraded.iter().map(|text| FindingListItem::Degraded(text));
     let lines: Vec<FindingListItem<'_>> = model.findings.iter().map(FindingListItem::Finding).chain(degraded).collect();
     let y = draw_whole_verdict(pad, model);
@@ -82,7 +82,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Draws the whole verdict on a run without a warning, because the first line of the screen may cut it. Returns the next free row.
-fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> u16 {
+fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> NextRow {
     // The verdict is the text of a finding, which the list below shows.
     if model.verdict.health >= Health::Warning {
         return 0;

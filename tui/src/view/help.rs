@@ -4,7 +4,7 @@ use super::pad::{ClickAreas, Pad, text_width, wrap_text};
 use crate::keys::{self, BINDINGS};
 use crate::state::Model;
 use crate::state::action::Tab;
-use crate::state::chunk_status::{STATES, label_of, tick_symbol};
+use crate::state::chunk_status::{STATES, chunk_state_label, tick_symbol};
 use crate::state::filter;
 use crate::state::flags::{Flag, Health};
 use crate::state::request_row::RequestColumn;
@@ -35,8 +35,8 @@ impl HelpLine {
     }
 }
 
-/// Draws the help over the tab, scrolled down by `scrolled` lines.
-pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Model) {
+/// Draws the help over the tab, scrolled down by this number of lines.
+pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled_lines: usize, ui: &Ui, model: &Model) {
     pad.clear();
     let lines = wrap_long_lines(help_lines(pad.theme, ui, model), pad.width());
     let rows = usize::from(pad.height().saturating_sub(1));
@@ -44,7 +44,7 @@ pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Mod
     *pad.click_areas = ClickAreas::default();
     pad.click_areas.page_rows = rows;
     pad.click_areas.last_scroll = lines.len().saturating_sub(rows);
-    let first = scrolled.min(pad.click_areas.last_scroll);
+    let first = scrolled_lines.min(pad.click_areas.last_scroll);
     let end = (first + rows).min(lines.len());
     let title = format!("help: lines {}-{end} of {} (Up and Down scroll, Esc closes)", first + 1, lines.len());
     pad.draw_heading(0, &title);
@@ -84,7 +84,7 @@ fn wrap_long_lines(lines: Vec<HelpLine>, width: u16) -> Vec<HelpLine> {
 fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     let mut lines = Vec::new();
     if ui.tab == Tab::Requests {
-        let sorted = ui.sort.column.on_screen();
+        let sorted = ui.sort.column.definition_on_screen();
         lines.push(HelpLine { context: "the column sorted by", ..HelpLine::new(sorted.head, sorted.about) });
         lines.push(HelpLine::empty());
     }
@@ -97,14 +97,14 @@ fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     lines.extend(filter::syntax_help().map(|(term, meaning)| HelpLine::new(term, meaning)));
     lines.push(HelpLine::empty());
     lines.push(HelpLine::new("signs", explain_signs(theme)));
-    let chunk_signs = STATES.map(|state| format!("{} {}", tick_symbol(state), label_of(state)));
+    let chunk_signs = STATES.map(|state| format!("{} {}", tick_symbol(state), chunk_state_label(state)));
     lines.push(HelpLine::new("chunks", chunk_signs.join("   ")));
     lines.push(HelpLine::empty());
     lines.push(HelpLine::new("flags", "flags of a request, worst first"));
     lines.extend(Flag::ALL.map(|flag| HelpLine::new(flag.label(), flag.explanation())));
     lines.push(HelpLine::empty());
     lines.push(HelpLine::new("columns", "of a request"));
-    let columns = RequestColumn::all().map(RequestColumn::on_screen);
+    let columns = RequestColumn::all().map(RequestColumn::definition_on_screen);
     lines.extend(columns.map(|column| HelpLine::new(column.head, column.about)));
     lines
 }

@@ -6,7 +6,7 @@ use trace::time_series::SlotValues;
 use trace::words::{percent, plural};
 
 use super::chart::{self, ChartSeries, SeriesNumbers, TimeWindow};
-use super::pad::{CellRow, List, Pad, text_width};
+use super::pad::{CellRow, List, NextRow, Pad, text_width};
 use super::path;
 use crate::state::Model;
 use crate::state::action::Tab;
@@ -46,7 +46,7 @@ const TREND_ROWS: u16 = 9;
 const TITLE_AND_AXIS_ROWS: u16 = 2;
 
 /// Draws the table of hops, the connections between the engine's processes, with the workers of the selected hop, and its details below.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_hops_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.hops.is_empty() {
         pad.draw_text(2, 1, "no hop observed yet", Ink::Dim);
         return;
@@ -66,7 +66,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         if index == selected && hop.members.len() > 1 {
             // The hops behind this one in the list keep their rows.
             let hops_below = model.hops.len() - index - 1;
-            draw_members(pad, y + 1, hop, max_members(pad, y + 1, hops_below, ui))
+            draw_receiving_workers(pad, y + 1, hop, max_members(pad, y + 1, hops_below, ui))
         } else {
             y + 1
         }
@@ -74,7 +74,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if let Some(hop) = model.hops.get(selected) {
         // All rows that are left below the table.
         let height = pad.height();
-        draw_hop_detail(&mut pad.rows_from(y + 1, height), hop, model, ui);
+        draw_hop_detail(&mut pad.pad_of_rows(y + 1, height), hop, model, ui);
     }
 }
 
@@ -208,7 +208,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         if text == "-" {
             pad.draw_text(FACT_X, y, "not observed here", Ink::Dim);
         } else {
-            pad.draw_items(FACT_X, y, &text, Ink::Plain);
+            pad.draw_whole_items(FACT_X, y, &text, Ink::Plain);
         }
         y += 1;
     }
@@ -244,7 +244,7 @@ fn describe_undecoded(hop: &HopSummary) -> String {
 /// The lines of a hop's details, in their order.
 fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
     let per_wakeup = known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")));
-    let mut facts = vec![HopFact { name: "passed", text: describe_passed(hop, model) }];
+    let mut facts = vec![HopFact { name: "passed", text: describe_passed_traffic(hop, model) }];
     // Most hops have neither of these, so they have no lines that say so.
     if hop.send_wait.is_some() {
         facts.push(HopFact { name: "in the sender", text: known_or_dash(hop.send_wait, format_quantiles) });
@@ -257,14 +257,14 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
         HopFact { name: "processing", text: describe_processing(hop) },
         HopFact { name: "thread", text: hop.thread.clone().unwrap_or_else(|| "-".to_owned()) },
         HopFact { name: "per wakeup", text: per_wakeup },
-        HopFact { name: "kernel queue", text: describe_queues(hop, model) },
+        HopFact { name: "kernel queue", text: describe_receiver_queues(hop, model) },
         HopFact { name: "oldest", text: describe_oldest_wait(hop, model) },
     ]);
     facts
 }
 
 /// What passed the hop. If the observation of sends has ended, since when, because the hop has no rates then.
-fn describe_passed(hop: &HopSummary, model: &Model) -> String {
+fn describe_passed_traffic(hop: &HopSummary, model: &Model) -> String {
     let content =
         if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
     let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
@@ -319,7 +319,7 @@ pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
 
 /// Kernel queue, the bytes in the receivers' socket buffers, and libzmq inbox, the frames that libzmq has read from there and the receivers
 /// have not. The kernel queue can be empty while the inbox behind it holds the backlog.
-fn describe_queues(hop: &HopSummary, model: &Model) -> String {
+fn describe_receiver_queues(hop: &HopSummary, model: &Model) -> String {
     let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
         let current = match queue.ended_at {
             Some(end) => format!("not sampled since {}", model.format_moment(end.since(model.started_at))),
@@ -353,22 +353,22 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     }
     // The longest waits matter most.
     for (class_y, &(class, frames)) in (y + 1..).zip(&shown[hidden..]) {
-        draw_class(pad, class_y, class, frames, max);
+        draw_wait_class(pad, class_y, class, frames, max);
     }
 }
 
-/// Draws the class of queue waits with this index in one row: its upper bound, a bar, and its frames. The longest bar stands for `max`
-/// frames.
-fn draw_class(pad: &mut Pad<'_>, y: u16, class: usize, frames: u64, max: u64) {
-    let label = match QUEUE_WAIT_BOUNDS_NS.get(class) {
+/// Draws the class of queue waits with this index in one row: its upper bound, a bar, and its frames. The longest bar stands for
+/// `max_frames`.
+fn draw_wait_class(pad: &mut Pad<'_>, y: u16, class_index: usize, frames: u64, max_frames: u64) {
+    let label = match QUEUE_WAIT_BOUNDS_NS.get(class_index) {
         Some(&bound) => format!("<{}", format_duration(bound)),
         None => "more".into(),
     };
     pad.draw_right_aligned(1, y, BAR_LABEL_WIDTH, &label, Ink::Dim);
-    let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
+    let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max_frames)) as usize;
     // A small class must look different from an empty one.
     let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
-    let health = if class >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
+    let health = if class_index >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
     let x = pad.draw_text(BAR_X, y, &bar, Ink::Health(health));
     pad.draw_text(x + 1, y, &format_count(frames), Ink::Plain);
 }
@@ -385,7 +385,7 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
     let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
     let mut trend_y = y;
     for series in trends.iter().take(shown.into()) {
-        draw_trend(&mut pad.rows_from(trend_y, TREND_ROWS), x, series, window, model);
+        draw_trend(&mut pad.pad_of_rows(trend_y, TREND_ROWS), x, series, window, model);
         trend_y += TREND_ROWS;
     }
 }
@@ -411,8 +411,11 @@ impl TrendHeading {
         if whole.fits(width) {
             return whole;
         }
-        let without_last = Self { numbers: format!(" max {max} "), ..whole };
-        if without_last.fits(width) { without_last } else { Self { title: HINT.to_owned(), ..without_last } }
+        let without_last_value = Self { numbers: format!(" max {max} "), ..whole };
+        if without_last_value.fits(width) {
+            return without_last_value;
+        }
+        Self { title: HINT.to_owned(), ..without_last_value }
     }
 
     fn fits(&self, width: u16) -> bool {
@@ -432,7 +435,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     let heading = match &values {
         Ok(values) => {
             let SeriesNumbers { last, max } = series.format_numbers(values, window);
-            let numbers = format!(" {}: {last}, max {max} ", window.describe_last(model));
+            let numbers = format!(" {}: {last}, max {max} ", window.title_of_last_value(model));
             if has_room_for_curve {
                 TrendHeading::with_time(series.label, &shown_time, numbers, heading_width)
             } else {
@@ -448,15 +451,15 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
         && has_room_for_curve
     {
         let bar_rows = pad.height() - TITLE_AND_AXIS_ROWS;
-        chart::draw_bars(&mut pad.rows_from(1, bar_rows), x, values, Ink::Series);
+        chart::draw_bars(&mut pad.pad_of_rows(1, bar_rows), x, values, Ink::Series);
         window.draw_axis(pad, x, 1 + bar_rows, columns, model);
     }
 }
 
 /// Largest backlog of a group in the slot; `None` if its receives were not observed any more.
-pub(super) fn backlog_frames(slot: &SlotValues, group: usize) -> Option<f64> {
+pub(super) fn max_backlog_of_group(slot: &SlotValues, group_index: usize) -> Option<f64> {
     // In a slot from before the hop appeared, no frame waited on it.
-    let Some(values) = slot.hops.get(group) else { return Some(0.0) };
+    let Some(values) = slot.hops.get(group_index) else { return Some(0.0) };
     (!values.receives_ended).then_some(values.backlog_max as f64)
 }
 
@@ -467,13 +470,13 @@ pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeri
     let end = hop.receives_end;
     // A slot from before the hop appeared has no values of it.
     [
-        ChartSeries::new("backlog", chart::format_whole, |slot| backlog_frames(slot, hop.group))
-            .observed_if(observes_receives, model.receives_absence())
+        ChartSeries::new("backlog", chart::format_whole, |slot| max_backlog_of_group(slot, hop.group))
+            .observed_if(observes_receives, model.explain_unobserved_receives())
             .observed_until(end, model),
         ChartSeries::new("queue wait p99", chart::format_ns, |slot| {
             chart::p99_ns(&slot.hops.get(hop.group)?.queue_wait)
         })
-        .observed_if(observes_receives, model.receives_absence())
+        .observed_if(observes_receives, model.explain_unobserved_receives())
         .observed_until(end, model),
         ChartSeries::new("frames/s", chart::format_whole, |slot| passed_frames(slot, hop))
             .observed_until(if hop.observes_sends { model.sends_end } else { end }, model),
@@ -501,7 +504,7 @@ fn max_members(pad: &Pad<'_>, y: u16, hops_below: usize, ui: &Ui) -> usize {
 }
 
 /// Draws one branch per receiving worker below the hop. Returns the next free row.
-fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -> u16 {
+fn draw_receiving_workers(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -> NextRow {
     // At least 1, because it is a divisor.
     let total_chunks = hop.members.iter().map(|member| member.chunks).sum::<u64>().max(1);
     // The last row has the number of workers that are not shown.
@@ -512,7 +515,7 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
         // A hop that carries requests has no chunks to share.
         let share_of_chunks =
             if hop.carries_requests { None } else { Some(member.chunks as f64 / total_chunks as f64) };
-        draw_member(pad, y + row as u16, branch, member, share_of_chunks);
+        draw_receiving_worker(pad, y + row as u16, branch, member, share_of_chunks);
     }
     let next_y = y + shown as u16;
     let hidden = hop.members.len() - shown;
@@ -525,7 +528,7 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
 }
 
 /// Draws a worker with its share of the hop's chunks, if the hop carries any, and its endpoint if there is room.
-fn draw_member(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, share_of_chunks: Option<f64>) {
+fn draw_receiving_worker(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, share_of_chunks: Option<f64>) {
     let name = format!("{branch} {}", known_or_dash(member.worker, |worker| format!("worker {worker}")));
     // The most important first: a narrow screen leaves out the last ones. Padded, so that those of all workers are below each other.
     let numbers = [

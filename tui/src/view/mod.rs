@@ -32,7 +32,7 @@ use crate::state::pods::KeyFigures;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
-use pad::{Pad, shown_part, text_width};
+use pad::{NextColumn, NextRow, Pad, part_shown_in_width, text_width};
 
 /// Smallest supported screen.
 const MIN_COLUMNS: u16 = 60;
@@ -63,10 +63,10 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     draw_verdict(&mut pad.sub_pad(line(area.y + 1)), &verdict, min_advice_width);
     // Without the tab bar and the verdict above, and the status and the bottom line below.
     let tab_area = Rect { y: area.y + 2, height: area.height - 4, ..area };
-    draw_tab(&mut pad.sub_pad(tab_area), model, ui);
+    draw_open_tab(&mut pad.sub_pad(tab_area), model, ui);
     let status_line = &mut pad.sub_pad(line(bottom - 2));
     match &model.position {
-        Some(position) => position::draw_position(status_line, model, position),
+        Some(position) => position::draw_playback_position(status_line, model, position),
         None => draw_own_status(status_line, model),
     }
     match &ui.dialog {
@@ -92,15 +92,15 @@ fn shown_verdict<'m>(model: &'m Model, ui: &Ui) -> Cow<'m, RunVerdict> {
 }
 
 /// Draws the tab that is open.
-fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+fn draw_open_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     match ui.tab {
-        Tab::Overview => overview::draw_tab(pad, model, ui),
-        Tab::Requests => requests::draw_tab(pad, model, ui),
-        Tab::Request => request::draw_tab(pad, model, ui),
-        Tab::Hops => hops::draw_tab(pad, model, ui),
-        Tab::Findings => findings::draw_tab(pad, model, ui),
-        Tab::Cpu => cpu::draw_tab(pad, model, ui),
-        Tab::Pods => pods::draw_tab(pad, model, ui),
+        Tab::Overview => overview::draw_overview_tab(pad, model, ui),
+        Tab::Requests => requests::draw_requests_tab(pad, model, ui),
+        Tab::Request => request::draw_request_tab(pad, model, ui),
+        Tab::Hops => hops::draw_hops_tab(pad, model, ui),
+        Tab::Findings => findings::draw_findings_tab(pad, model, ui),
+        Tab::Cpu => cpu::draw_cpu_tab(pad, model, ui),
+        Tab::Pods => pods::draw_pods_tab(pad, model, ui),
     }
 }
 
@@ -134,7 +134,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let mut x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
     let run_states = describe_run_state(model, ui);
     let [.., shortest_run_state] = &run_states;
-    let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.exists(model));
+    let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.has_content(model));
     // A space, the number and another space come before a name.
     let names_width: u16 = tabs.clone().map(|(_, tab)| text_width(tab.label()) + 3).sum();
     let has_room_for_names = x + names_width + text_width(shortest_run_state) <= pad.width();
@@ -202,7 +202,8 @@ struct ShownHeadline {
 }
 
 impl ShownHeadline {
-    /// The headline of this verdict in `free_width` cells.
+    /// The headline of this verdict in `free_width` cells. If the text is cut before the number of affected requests, a suffix has that
+    /// number, unless too few cells would be left for the text.
     fn in_width(verdict: &RunVerdict, free_width: u16) -> Self {
         let text_alone = Self { width: free_width, suffix: String::new() };
         let Some(requests_hit) = &verdict.requests_hit else { return text_alone };
@@ -213,13 +214,13 @@ impl ShownHeadline {
         let width = free_width.saturating_sub(text_width(&suffix));
         // One cell has the ellipsis.
         let keeps_enough = width > MIN_HEADLINE_WIDTH + 1;
-        let shows_number = shown_part(&verdict.text, width).contains(requests_hit.as_str());
+        let shows_number = part_shown_in_width(&verdict.text, width).contains(requests_hit.as_str());
         if keeps_enough && !shows_number { Self { width, suffix } } else { text_alone }
     }
 }
 
 /// Draws the headline from `x` on. Returns the next free column.
-fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> u16 {
+fn draw_headline(pad: &mut Pad<'_>, x: u16, verdict: &RunVerdict) -> NextColumn {
     let shown = ShownHeadline::in_width(verdict, pad.width().saturating_sub(x));
     let x = pad.draw_clipped(x, 0, shown.width, &verdict.text, Ink::Strong);
     pad.draw_text(x, 0, &shown.suffix, Ink::Strong)
@@ -232,7 +233,7 @@ fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
 
 /// Draws what to do about the verdict into row `y`, unless the row of the verdict has room for it. The share of the time to first token
 /// comes first, if the verdict is cut before it. Returns the next free row.
-fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     let verdict = &model.verdict;
     let Some(advice) = &verdict.advice else { return y };
     // First cell of the verdict's text, where `draw_verdict` draws it.
@@ -244,7 +245,7 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     let headline = ShownHeadline::in_width(verdict, free_width);
     // The headline may have the share itself, in these words.
-    let shows_share = shown_part(&verdict.text, headline.width).contains("of the TTFT of");
+    let shows_share = part_shown_in_width(&verdict.text, headline.width).contains("of the TTFT of");
     let share = match &verdict.ttft_share {
         Some(share) if !shows_share => format!("{share}: "),
         _ => String::new(),
@@ -267,15 +268,15 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
         let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
         x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
-    draw_degraded_or(pad, x, "", model);
+    draw_degraded_or_text(pad, x, "", model);
 }
 
-/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, the text `otherwise`. The engine follows
+/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, `fallback_text`. The engine follows
 /// at the right edge if it fits: with its release, a reader can judge an advice that names one.
-fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
+fn draw_degraded_or_text(pad: &mut Pad<'_>, x: u16, fallback_text: &str, model: &Model) {
     let label = degraded_label(model);
     // A degradation can be shortened to this label.
-    let shortest = if label.is_empty() { otherwise } else { &label };
+    let shortest = if label.is_empty() { fallback_text } else { &label };
     let engine = format!(" {} ", model.engine);
     let engine_x = pad.width().saturating_sub(text_width(&engine));
     let mut end = pad.width();
@@ -284,7 +285,7 @@ fn draw_degraded_or(pad: &mut Pad<'_>, x: u16, otherwise: &str, model: &Model) {
         end = engine_x;
     }
     if label.is_empty() {
-        pad.draw_clipped(x, 0, end.saturating_sub(x), otherwise, Ink::Dim);
+        pad.draw_clipped(x, 0, end.saturating_sub(x), fallback_text, Ink::Dim);
     } else {
         draw_degraded(pad, x, end, model);
     }
@@ -314,7 +315,7 @@ fn degraded_label(model: &Model) -> String {
 
 /// Draws the outputs that are written, which are the recording, the hindsight ring and the HTTP endpoint, with their dropped records.
 /// Returns the next free column.
-fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
+fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> NextColumn {
     let writing = &model.writing;
     // Two columns separate the outputs.
     if let Some(recording) = &writing.recording {
@@ -335,17 +336,17 @@ fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
 }
 
 /// Draws the kind of an output, and what is written to it. Returns the next free column.
-fn draw_output(pad: &mut Pad<'_>, x: u16, kind: &str, text: &str) -> u16 {
+fn draw_output(pad: &mut Pad<'_>, x: u16, kind: &str, text: &str) -> NextColumn {
     let x = pad.draw_text(x, 0, kind, Ink::Health(Health::Info));
     pad.draw_text(x + 1, 0, text, Ink::Plain)
 }
 
-/// Draws the number of records or clients that an output has lost, if any. Returns the next free column.
-fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 {
-    if count == 0 {
+/// Draws the number of records or clients that an output has lost, if any, with the `verb` for the loss. Returns the next free column.
+fn draw_output_losses(pad: &mut Pad<'_>, x: u16, lost_count: u64, verb: &str) -> NextColumn {
+    if lost_count == 0 {
         return x;
     }
-    pad.draw_text(x + 1, 0, &format!("({} {what})", format_count(count)), Ink::Health(Health::Warning))
+    pad.draw_text(x + 1, 0, &format!("({} {verb})", format_count(lost_count)), Ink::Health(Health::Warning))
 }
 
 /// Inter-token latency at both ends of the path, with the title of its quantiles.
@@ -356,7 +357,7 @@ struct ItlQuantiles {
 }
 
 /// Draws the inter-token latency at the client and at the engine. An unknown one comes last, with the reason. Returns the next free row.
-fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
+fn draw_inter_token_latency(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> NextRow {
     let why_client_unknown = why_client_itl_unknown(model);
     let why_engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
     let client = ItlEnd { name: "client", spread: itl.client, reason_unknown: why_client_unknown, ink: Ink::Plain };
@@ -378,7 +379,7 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
 /// Why the inter-token latency at the client is unknown, if it is.
 fn why_client_itl_unknown(model: &Model) -> &'static str {
     if model.chunks.delivered.is_none() {
-        model.deliveries_absence()
+        model.explain_unobserved_deliveries()
     } else if model.tokens.delivered.is_none() {
         "responses carry text only"
     } else {
@@ -433,7 +434,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
         }
         Dialog::None | Dialog::Help(_) => match &ui.message {
             Some(message) => pad.draw_note_above(y, message, Ink::Head),
-            None => draw_key_hints(&mut pad.rows_from(y, 1), ui),
+            None => draw_key_hints(&mut pad.pad_of_rows(y, 1), ui),
         },
     }
 }

@@ -9,9 +9,9 @@ use trace::time_series::SlotValues;
 use trace::words::{decimal_percent, plural};
 
 use super::chart::{self, ChartSeries, TimeWindow};
-use super::pad::{CellRow, Pad, text_width};
+use super::pad::{CellRow, NextColumn, NextRow, Pad, text_width};
 use super::path::{self, LegendRoom};
-use super::{ItlQuantiles, draw_advice, draw_itl, hops};
+use super::{ItlQuantiles, draw_advice, draw_inter_token_latency, hops};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
@@ -84,7 +84,7 @@ impl ScreenRoom {
 }
 
 /// Draws the state of the engine from top to bottom: gaps, totals, path, breakdowns, curves, findings.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_overview_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let room = ScreenRoom::for_height(pad.height());
     // Only a tall screen has an empty row between two parts.
     let empty_rows = u16::from(room.is_tall);
@@ -106,7 +106,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Draws the gap between send and receive of first tokens, and the time to first token. Returns the next free row.
-fn draw_first_tokens(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> u16 {
+fn draw_first_tokens(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> NextRow {
     let y = draw_gap(pad, y, model);
     let y = draw_ttft(pad, y, model);
     // On a smaller screen, only a filter on `ttft` and the report show what is not observed.
@@ -114,18 +114,18 @@ fn draw_first_tokens(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom)
 }
 
 /// Draws the totals, the inter-token latency, and the thread that receives the tokens last. Returns the next free row.
-fn draw_traffic(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> u16 {
+fn draw_traffic(pad: &mut Pad<'_>, y: u16, model: &Model, room: ScreenRoom) -> NextRow {
     let mut y = draw_totals(pad, y, model);
     let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
     // A small screen shows inter-token latencies only if that at the client is known.
     if room.has_spare_rows || (!room.is_low && client.is_some()) {
-        y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
+        y = draw_inter_token_latency(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
     }
     draw_receiving_thread(pad, y, model)
 }
 
 /// Draws what the time to first token consists of, as far as that is known. Returns the next free row.
-fn draw_breakdowns(pad: &mut Pad<'_>, mut y: u16, model: &Model, room: ScreenRoom) -> u16 {
+fn draw_breakdowns(pad: &mut Pad<'_>, mut y: u16, model: &Model, room: ScreenRoom) -> NextRow {
     let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
     // On a small screen, a third row would take the place of a curve.
     let max_rows = if room.has_spare_rows { MAX_LEGEND_ROWS } else { SMALL_LEGEND_ROWS };
@@ -149,13 +149,13 @@ fn first_tokens_title(model: &Model, width: u16) -> String {
 
 /// Draws quantiles of the first-token gap, of the last seconds and of the whole run, and the first tokens that wait. Returns the next free
 /// row.
-fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     let gap = &model.gap;
     let pad_width = pad.width();
     pad.draw_text(1, y, "first-token gap", Ink::Head);
     // Without both ends of a gap, nothing is known of it.
     let Some(waiting) = gap.waiting else {
-        pad.draw_text(GAP_X, y, model.gap_absence(), Ink::Dim);
+        pad.draw_text(GAP_X, y, model.explain_unobserved_gaps(), Ink::Dim);
         return y + 1;
     };
     let heads = if pad_width < RID_X {
@@ -210,7 +210,7 @@ fn describe_waiting_requests(waiting: WaitingRequests, model: &Model) -> String 
         let moment = if model.is_at_end() { "at the end" } else { "now" };
         parts.push(format!("no first token is waiting {moment}"));
     }
-    parts.push(model.unseen_requests().to_owned());
+    parts.push(model.describe_uncounted_requests().to_owned());
     parts.join("; ")
 }
 
@@ -239,7 +239,7 @@ fn describe_requests_without_token(waiting: WaitingRequests) -> String {
 }
 
 /// Draws the time to first token in one row, if it is known. Returns the next free row.
-fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     let Some(ttft) = &model.ttft else { return y };
     let x = pad.draw_text(1, y, "TTFT", Ink::Head);
     let [p50, p99, max] = [ttft.ns.p50, ttft.ns.p99, ttft.ns.max].map(format_duration);
@@ -252,7 +252,7 @@ fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 }
 
 /// Draws what is not observed of the time to first token in one row, once there was output. Returns the next free row.
-fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     if model.ttft_absences.is_empty() || model.chunks.sent == 0 {
         return y;
     }
@@ -266,19 +266,19 @@ fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 }
 
 /// Draws three rows: the rates with the requests, the tokens, and the chunks. Returns the next free row.
-fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    draw_flow(pad, y, model);
-    draw_tokens(pad, y + 1, model);
-    draw_chunks(pad, y + 2, model);
+fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
+    draw_rates_and_requests(pad, y, model);
+    draw_token_counts(pad, y + 1, model);
+    draw_chunk_counts(pad, y + 2, model);
     y + 3
 }
 
 /// Draws the rates, the live requests, and what became of the others.
-fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
+fn draw_rates_and_requests(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
     pad.draw_text(1, y, "flow", Ink::Head);
     let has_room_for_frames = pad.width() >= WIDE_COLUMNS;
-    let mut x = pad.draw_text(TOTALS_X, y, &describe_flow_now(model, has_room_for_frames), Ink::Strong);
+    let mut x = pad.draw_text(TOTALS_X, y, &describe_rates_and_live_requests(model, has_room_for_frames), Ink::Strong);
     for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         // Most runs have none.
         if count > 0 {
@@ -302,7 +302,7 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Rates and live requests. Once the scheduler's sends are not observed any more, no rate is known, and the live requests are those of that
 /// moment.
-fn describe_flow_now(model: &Model, has_room_for_frames: bool) -> String {
+fn describe_rates_and_live_requests(model: &Model, has_room_for_frames: bool) -> String {
     let live = format_count(model.requests.live);
     match model.sends_end {
         Some(end) => format!("{}, then {live} live", model.describe_observation_end(end)),
@@ -322,17 +322,17 @@ fn describe_rates(model: &Model, has_room_for_frames: bool) -> String {
     format!("{} tok/s{frames} ({})", format_rate_per_second(rates.tokens), model.format_rate_window())
 }
 
-/// The count with `what` it counts, or the reason why it is not observed.
-fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
-    count.map_or_else(|| unobserved.to_owned(), |count| format!("{} {what}", format_count(count)))
+/// The count with `noun` for what it counts, or the reason why it is not observed.
+fn count_or_reason(count: Option<u64>, noun: &str, reason_unobserved: &str) -> String {
+    count.map_or_else(|| reason_unobserved.to_owned(), |count| format!("{} {noun}", format_count(count)))
 }
 
 /// Draws the numbers of tokens that were sent, received, delivered and lost.
-fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
+fn draw_token_counts(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let tokens = &model.tokens;
     pad.draw_text(1, y, "tokens", Ink::Head);
     let deliveries_unobserved = match model.chunks.delivered {
-        None => model.deliveries_absence(),
+        None => model.explain_unobserved_deliveries(),
         Some(_) => "delivered tokens unknown: responses carry text only",
     };
     // The short words are the headings of the table of requests.
@@ -342,7 +342,7 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let reached = format!(
         "{} sent  {}  {}",
         format_count(tokens.sent),
-        count_or_reason(tokens.received, received_word, model.receives_absence()),
+        count_or_reason(tokens.received, received_word, model.explain_unobserved_receives()),
         count_or_reason(tokens.delivered, delivered_word, deliveries_unobserved)
     );
     let mut x = pad.draw_text(TOTALS_X, y, &reached, Ink::Plain);
@@ -356,7 +356,7 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
 }
 
 /// Draws the numbers of chunks that were sent, merged and dropped, or predicted to be.
-fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
+fn draw_chunk_counts(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     pad.draw_text(1, y, "chunks", Ink::Head);
     let mut x = pad.draw_text(TOTALS_X, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
@@ -365,7 +365,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
         x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
         x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
     } else {
-        let reason = if model.knows_receiver() { "not observed" } else { model.deliveries_absence() };
+        let reason = if model.knows_receiver() { "not observed" } else { model.explain_unobserved_deliveries() };
         x = pad.draw_text(x + 2, y, &format!("merged and dropped: {reason}"), Ink::Plain);
         // Without observed deliveries, no word for it stands before the prediction.
         predicted_what = "dropped, predicted";
@@ -380,7 +380,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Role of the thread that receives the tokens last, at the end of the last hop, and how it spent the last seconds. Of several threads, it
 /// is the first one that was sampled in that time; `None` without one.
-fn last_receiver_shares(model: &Model) -> Option<(&str, TimeShares)> {
+fn role_and_shares_of_last_receiver(model: &Model) -> Option<(&str, TimeShares)> {
     let last_role = &*model.hops.last()?.ends.to;
     let mut receivers =
         model.threads.iter().flatten().filter(|thread| thread.is_receiver && *thread.role == *last_role);
@@ -397,8 +397,8 @@ struct StateShare {
 
 /// Draws how the thread that receives the tokens last spends its time. Draws nothing if no such thread was sampled. Returns the next free
 /// row.
-fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let Some((role, shares)) = last_receiver_shares(model) else { return y };
+fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
+    let Some((role, shares)) = role_and_shares_of_last_receiver(model) else { return y };
     let x = pad.draw_text(1, y, role, Ink::Head);
     let states = [
         // Every sample has the time on a CPU, so no reason is needed.
@@ -429,7 +429,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 }
 
 /// Draws `text`, highlighted as critical if `count` is not 0. Returns the next free column.
-fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str) -> u16 {
+fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str) -> NextColumn {
     if count > 0 {
         let x = pad.draw_text(x, y, pad.theme.health_symbol(Health::Critical), Ink::Health(Health::Critical));
         pad.draw_text(x + 1, y, text, Ink::Health(Health::Critical))
@@ -440,7 +440,7 @@ fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str)
 
 /// Draws one chart below the other, and leaves `reserved_rows` free below. If that leaves no row for each chart, charts may take all but
 /// [`MIN_FINDING_ROWS`] of them. Returns the next free row.
-fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui: &Ui) -> u16 {
+fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui: &Ui) -> NextRow {
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", model);
@@ -456,7 +456,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
         if y + rows + reserved_rows.min(MIN_FINDING_ROWS) >= pad.height() {
             break;
         }
-        chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
+        chart::draw_chart(&mut pad.pad_of_rows(y, rows), series, &model.curves, window);
         y += rows;
         hidden -= 1;
     }
@@ -473,10 +473,11 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
 /// it is not one of those left out.
 fn charts_in_order(model: &Model, free_rows: usize) -> [ChartSeries<'_>; 6] {
     let mut charts = chart_series(model);
-    let chart_of_worst = model.findings.first().and_then(|worst| chart_of_finding(worst.kind));
+    let chart_of_worst = model.findings.first().and_then(|worst| chart_index_of_finding(worst.kind));
     if free_rows < charts.len()
         && let Some(index) = chart_of_worst
     {
+        // Moves it behind the first one. Those in between move back by one.
         charts[1..=index].rotate_right(1);
     }
     charts
@@ -496,16 +497,16 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         .observed_until(model.sends_end, model),
         ChartSeries::new("backlog", chart::format_whole, |slot| max_backlog_frames(model, slot))
             .with_health(worst_hop_health)
-            .observed_if(observes_receives, model.receives_absence())
+            .observed_if(observes_receives, model.explain_unobserved_receives())
             .observed_until(model.receives_end, model),
         ChartSeries::new("gap p99", chart::format_ns, |slot| chart::p99_ns(&slot.gap))
-            .observed_if(model.gap.waiting.is_some(), model.gap_absence())
+            .observed_if(model.gap.waiting.is_some(), model.explain_unobserved_gaps())
             .observed_until(model.receives_end, model),
         lost_chunks_series(model).with_health(Health::Critical),
         ChartSeries::new("chunks merged", chart::format_whole, |slot| {
             (!slot.deliveries_ended).then_some(slot.passed.chunks_merged as f64)
         })
-        .observed_if(chunks.merged.is_some(), model.deliveries_absence())
+        .observed_if(chunks.merged.is_some(), model.explain_unobserved_deliveries())
         .observed_until(model.deliveries_end, model),
         ChartSeries::new("live requests", chart::format_whole, |slot| (!slot.sends_ended).then_some(slot.live as f64))
             .observed_until(model.sends_end, model),
@@ -526,13 +527,13 @@ fn lost_chunks_series(model: &Model) -> ChartSeries<'_> {
         ChartSeries::new("chunks lost", chart::format_whole, |slot| {
             (!slot.deliveries_ended).then_some(slot.passed.chunks_dropped as f64)
         })
-        .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
+        .observed_if(chunks.dropped_confirmed.is_some(), model.explain_unobserved_deliveries())
         .observed_until(model.deliveries_end, model)
     }
 }
 
 /// Index in [`chart_series`] of the curve that shows a finding of this kind; `None` for kinds without one.
-fn chart_of_finding(kind: &str) -> Option<usize> {
+fn chart_index_of_finding(kind: &str) -> Option<usize> {
     match kind {
         "backlog" => Some(BACKLOG_CHART),
         "first-token-gap" => Some(GAP_CHART),
@@ -545,7 +546,7 @@ fn chart_of_finding(kind: &str) -> Option<usize> {
 /// Largest backlog of any hop in frames, that of requests included; `None` if receives are not observed.
 fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
     let observed = model.hops.iter().filter(|hop| hop.backlog_max_frames.is_some());
-    observed.filter_map(|hop| hops::backlog_frames(slot, hop.group)).reduce(f64::max)
+    observed.filter_map(|hop| hops::max_backlog_of_group(slot, hop.group)).reduce(f64::max)
 }
 
 /// Draws the first findings, one a row, below a heading in row `y`.
@@ -574,7 +575,7 @@ fn describe_span(model: &Model, finding: &Finding) -> String {
 }
 
 /// Draws the kind and time of the worst finding, whose summary is in the first line if it is at least a warning. Returns the next free row.
-fn draw_worst_finding(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+fn draw_worst_finding(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     let Some(worst) = model.findings.first() else { return y };
     pad.add_click_area(Rect::new(0, y, pad.width(), 1), Action::OpenItem(Tab::Findings, 0));
     let x = pad.draw_text(1, y, "finding", Ink::Head);

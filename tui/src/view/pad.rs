@@ -12,6 +12,12 @@ use ratatui::widgets::{Clear, Widget};
 use crate::state::action::Action;
 use crate::theme::{Ink, Theme};
 
+/// Row below what was drawn, in which the next part can begin.
+pub(super) type NextRow = u16;
+
+/// Column behind what was drawn, in which the next text can begin.
+pub(super) type NextColumn = u16;
+
 /// An area of the screen, with the action of a click in it.
 #[derive(Clone, Debug)]
 struct ClickArea {
@@ -76,7 +82,7 @@ impl<'a> Pad<'a> {
     }
 
     /// Rows from `y` on, at most `height`, given in pad coordinates.
-    pub(super) fn rows_from(&mut self, y: u16, height: u16) -> Pad<'_> {
+    pub(super) fn pad_of_rows(&mut self, y: u16, height: u16) -> Pad<'_> {
         let y = y.min(self.area.height);
         let height = height.min(self.area.height - y);
         self.sub_pad(Rect { y: self.area.y + y, height, ..self.area })
@@ -99,8 +105,8 @@ impl<'a> Pad<'a> {
         &mut self,
         mut y: u16,
         list: &List<'_, T>,
-        draw_item: impl Fn(&mut Pad<'_>, u16, usize, &T) -> u16,
-    ) -> u16 {
+        draw_item: impl Fn(&mut Pad<'_>, u16, usize, &T) -> NextRow,
+    ) -> NextRow {
         let max_items = usize::from(list.max_items);
         // The last row has the number of items that are not shown.
         let visible_items = if list.items.len() > max_items { max_items.saturating_sub(1).max(1) } else { max_items };
@@ -110,7 +116,7 @@ impl<'a> Pad<'a> {
         for (index, item) in list.items.iter().enumerate().skip(first).take(visible_items) {
             let item_y = y;
             y = draw_item(self, item_y, index, item);
-            self.finish_list_row(item_y, index, index == list.selected);
+            self.make_list_row_selectable(item_y, index, index == list.selected);
         }
         let hidden = list.items.len().saturating_sub(visible_items);
         if hidden > 0 {
@@ -121,7 +127,7 @@ impl<'a> Pad<'a> {
     }
 
     /// Makes line `y` a row of a list: a click selects it, and the selected one is highlighted.
-    pub(super) fn finish_list_row(&mut self, y: u16, index: usize, is_selected: bool) {
+    pub(super) fn make_list_row_selectable(&mut self, y: u16, index: usize, is_selected: bool) {
         if is_selected {
             self.style_row(y, Ink::Selected);
         }
@@ -137,13 +143,13 @@ impl<'a> Pad<'a> {
     }
 
     /// Writes from `x` to at most the right edge. Returns the next free column.
-    pub(super) fn draw_text(&mut self, x: u16, y: u16, text: &str, ink: Ink) -> u16 {
+    pub(super) fn draw_text(&mut self, x: u16, y: u16, text: &str, ink: Ink) -> NextColumn {
         self.draw_clipped(x, y, self.area.width.saturating_sub(x), text, ink)
     }
 
     /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis, never in a part of a number or in one without its unit.
     /// Returns the next free column.
-    pub(super) fn draw_clipped(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) -> u16 {
+    pub(super) fn draw_clipped(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) -> NextColumn {
         if y >= self.area.height || x >= self.area.width || width == 0 {
             return x;
         }
@@ -161,7 +167,7 @@ impl<'a> Pad<'a> {
             return x + drawn;
         }
         let text = replace_unprintable(text);
-        let shown = shown_part(&text, width);
+        let shown = part_shown_in_width(&text, width);
         // `set_stringn` returns the cell behind what it wrote.
         let shown_end = self.buffer.set_stringn(screen_x, screen_y, shown, width.into(), style).0;
         if shown.len() == text.len() {
@@ -208,7 +214,7 @@ impl<'a> Pad<'a> {
 
     /// Writes a text whose items are separated by two spaces. Items that do not fit whole are left out, and a note says that there are
     /// more.
-    pub(super) fn draw_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
+    pub(super) fn draw_whole_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
         const MORE: &str = "  more: enlarge";
         let free_width = self.area.width.saturating_sub(x);
         if text_width(text) <= free_width {
@@ -247,7 +253,7 @@ impl<'a> Pad<'a> {
     }
 
     /// Writes word-wrapped text from row `y` on, at most `max_rows` rows, of which the last is clipped. Returns the row after the last one.
-    pub(super) fn draw_paragraph(&mut self, x: u16, y: u16, max_rows: u16, text: &str, ink: Ink) -> u16 {
+    pub(super) fn draw_paragraph(&mut self, x: u16, y: u16, max_rows: u16, text: &str, ink: Ink) -> NextRow {
         let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
         let lines = wrap_text(text, width);
         // All rows but the last have one line each.
@@ -267,7 +273,7 @@ impl<'a> Pad<'a> {
         let rows = wrap_text(text, usize::from(self.area.width.saturating_sub(2)).max(1)).len() as u16;
         let rows = rows.min(last_y + 1);
         let y = last_y + 1 - rows;
-        self.rows_from(y, rows).clear();
+        self.pad_of_rows(y, rows).clear();
         self.draw_paragraph(1, y, rows, text, ink);
     }
 }
@@ -294,7 +300,7 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
 }
 
 /// The part of the text that [`Pad::draw_clipped`] shows in `width` cells: all of it, or its beginning, which the ellipsis follows.
-pub(super) fn shown_part(text: &str, width: u16) -> &str {
+pub(super) fn part_shown_in_width(text: &str, width: u16) -> &str {
     if Span::raw(text).width() <= width.into() {
         return text;
     }
@@ -304,7 +310,7 @@ pub(super) fn shown_part(text: &str, width: u16) -> &str {
 
 /// The beginning of the text that fits into `width` cells, without a number that would lose digits or the unit after it.
 fn cut_before_number(text: &str, width: usize) -> &str {
-    let end = end_of_fitting(text, width);
+    let end = byte_length_that_fits(text, width);
     let start = &text[..end];
     // A single word is a name, of which any beginning may be shown.
     if !text.contains(' ') {
@@ -319,7 +325,7 @@ fn cut_before_number(text: &str, width: usize) -> &str {
 }
 
 /// Number of bytes at the start of the text that fit into `width` cells.
-fn end_of_fitting(text: &str, width: usize) -> usize {
+fn byte_length_that_fits(text: &str, width: usize) -> usize {
     let mut cells = 0;
     for (start, character) in text.char_indices() {
         let character_end = start + character.len_utf8();
@@ -368,7 +374,7 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
 /// Drops the first of these that the text has: a remark in brackets at its end, a second number with what follows it, the first of several
 /// words before the number, a decimal, the last word before the number. Returns whether it had any of them.
 fn drop_least_important(words: &mut Vec<Cow<'_, str>>) -> bool {
-    if let Some(remark) = start_of_last_remark(words) {
+    if let Some(remark) = index_of_last_remark(words) {
         words.truncate(remark);
         return true;
     }
@@ -385,14 +391,14 @@ fn drop_least_important(words: &mut Vec<Cow<'_, str>>) -> bool {
 
 /// Shortens a text with one number, which is the word with this index, in the order of [`drop_least_important`]. Words before the number
 /// are dropped only if a unit behind it says what it is. Returns whether anything was dropped.
-fn shorten_around_number(words: &mut Vec<Cow<'_, str>>, number: usize) -> bool {
-    let has_unit = number + 1 < words.len();
-    let has_several_words_before = number > 1 && has_unit;
+fn shorten_around_number(words: &mut Vec<Cow<'_, str>>, number_index: usize) -> bool {
+    let has_unit = number_index + 1 < words.len();
+    let has_several_words_before = number_index > 1 && has_unit;
     if has_several_words_before {
         words.remove(0);
-    } else if let Some(shorter) = with_fewer_digits(&words[number]) {
-        words[number] = shorter.into();
-    } else if number > 0 && has_unit {
+    } else if let Some(shorter) = with_fewer_digits(&words[number_index]) {
+        words[number_index] = shorter.into();
+    } else if number_index > 0 && has_unit {
         // The row of the number explains what it is.
         words.remove(0);
     } else {
@@ -402,7 +408,7 @@ fn shorten_around_number(words: &mut Vec<Cow<'_, str>>, number: usize) -> bool {
 }
 
 /// Index of the first word of a remark in brackets at the end; `None` without one, or if it is all of the text.
-fn start_of_last_remark(words: &[Cow<'_, str>]) -> Option<usize> {
+fn index_of_last_remark(words: &[Cow<'_, str>]) -> Option<usize> {
     let ends_with_remark = words.last().is_some_and(|last| last.ends_with(')'));
     if !ends_with_remark {
         return None;

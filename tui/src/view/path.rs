@@ -9,7 +9,7 @@ use trace::detect::{Finding, Severity};
 use trace::path::Ends;
 use trace::words::percent;
 
-use super::pad::{Pad, shorten_to_number, text_width};
+use super::pad::{NextColumn, NextRow, Pad, shorten_to_number, text_width};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
@@ -66,7 +66,7 @@ impl LineForm {
         if matches!(self, Self::NoRemark) {
             return text;
         }
-        let Some(number_start) = start_of_number(text) else { return text };
+        let Some(number_start) = start_index_of_number(text) else { return text };
         let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
         let label = text[label_start..number_start].trim_end();
         // A word before a semicolon is a remark on the hop and no label of the number.
@@ -74,14 +74,14 @@ impl LineForm {
     }
 
     /// The longest form in which this line of each arrow fits, so that all arrows have the same form. The shortest one if none fits.
-    fn of_line(arrows: &[Arrow], line: usize, width: u16) -> Self {
+    fn longest_fitting_for_line(arrows: &[Arrow], line: usize, width: u16) -> Self {
         let forms = [Self::Whole, Self::NoRemark, Self::OneLabel];
         let fitting = forms.into_iter().find(|form| form.line_width(arrows, line) <= width);
         fitting.unwrap_or(Self::OneLabel)
     }
 
     /// The longest form in which all lines of all arrows fit beside each other. The shortest one if none fits.
-    fn of_list(arrows: &[Arrow], width: u16) -> Self {
+    fn longest_fitting_for_list(arrows: &[Arrow], width: u16) -> Self {
         let forms = [Self::Whole, Self::NoRemark, Self::OneLabel];
         let fitting = forms.into_iter().find(|form| list_width(arrows, *form) <= width);
         fitting.unwrap_or(Self::OneLabel)
@@ -95,7 +95,7 @@ impl LineForm {
 
 /// Index of the first number in the text; `None` without a digit. The digits in `p99` are part of a word, so the word behind it is taken as
 /// the number, or the whole text if no word follows.
-fn start_of_number(text: &str) -> Option<usize> {
+fn start_index_of_number(text: &str) -> Option<usize> {
     let first_digit = text.find(|c: char| c.is_ascii_digit())?;
     let begins_word = first_digit == 0 || text[..first_digit].ends_with(' ');
     if begins_word {
@@ -130,7 +130,7 @@ impl Arrow {
 }
 
 /// Draws the path from row `y` on. It is a list if the screen is low, or too narrow for arrows in one row. Returns the next free row.
-pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> u16 {
+pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> NextRow {
     let arrows = arrows_of_path(model);
     if arrows.is_empty() {
         pad.draw_text(1, y, "no hop observed yet", Ink::Dim);
@@ -151,11 +151,11 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
 /// The arrows of the hops in the order of the path, and behind them that of the deliveries to the client. Empty without hops.
 fn arrows_of_path(model: &Model) -> Vec<Arrow> {
     let mut arrows = Vec::new();
-    for index in chain_of_hops(&model.hops) {
+    for index in indices_of_hop_chain(&model.hops) {
         arrows.push(hop_arrow(index, &model.hops[index], &model.format_rate_window()));
     }
     let Some(last) = arrows.last() else { return arrows };
-    let to_client = client_arrow(model, &last.ends.to);
+    let to_client = arrow_to_client(model, &last.ends.to);
     arrows.push(to_client);
     for arrow in &mut arrows {
         arrow.start_problem = PlaceProblem::find(&model.findings, &arrow.ends.from);
@@ -164,11 +164,11 @@ fn arrows_of_path(model: &Model) -> Vec<Arrow> {
 }
 
 /// Draws all arrows in one row, with their numbers below. Returns the next free row.
-fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> u16 {
+fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> NextRow {
     let mut x = 1;
     let max_text_width = arrow_width - CELLS_BESIDE_TEXT;
     // A line has the same form in all arrows.
-    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, max_text_width));
+    let forms = [0, 1, 2].map(|line| LineForm::longest_fitting_for_line(arrows, line, max_text_width));
     for arrow in arrows {
         let start_x = x;
         x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
@@ -214,14 +214,14 @@ fn text_of_first_line(arrow: &Arrow, form: LineForm, width: u16, theme: Theme) -
 }
 
 /// Draws one arrow per row, with its three lines beside it, all in the same form. Returns the next free row.
-fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
+fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> NextRow {
     let name_widths = arrows
         .iter()
         .map(|arrow| text_width(&arrow.start_text(pad.theme)) + LIST_ARROW_WIDTH + text_width(&arrow.ends.to));
     // The names follow the signs and a space. A sign in brackets has three cells, one of them left of the other signs.
     let names_x = if arrows.iter().any(|arrow| arrow.is_over) { 4 } else { 3 };
     let texts_x = names_x + name_widths.max().unwrap_or(0) + TEXT_DISTANCE;
-    let form = LineForm::of_list(arrows, pad.width().saturating_sub(texts_x));
+    let form = LineForm::longest_fitting_for_list(arrows, pad.width().saturating_sub(texts_x));
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         // A sign in brackets begins one cell further left, so that all signs are below each other.
@@ -257,7 +257,7 @@ fn list_width(arrows: &[Arrow], form: LineForm) -> u16 {
 }
 
 /// Indices of hops that form a chain from the first one on: each begins where the one before ends. The Hops tab shows the others, too.
-fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
+fn indices_of_hop_chain(hops: &[HopSummary]) -> Vec<usize> {
     let mut chain = Vec::new();
     let Some(first) = hops.first() else { return chain };
     let mut sender = &first.ends.from;
@@ -271,7 +271,7 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
 }
 
 /// The arrow of a hop, with its rate, backlog and queue wait. The caller adds the problem inside the process at its start.
-fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
+fn hop_arrow(hop_index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     let backlog = match hop.backlog_frames {
         Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
@@ -280,7 +280,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         Some(rates) => format!("{} frames/s ({rate_window})", format_rate_per_second(rates.frames)),
         None => "rate unknown".to_owned(),
     };
-    let mut lines = [rate, backlog, describe_wait(hop)];
+    let mut lines = [rate, backlog, describe_wait_or_relay_delay(hop)];
     // Frames that wait on an unhealthy hop come first.
     let has_problem = hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0);
     if has_problem {
@@ -289,7 +289,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     // A frame that was sent at this instant has not waited.
     let oldest_wait_ns = hop.oldest_wait_ns.filter(|wait_ns| has_problem && *wait_ns > 0);
     Arrow {
-        hop_index: Some(index),
+        hop_index: Some(hop_index),
         ends: hop.ends.clone(),
         start_problem: None,
         health: hop.health,
@@ -300,7 +300,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
 }
 
 /// 99th percentile of the waits on the hop or, if they are not known, of the delay in tokengap's relay. Otherwise why there is none.
-fn describe_wait(hop: &HopSummary) -> String {
+fn describe_wait_or_relay_delay(hop: &HopSummary) -> String {
     // Only observed receives show a backlog and waits.
     let observes_receives = hop.backlog_max_frames.is_some();
     if let Some(queue_wait) = hop.queue_wait {
@@ -324,8 +324,8 @@ struct PlaceProblem {
 impl PlaceProblem {
     /// The problem at a place, which is the name of a process or of a hop. `None` if no warning is about it. A problem that is over keeps
     /// its severity.
-    fn find(findings: &[Finding], place: &str) -> Option<Self> {
-        let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
+    fn find(findings: &[Finding], place_name: &str) -> Option<Self> {
+        let of_place = findings.iter().filter(|finding| finding.verdict.hop == place_name);
         let worst_severity = of_place.clone().map(|finding| finding.verdict.severity).max()?;
         let mut worst_findings = of_place.filter(|finding| finding.verdict.severity == worst_severity);
         let is_over = worst_findings.all(|finding| finding.ended_at().is_some());
@@ -340,7 +340,7 @@ pub(super) fn problem_sign(health: Health, is_over: bool, theme: Theme) -> Strin
 }
 
 /// The arrow from the last role to the client, with the outcomes of its chunks.
-fn client_arrow(model: &Model, last_role: &str) -> Arrow {
+fn arrow_to_client(model: &Model, last_role: &str) -> Arrow {
     let chunks = &model.chunks;
     let drops = match describe_outcome("dropped", chunks.dropped_confirmed, chunks.dropped_predicted) {
         Some(drops) => format!("{drops} (run)"),
@@ -399,7 +399,7 @@ pub(super) struct LegendRoom {
 
 /// Draws the breakdown of a time into parts: its title, a bar, and behind that a legend with at most the rows of `room`. Draws nothing
 /// without parts. Returns the next free row.
-pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment], room: LegendRoom) -> u16 {
+pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment], room: LegendRoom) -> NextRow {
     if parts.is_empty() {
         return y;
     }
@@ -422,7 +422,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
             pad.draw_text(x + 1, row_y, &format!("{} more: {}", legend.len() - drawn, room.more), Ink::Dim);
             break;
         }
-        let (symbol, ink) = breakdown_symbol(index, pad.theme);
+        let (symbol, ink) = breakdown_symbol_and_ink(index, pad.theme);
         x = pad.draw_text(x + 1, row_y, symbol, ink);
         x = pad.draw_text(x + 1, row_y, &text, Ink::Plain);
     }
@@ -430,17 +430,17 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
 }
 
 /// Draws the bar of a breakdown, in which each part has its share of the cells. Returns the next free column.
-fn draw_breakdown_bar(pad: &mut Pad<'_>, mut x: u16, y: u16, parts: &[Segment]) -> u16 {
+fn draw_breakdown_bar(pad: &mut Pad<'_>, mut x: u16, y: u16, parts: &[Segment]) -> NextColumn {
     let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
     for (index, cells) in bar::cells_per_segment(parts, bar_width).into_iter().enumerate() {
-        let (symbol, ink) = breakdown_symbol(index, pad.theme);
+        let (symbol, ink) = breakdown_symbol_and_ink(index, pad.theme);
         x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
     }
     x
 }
 
 /// Symbol and style of the part with this index: neighbours differ in the bar, and in the legend, which has another order.
-fn breakdown_symbol(index: usize, theme: Theme) -> (&'static str, Ink) {
+fn breakdown_symbol_and_ink(index: usize, theme: Theme) -> (&'static str, Ink) {
     let symbols = theme.rich_or_ascii(
         ["█", "▒", "░", "▚", "▄", "▌", "▓", "▀", "▐", "▞", "▖", "▝"],
         ["#", "=", "-", "+", ":", ".", "*", "o", "x", "~", "@", "%"],
@@ -474,7 +474,7 @@ mod tests {
     fn each_part_of_a_bar_has_its_own_symbol() {
         for locale in ["C", "C.UTF-8"] {
             let theme = Theme::for_environment(None, |name| if name == "LC_ALL" { locale } else { "" }.to_owned());
-            let mut symbols: Vec<&str> = (0..12).map(|index| breakdown_symbol(index, theme).0).collect();
+            let mut symbols: Vec<&str> = (0..12).map(|index| breakdown_symbol_and_ink(index, theme).0).collect();
             symbols.sort_unstable();
             symbols.dedup();
             assert_eq!(symbols.len(), 12);

@@ -63,7 +63,7 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
     }
     draw_offers(&mut pad, height - OTHER_ROWS, picker);
     draw_unsearched_places(&mut pad, warning_y, picker);
-    draw_command(&mut pad, command_y, picker);
+    draw_command_or_question(&mut pad, command_y, picker);
     pad.draw_text(1, keys_y, KEY_HINTS, Ink::Dim);
     click_areas
 }
@@ -77,7 +77,7 @@ fn draw_unsearched_places(pad: &mut Pad<'_>, y: u16, picker: &SourcePicker) {
 }
 
 /// Draws the command of the selected offer, or the question whether to attach to its engine. Draws nothing without an offer.
-fn draw_command(pad: &mut Pad<'_>, y: u16, picker: &SourcePicker) {
+fn draw_command_or_question(pad: &mut Pad<'_>, y: u16, picker: &SourcePicker) {
     let Some(offer) = picker.selected_offer() else { return };
     if picker.asks_to_attach() {
         let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
@@ -109,7 +109,7 @@ fn draw_offers(pad: &mut Pad<'_>, rows: u16, picker: &SourcePicker) {
                 let width = title_width(picker, offer.kind).min(pad.width() / 2);
                 pad.draw_clipped(LIST_X, y, width, &offer.title, Ink::Strong);
                 pad.draw_text(LIST_X + width + 2, y, &offer.note, Ink::Plain);
-                pad.finish_list_row(y, *index, *index == picker.selected_index);
+                pad.make_list_row_selectable(y, *index, *index == picker.selected_index);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use session::units::{format_count, format_duration, format_rate_per_second, known_or_dash};
 use trace::words::{percent, plural};
 
-use super::pad::{List, Pad};
+use super::pad::{List, NextRow, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::{Health, RunVerdict};
@@ -93,7 +93,7 @@ fn longest_part(figures: &KeyFigures) -> String {
 }
 
 /// The longest part of the time to first token, and the requests that have no first token yet. Empty if neither is known.
-fn describe_longest_part(figures: &KeyFigures) -> String {
+fn describe_longest_part_and_waits(figures: &KeyFigures) -> String {
     let waiting = figures.waiting.map(|WaitingRequests { requests, longest_wait_ns }| {
         format!(
             "{} without a first token, the longest for {}",
@@ -200,20 +200,20 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
 }
 
 /// Draws the list of runs, their totals, the pairs, and the details of the selected run.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_pods_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);
-    let max_rows = pad.height().saturating_sub(OTHER_ROWS + reserved_pair_rows(&model.pairs)).max(MIN_LISTED_RUNS);
+    let max_rows = pad.height().saturating_sub(OTHER_ROWS + max_rows_of_pairs(&model.pairs)).max(MIN_LISTED_RUNS);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
-    let explained = runs_to_explain(&model.pods, pad.width(), usize::from(max_rows));
+    let explained = indices_of_runs_to_explain(&model.pods, pad.width(), usize::from(max_rows));
     let y = pad.draw_list(1, &list, |pad, y, index, run| {
         // The run whose details the other tabs have.
         let name_ink = if index == model.shown_pod { Ink::Strong } else { Ink::Plain };
         layout.draw_run(pad, y, run, name_ink);
         if explained.contains(&index) {
             // The second row of the run.
-            let text = describe_problem(run, pad.width());
+            let text = describe_worst_finding_of_run(run, pad.width());
             pad.draw_text(RunTableLayout::NAME_X + 2, y + 1, &text, Ink::Health(run.figures.verdict.health));
             return y + 2;
         }
@@ -241,7 +241,7 @@ fn line_of_totals(runs: &[PodLine]) -> PodLine {
 
 /// Indices of the unhealthy runs that get a second row for their problem: the worst ones, as many as there are free rows. Empty on a screen
 /// with a column for the finding.
-fn runs_to_explain(runs: &[PodLine], screen_width: u16, max_rows: usize) -> Vec<usize> {
+fn indices_of_runs_to_explain(runs: &[PodLine], screen_width: u16, max_rows: usize) -> Vec<usize> {
     if screen_width >= FINDING_SCREEN {
         return Vec::new();
     }
@@ -258,7 +258,7 @@ fn is_unhealthy(run: &PodLine) -> bool {
 }
 
 /// Severity, kind and text of a run's worst finding, with its role where no column has that.
-fn describe_problem(run: &PodLine, screen_width: u16) -> String {
+fn describe_worst_finding_of_run(run: &PodLine, screen_width: u16) -> String {
     let verdict = &run.figures.verdict;
     let role = if screen_width < ROLE_SCREEN { run.role } else { "" };
     let words = [role, verdict.health.label(), run.figures.finding.as_deref().unwrap_or_default()];
@@ -267,7 +267,7 @@ fn describe_problem(run: &PodLine, screen_width: u16) -> String {
 }
 
 /// Maximum number of rows that these pairs take, with their findings and the number of the pairs that are not shown.
-fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
+fn max_rows_of_pairs(pairs: &[PairLine]) -> u16 {
     let shown = &pairs[..pairs.len().min(MAX_PAIRS)];
     let findings = shown.iter().filter(|pair| pair.finding.is_some()).count();
     let row_of_number = u16::from(pairs.len() > MAX_PAIRS);
@@ -276,7 +276,7 @@ fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
 
 /// Draws the pairs among the runs, each a prefill and a decode server of the same requests: the number of these requests, what takes most
 /// of their time to first token, and the worst finding. Returns the next free row.
-fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
+fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> NextRow {
     let arrow = pad.theme.rich_or_ascii("→", "->");
     for pair in pairs.iter().take(MAX_PAIRS) {
         let x = pad.draw_text(1, y, "pair", Ink::Head);
@@ -316,7 +316,7 @@ fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
 /// Name, role, port and model of the run, and the longest part of its time to first token, as far as these are known.
 fn describe_run(run: &PodLine) -> String {
     let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
-    let longest = describe_longest_part(&run.figures);
+    let longest = describe_longest_part_and_waits(&run.figures);
     let facts = [run.name.as_str(), run.role, port.as_str(), run.model.as_str(), longest.as_str()];
     let known: Vec<&str> = facts.into_iter().filter(|fact| !fact.is_empty()).collect();
     known.join(", ")

@@ -7,8 +7,8 @@ use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position};
 use session::units::{format_count, format_elapsed_clock, format_wall_time};
 
-use super::draw_degraded_or;
-use super::pad::{Pad, text_width};
+use super::draw_degraded_or_text;
+use super::pad::{NextColumn, Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::flags::Health;
@@ -20,26 +20,26 @@ const BAR_MIN_WIDTH: u16 = 16;
 const BAR_MAX_WIDTH: u16 = 80;
 
 /// Draws where playback is: state, speed, time, and a bar to click on.
-pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Position) {
-    let x = draw_playback(pad, position);
+pub(super) fn draw_playback_position(pad: &mut Pad<'_>, model: &Model, position: &Position) {
+    let x = draw_playback_state(pad, position);
     let end = format!(" {}", format_elapsed_clock(position.whole_ns));
     let missed = format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
     let spare_width = pad.width().saturating_sub(x + text_width(&end) + 2 + text_width(&missed));
     // The texts behind the bar are cut before it becomes too short to click on.
     let bar_width = spare_width.clamp(BAR_MIN_WIDTH, BAR_MAX_WIDTH);
-    draw_bar(pad, x, bar_width, model, position);
+    draw_playback_bar(pad, x, bar_width, model, position);
     let x = pad.draw_text(x + bar_width, 0, &end, Ink::Plain) + 2;
     // Set if playback started in the middle of the recording, so that what came before is unknown.
     if let Some(since) = position.since_ns {
         let text = format!("! begun at {}", format_elapsed_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     } else {
-        draw_degraded_or(pad, x, &missed, model);
+        draw_degraded_or_text(pad, x, &missed, model);
     }
 }
 
 /// Draws the state of the playback, its speed and its time. Returns the next free column.
-fn draw_playback(pad: &mut Pad<'_>, position: &Position) -> u16 {
+fn draw_playback_state(pad: &mut Pad<'_>, position: &Position) -> NextColumn {
     let state = match position.doing {
         PlaybackState::Playing => pad.theme.rich_or_ascii("▶", ">"),
         PlaybackState::Paused => "PAUSED",
@@ -58,7 +58,7 @@ fn draw_playback(pad: &mut Pad<'_>, position: &Position) -> u16 {
 }
 
 /// Draws the bar, with a mark at the start of each known finding. A click on a cell seeks to its time.
-fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Position) {
+fn draw_playback_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Position) {
     // At least 1, because it is a divisor.
     let whole_ns = position.whole_ns.max(1);
     let current = bar_cell(position.at_ns, whole_ns, width);

@@ -7,12 +7,12 @@ use trace::event::{AnswerEnd, ToolCallOutcome};
 use trace::ledger::{ChunkLife, ChunkOutcome, ChunkState, ResponseEnd};
 use trace::words::plural;
 
-use super::pad::{CellRow, Pad, text_width};
+use super::pad::{CellRow, NextRow, Pad, text_width};
 use super::path::{self, LegendRoom};
-use super::{ItlQuantiles, draw_itl};
+use super::{ItlQuantiles, draw_inter_token_latency};
 use crate::state::Model;
 use crate::state::action::Tab;
-use crate::state::chunk_status::label_of;
+use crate::state::chunk_status::chunk_state_label;
 use crate::state::flags::{Flag, Health};
 use crate::state::request_detail::{PathStage, RequestDetail, Tick, TickTrack, TimeSpan};
 use crate::state::request_facts::FlagEvidence;
@@ -53,24 +53,24 @@ const MAX_LEGEND_ROWS: u16 = 4;
 const LOW_ROWS: u16 = 24;
 
 /// Draws everything known of the selected request from top to bottom: totals, breakdowns, evidence for its flags, stages, and its chunks.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_request_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let Some(detail) = &model.detail else {
         pad.draw_text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
         return;
     };
-    let mut y = draw_summary(pad, detail, model);
+    let mut y = draw_request_summary(pad, detail, model);
     let legend_room = room_for_legend(pad.height(), ui);
-    y = draw_pair(pad, y, model, legend_room);
+    y = draw_pair_of_request(pad, y, model, legend_room);
     y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path, legend_room);
     let itl = &detail.facts.itl;
     if itl.delivered.is_some() || itl.sent.is_some() {
         // Quantiles of one request are accurate to 6 %.
         let title = "itl ~p50/90/99";
-        y = draw_itl(pad, y, model, &ItlQuantiles { title, client: itl.delivered, engine: itl.sent });
+        y = draw_inter_token_latency(pad, y, model, &ItlQuantiles { title, client: itl.delivered, engine: itl.sent });
     }
     y = draw_frontend_waits(pad, y, detail);
     for evidence in &detail.evidence {
-        y = draw_evidence(pad, y, evidence, ui);
+        y = draw_flag_evidence(pad, y, evidence, ui);
     }
     y = draw_tool_calls(pad, y, detail);
     y = if ui.shows_cut_list {
@@ -95,7 +95,7 @@ fn room_for_legend(height: u16, ui: &Ui) -> LegendRoom {
 
 /// Draws the prefill and the decode server that both process the request, and the parts of its time to first token on both. Draws nothing
 /// if the request is on one server only. Returns the next free row.
-fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> u16 {
+fn draw_pair_of_request(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> NextRow {
     let Some(request) = &model.pair_request else { return y };
     let x = pad.draw_text(1, y, "pair ", Ink::Head);
     pad.draw_text(x, y, &request.describe(pad.theme.rich_or_ascii("→", "->")), Ink::Plain);
@@ -104,7 +104,7 @@ fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) 
 }
 
 /// Draws why the request has a flag. Returns the next free row.
-fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) -> u16 {
+fn draw_flag_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) -> NextRow {
     let max_rows = if evidence.flag == Flag::ToolCall {
         MAX_TOOL_CALL_ROWS
     } else if ui.shows_cut_list {
@@ -119,7 +119,7 @@ fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) ->
 }
 
 /// Draws the rid, and the state, beginning and totals of a known request. Returns the next free row.
-fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16 {
+fn draw_request_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> NextRow {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
     // State and beginning follow in the same row.
     let rid_width = if pad.width() < WIDE_COLUMNS { NARROW_RID_WIDTH } else { pad.width() / 2 };
@@ -132,7 +132,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16
     let x = pad.draw_text(x, 0, row.state.label(), Ink::Strong);
     let began = format!("began {}", model.table.clock.format_moment(row.began_at()));
     let x = pad.draw_text(x + 2, 0, &began, Ink::Plain);
-    let totals = describe_totals(row);
+    let totals = describe_request_totals(row);
     if x + 2 + text_width(&totals) <= pad.width() {
         pad.draw_text(x + 2, 0, &totals, Ink::Plain);
         return 1;
@@ -141,7 +141,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16
 }
 
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it. Returns the next free row.
-fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
+fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> NextRow {
     let Some(calls) = &detail.facts.tool_calls else { return y };
     if detail.evidence.iter().any(|evidence| evidence.flag == Flag::ToolCall) {
         return y;
@@ -156,7 +156,7 @@ fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
 }
 
 /// Draws how long the response waited in a frontend, if known. Returns the next free row.
-fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
+fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> NextRow {
     let Some(waits) = &detail.facts.frontend else { return y };
     let x = pad.draw_text(1, y, "frontend ", Ink::Head);
     let text = format!(
@@ -170,7 +170,7 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
 
 /// Words for how the response to the client ended. `None` if it is complete, because that is usual, and a narrow screen has no room to say
 /// so.
-fn describe_response_end(response: ResponseEnd) -> Option<String> {
+fn describe_incomplete_response(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
         AnswerEnd::Whole if response.lacks_end == Some(true) => "response without a finish reason",
         AnswerEnd::Whole if response.is_done_without_finish() => "response with [DONE], without a finish reason",
@@ -185,7 +185,7 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
 
 /// Words for a complete response with fewer tokens than its last event claims; `None` for any other. More tokens are no problem, because an
 /// engine's own endpoint may list the end of the prompt, too.
-fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
+fn describe_missing_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;
     if response.end != AnswerEnd::Whole || carried >= claimed {
@@ -199,7 +199,7 @@ fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
 }
 
 /// Numbers of the request in one line, with what is unknown.
-fn describe_totals(row: &RequestRow) -> String {
+fn describe_request_totals(row: &RequestRow) -> String {
     let worker = row.worker.map(|worker| format!("worker {worker}"));
     let prompt = row.prompt_tokens.map(|tokens| format!("prompt {} tokens", format_count(tokens.into())));
     let gap = match row.gap_ns {
@@ -212,15 +212,15 @@ fn describe_totals(row: &RequestRow) -> String {
     };
     let sent = format!("{} tokens sent", format_count(row.tokens_sent.into()));
     let chunks = plural(row.chunks_sent.into(), "chunk");
-    let response_end = row.response_end.and_then(describe_response_end);
-    let claim = row.response_end.and_then(describe_claimed_tokens);
+    let response_end = row.response_end.and_then(describe_incomplete_response);
+    let claim = row.response_end.and_then(describe_missing_claimed_tokens);
     let parts = [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks), response_end, claim];
     let known: Vec<String> = parts.into_iter().flatten().collect();
     known.join(", ")
 }
 
 /// Draws the stages, one a row, with the times since the stage before. Returns the next free row.
-fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> u16 {
+fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> NextRow {
     let rows = pad.height().saturating_sub(y + 1);
     // The chunks below have a heading and at least one row. Without room for both, the key `m` shows them in place of the stages.
     let has_room_for_chunks = usize::from(rows) > detail.stages.len() + 1;
@@ -290,7 +290,7 @@ fn scaled_cell(ns: u64, whole_ns: u64, width: u16) -> usize {
 }
 
 /// Draws the tracks of ticks over the request's time, as many as fit. Returns the next free row.
-fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> u16 {
+fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> NextRow {
     let Some(span) = detail.time_span() else { return y };
     // The list of chunks follows, unless the user asked for all of the tracks.
     let list_rows = if ui.shows_cut_list { 0 } else { MIN_LIST_ROWS };
@@ -483,9 +483,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
     }
 }
 
-/// Draws a chunk in one row: its columns, its outcome, and what happened to it. `start` is the first moment of the request.
-fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chunk: &ChunkLife, start: Option<MonoNs>) {
-    let sent_ns = chunk.sent.zip(start).map(|(at, start)| at.since(start));
+/// Draws a chunk in one row: its columns, its outcome, and what happened to it. `request_start` is the first moment of the request.
+fn draw_chunk(
+    pad: &mut Pad<'_>,
+    y: u16,
+    layout: &ChunkLayout,
+    index: usize,
+    chunk: &ChunkLife,
+    request_start: Option<MonoNs>,
+) {
+    let sent_ns = chunk.sent.zip(request_start).map(|(at, start)| at.since(start));
     let cells = layout.columns.iter().map(|column| match *column {
         ChunkColumn::Number => format_count(index as u64 + 1),
         ChunkColumn::SentAt => known_or_dash(sent_ns, format_duration),
@@ -495,7 +502,7 @@ fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chu
         ChunkColumn::Wakeup => known_or_dash(chunk.wakeup, |number| number.to_string()),
     });
     pad.draw_cells(layout.cells(y), cells, Ink::Plain);
-    let x = pad.draw_text(layout.outcome_x(), y, label_of(chunk.state), ink_of_outcome(chunk.state));
+    let x = pad.draw_text(layout.outcome_x(), y, chunk_state_label(chunk.state), ink_of_outcome(chunk.state));
     draw_chunk_note(pad, x + 2, y, chunk);
 }
 

@@ -32,34 +32,34 @@ struct ShownColumn {
 const MAX_REASON_ROWS: u16 = 3;
 
 /// Draws the table of requests around the selected one. Pinned requests come first and have a mark, even if the filter does not match them.
-pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_requests_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let columns = fitting_columns(pad.width(), ui.sort.column);
-    draw_title(pad, model, ui);
-    draw_headings(pad, &columns, ui.sort);
+    draw_request_counts_and_filter(pad, model, ui);
+    draw_column_headings(pad, &columns, ui.sort);
     let rows = pad.height().saturating_sub(FIRST_ROW_Y);
     pad.click_areas.page_rows = rows.into();
     let count = model.table.visible_count();
     if model.table.matching_count == 0 {
         // Below the pinned rows, which are shown even if they do not match, and an empty row.
         let y = FIRST_ROW_Y + 1 + count as u16;
-        pad.draw_paragraph(2, y, MAX_REASON_ROWS, &describe_no_match(model, ui), Ink::Dim);
+        pad.draw_paragraph(2, y, MAX_REASON_ROWS, &explain_empty_request_list(model, ui), Ink::Dim);
     }
     if count == 0 {
         return;
     }
     // A selected request that the filter hides has no position; the list then starts at its top.
-    let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
+    let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.shown_position_of_rid(rid));
     let first = first_shown(selected.unwrap_or(0), count, rows.into());
     let shown = model.table.visible_rows(first..first + usize::from(rows));
-    let common_start = common_start(shown.iter().map(|row| row.rid.as_str()));
+    let common_start = common_start_bytes(shown.iter().map(|row| row.rid.as_str()));
     for (line, row) in (0..rows).zip(shown) {
         let position = first + usize::from(line);
         let y = FIRST_ROW_Y + line;
         if position < model.table.pinned_count {
             pad.draw_text(0, y, "*", Ink::Head);
         }
-        draw_row(pad, y, &columns, &VisibleRow { row, common_start }, model, ui);
-        pad.finish_list_row(y, position, selected == Some(position));
+        draw_request_row(pad, y, &columns, &VisibleRow { row, common_start }, model, ui);
+        pad.make_list_row_selectable(y, position, selected == Some(position));
     }
 }
 
@@ -70,7 +70,7 @@ struct VisibleRow<'a> {
 }
 
 /// Number of bytes that all these texts have in common at their start; 0 for none, and for a single one.
-fn common_start<'a>(mut texts: impl Iterator<Item = &'a str>) -> usize {
+fn common_start_bytes<'a>(mut texts: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = texts.next() else { return 0 };
     let mut common = texts.map(|text| equal_bytes_at_start(first, text)).min().unwrap_or(0);
     // Not within a character.
@@ -86,13 +86,13 @@ fn equal_bytes_at_start(a: &str, b: &str) -> usize {
 }
 
 /// Why no request is listed.
-fn describe_no_match(model: &Model, ui: &Ui) -> String {
+fn explain_empty_request_list(model: &Model, ui: &Ui) -> String {
     if model.table.row_count == 0 {
         return String::from("no request observed yet");
     }
     match model.explain_unobserved_term(&ui.filter) {
         Some(reason) => format!("{reason}; Esc clears the filter"),
-        None if ui.filter.counted_by_finding().is_some() => String::from(
+        None if ui.filter.requests_counted_by_sole_finding().is_some() => String::from(
             "the finding's requests are not kept: they are too old, or only their responses were observed; Esc clears the filter",
         ),
         None => String::from("no request matches the filter; Esc clears it"),
@@ -100,10 +100,10 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
 }
 
 /// Draws how many requests are shown and which are not, and the filter.
-fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+fn draw_request_counts_and_filter(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let shown = format_count(model.table.matching_count as u64);
     let all = format_count(model.table.row_count as u64);
-    let note = note_on_missing_rows(model, ui);
+    let note = note_on_finished_requests_without_row(model, ui);
     let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
         let missing = describe_missing_requests(model, ui);
@@ -118,7 +118,7 @@ fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Note on finished requests that have no row, because the table or the ledger keeps a limited number of them; empty without any.
-fn note_on_missing_rows(model: &Model, ui: &Ui) -> String {
+fn note_on_finished_requests_without_row(model: &Model, ui: &Ui) -> String {
     let not_shown = format_count(model.rows_left_out + model.rows_evicted);
     if model.rows_left_out > 0 {
         let limit = ui.options.finished_rows;
@@ -133,7 +133,7 @@ fn note_on_missing_rows(model: &Model, ui: &Ui) -> String {
 /// Note on requests that belong to the list and are not kept any more; empty without any.
 fn describe_missing_requests(model: &Model, ui: &Ui) -> String {
     let kept = model.table.matching_count as u64;
-    match ui.filter.counted_by_finding() {
+    match ui.filter.requests_counted_by_sole_finding() {
         Some(counted) if counted > kept => {
             format!("; {} of its {} are kept", format_count(kept), format_count(counted))
         }
@@ -143,13 +143,13 @@ fn describe_missing_requests(model: &Model, ui: &Ui) -> String {
 }
 
 /// Draws the headings of the columns. A click on one sorts by it.
-fn draw_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
+fn draw_column_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
     let arrow =
         if sort.is_descending { pad.theme.rich_or_ascii("▼", "v") } else { pad.theme.rich_or_ascii("▲", "^") };
     let mut x = FIRST_COLUMN_X;
     for &ShownColumn { column, width } in columns {
         let is_sorted = column == sort.column;
-        let heading = format!("{}{}", column.on_screen().head, if is_sorted { arrow } else { "" });
+        let heading = format!("{}{}", column.definition_on_screen().head, if is_sorted { arrow } else { "" });
         let ink = if is_sorted { Ink::Head } else { Ink::Dim };
         if column.number_definition().is_none() {
             pad.draw_clipped(x, 1, width, &heading, ink);
@@ -162,14 +162,14 @@ fn draw_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
 }
 
 /// Columns that fit, from left to right; always includes the sorted one.
-fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
+fn fitting_columns(width: u16, sorted_column: RequestColumn) -> Vec<ShownColumn> {
     let mut spare_width = width.saturating_sub(FIRST_COLUMN_X);
     let mut by_need: Vec<RequestColumn> = RequestColumn::all().collect();
     // The sorted column first, then the most important ones.
-    by_need.sort_by_key(|column| (*column != sorted, column.on_screen().need));
+    by_need.sort_by_key(|column| (*column != sorted_column, column.definition_on_screen().need));
     let mut fitting: Vec<ShownColumn> = Vec::new();
     for column in by_need {
-        let width = column.on_screen().width;
+        let width = column.definition_on_screen().width;
         // A space separates two columns.
         if width < spare_width {
             spare_width -= width + 1;
@@ -200,7 +200,14 @@ fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
 }
 
 /// Draws a request in one row.
-fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], visible: &VisibleRow<'_>, model: &Model, ui: &Ui) {
+fn draw_request_row(
+    pad: &mut Pad<'_>,
+    y: u16,
+    columns: &[ShownColumn],
+    visible: &VisibleRow<'_>,
+    model: &Model,
+    ui: &Ui,
+) {
     let row = visible.row;
     let mut x = FIRST_COLUMN_X;
     for &ShownColumn { column, width } in columns {
@@ -218,7 +225,7 @@ fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], visible: &Visibl
             RequestColumn::Began => {
                 pad.draw_clipped(x, y, width, &model.table.clock.format_moment(row.began_at()), Ink::Plain);
             }
-            RequestColumn::Number(index) => draw_number(pad, x, y, width, row, &COLUMNS[index]),
+            RequestColumn::Number(index) => draw_request_number(pad, x, y, width, row, &COLUMNS[index]),
         }
         x += width + 1;
     }
@@ -237,7 +244,7 @@ fn highlight_matches(pad: &mut Pad<'_>, x: u16, y: u16, shown_rid: &str, filter:
 }
 
 /// Draws a number of the request, in the ink of its column.
-fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, column: &columns::Column) {
+fn draw_request_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, column: &columns::Column) {
     let number = (column.of)(row);
     let ink = match column.on_screen.map(|on_screen| on_screen.emphasis) {
         Some(Emphasis::Problem) if number.is_some_and(|number| number > 0) => Ink::Health(Health::Critical),
@@ -284,7 +291,7 @@ mod tests {
             (vec!["only"], 0),
             (vec![], 0),
         ] {
-            assert_eq!(common_start(rids.iter().copied()), expected, "{rids:?}");
+            assert_eq!(common_start_bytes(rids.iter().copied()), expected, "{rids:?}");
         }
     }
 

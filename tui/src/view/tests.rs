@@ -54,8 +54,8 @@ impl Fixture {
     fn update(&mut self) {
         self.ui.filter.refresh_found_waits(self.scene.analysis.ledger(), self.model.table.clock, true);
         self.ui.filter.refresh_named_findings(&self.model.findings);
-        self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
-        self.ui.update_selection(&self.model);
+        self.model.table.arrange_shown_rows(&self.ui.filter, self.ui.sort, &self.ui.pins);
+        self.ui.update_selections(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected_rid.clone()) {
             self.model.refresh_request_detail(&self.scene.analysis, &self.scene.pinned, &rid);
         }

@@ -159,18 +159,18 @@ pub(crate) fn run_attach(args: &Args) -> anyhow::Result<ExitCode> {
     // With --follow, the engine may start later, so nothing is waited for here.
     if args.follow {
         let (engines, first) = EngineRuns::wait_for_engines(options, args.engine_names())?;
-        return watch_engines(args, engines, vec![first], endpoint, &signals);
+        return watch_engines_and_report(args, engines, vec![first], endpoint, &signals);
     }
     match attach_to_running(args, options, &signals)? {
         AttachOutcome::Attached(attached) => {
             let AttachedEngines { engines, first } = *attached;
-            print_attached(&first);
+            print_watched_processes(&first);
             if let Some(note) = engines.describe_unwatched_engines() {
                 errln!("tokengap: {note}");
             }
-            watch_engines(args, engines, first, endpoint, &signals)
+            watch_engines_and_report(args, engines, first, endpoint, &signals)
         }
-        AttachOutcome::Interrupted { unfinished } => end_early(args, endpoint, &signals, unfinished),
+        AttachOutcome::Interrupted { unfinished } => report_unattached_run(args, endpoint, &signals, unfinished),
     }
 }
 
@@ -215,7 +215,7 @@ fn attach_to_running(args: &Args, options: AttachOptions, signals: &Signals) -> 
 }
 
 /// Prints the watched processes of each engine.
-fn print_attached(engines: &[EngineRun]) {
+fn print_watched_processes(engines: &[EngineRun]) {
     let are_several = engines.len() > 1;
     if are_several {
         let names: Vec<String> = engines.iter().map(EngineRun::name).collect();
@@ -227,7 +227,7 @@ fn print_attached(engines: &[EngineRun]) {
             errln!("tokengap: {name} is not watched yet: {}", engine.reason_no_engine_is_watched().unwrap_or_default());
             continue;
         };
-        print_observation(&name, attach);
+        print_side_and_observation(&name, attach);
         let pid = attach.main_pid().unwrap_or_default();
         let suffix = if are_several { format!(" of {name} (main pid {pid})") } else { String::new() };
         errln!("tokengap: attached to {} processes{suffix}", attach.probed_process_count());
@@ -235,7 +235,7 @@ fn print_attached(engines: &[EngineRun]) {
 }
 
 /// Prints an engine's side of a pair, if it is of one, and how the frames of each process are observed.
-fn print_observation(engine_name: &str, attach: &Attach) {
+fn print_side_and_observation(engine_name: &str, attach: &Attach) {
     if let Some(side) = attach.disaggregation() {
         errln!(
             "tokengap: {engine_name} is the {} server of a pair ({}); it sends {}",
@@ -251,19 +251,19 @@ fn print_observation(engine_name: &str, attach: &Attach) {
 }
 
 /// Watches the engines, and those that join, and prints their reports.
-fn watch_engines(
+fn watch_engines_and_report(
     args: &Args,
-    mut engines: EngineRuns,
-    first: Vec<EngineRun>,
+    mut further_engines: EngineRuns,
+    first_engines: Vec<EngineRun>,
     endpoint: Option<MetricsOptions>,
     signals: &Signals,
 ) -> anyhow::Result<ExitCode> {
     let live = &args.live;
     let mut maker = RunMaker::new(live);
-    let mut runs = maker.start_first_runs(first, endpoint)?;
+    let mut runs = maker.start_first_runs(first_engines, endpoint)?;
     let mut pairs = LivePairs::new(maker.screen(), live.report.slowest);
-    let mut join = || Some(maker.start_further_run(engines.create_run_for_new_engine()?));
-    let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs(runs, pair_servers);
+    let mut join = || Some(maker.start_further_run(further_engines.create_run_for_new_engine()?));
+    let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update_pairs_if_due(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     app::run_live(&mut runs, live, signals, hooks)?;
     // The screen restores the terminal once its last owner is gone, which must be before anything is printed.
@@ -274,36 +274,40 @@ fn watch_engines(
     // Both share the screen.
     drop(pairs);
     drop(maker);
-    report_runs(runs, live, signals)
+    end_runs_and_report(runs, live, signals)
 }
 
 /// Ends the runs and prints their reports, with the pairs of prefill and decode servers among them. Fails if an engine could not be
 /// observed.
-fn report_runs(mut runs: Vec<Running<WatchedEngine>>, live: &LiveArgs, signals: &Signals) -> anyhow::Result<ExitCode> {
+fn end_runs_and_report(
+    mut runs: Vec<Running<WatchedEngine>>,
+    live: &LiveArgs,
+    signals: &Signals,
+) -> anyhow::Result<ExitCode> {
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);
     // For the final state that is served.
-    live_pairs::set_pairs(&mut runs, pairs.clone());
+    live_pairs::replace_pairs_of_runs(&mut runs, pairs.clone());
     let mut finished = finish_runs(runs);
-    pair::add_to_reports(&mut finished, pairs);
-    app::keep_serving(live, signals);
+    pair::add_pairs_to_reports(&mut finished, pairs);
+    app::keep_serving_until_signal(live, signals);
     print_reports_or_failure(&finished, failures, live)
 }
 
 /// Prints the reports. Fails if an engine could not be observed, because that is no sign of a healthy one. If nothing was seen of any
 /// engine, prints no report: empty ones would only hide the reason.
 fn print_reports_or_failure(
-    finished: &[RunReport],
+    finished_runs: &[RunReport],
     failures: Vec<Option<String>>,
     live: &LiveArgs,
 ) -> anyhow::Result<ExitCode> {
-    let Some(UnobservedEngine { name, failure }) = first_unobserved(finished, failures) else {
-        return app::print_reports(finished, live.outcome);
+    let Some(UnobservedEngine { name, failure }) = first_unobserved_engine(finished_runs, failures) else {
+        return app::print_reports(finished_runs, live.outcome);
     };
-    if finished.iter().all(|run| run.report.saw_nothing()) {
+    if finished_runs.iter().all(|run| run.report.saw_nothing()) {
         bail!(failure);
     }
-    app::print_reports(finished, live.outcome)?;
+    app::print_reports(finished_runs, live.outcome)?;
     bail!("{name}: {failure}")
 }
 
@@ -315,8 +319,8 @@ struct UnobservedEngine<'a> {
 }
 
 /// The first run with a failure that saw nothing. `failures` has one entry for each run. `None` if there is no such run.
-fn first_unobserved(finished: &[RunReport], failures: Vec<Option<String>>) -> Option<UnobservedEngine<'_>> {
-    for (run, failure) in finished.iter().zip(failures) {
+fn first_unobserved_engine(finished_runs: &[RunReport], failures: Vec<Option<String>>) -> Option<UnobservedEngine<'_>> {
+    for (run, failure) in finished_runs.iter().zip(failures) {
         if let Some(failure) = failure
             && run.report.saw_nothing()
         {
@@ -354,22 +358,24 @@ fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
     servers
 }
 
-/// Reports a run that ended before it observed an engine.
-fn end_early(
+/// Reports a run that ended before it observed an engine, with the step of the start that was not finished.
+fn report_unattached_run(
     args: &Args,
     endpoint: Option<MetricsOptions>,
     signals: &Signals,
-    unfinished: &'static str,
+    unfinished_step: &'static str,
 ) -> anyhow::Result<ExitCode> {
-    let report = app::run_to_report(Unattached { unfinished }, &args.live, endpoint, signals)?;
+    let report = app::run_to_report(Unattached { unfinished: unfinished_step }, &args.live, endpoint, signals)?;
     app::print_report(&report, args.live.outcome)
 }
 
-/// Finds the processes of engines, and those `named` by the user.
-pub(super) fn find_processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
+/// Finds the processes of engines, and those that the user has named.
+pub(super) fn find_processes(named_processes: &[RoleSpec]) -> anyhow::Result<Watcher> {
     open_files::raise_open_file_limit(open_files::DISCOVERY);
-    let options =
-        discover::DiscoverOptions { named: named.to_vec(), ..discover::DiscoverOptions::new(engines::DISCOVERED) };
+    let options = discover::DiscoverOptions {
+        named: named_processes.to_vec(),
+        ..discover::DiscoverOptions::new(engines::DISCOVERED)
+    };
     Watcher::new(options).context("cannot look for the engine's processes")
 }
 
@@ -380,14 +386,14 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
 
 /// Selects the engines of the named processes, or all that run if none is named. Prints which candidates are left out, and if none is
 /// selected, what was found.
-pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Vec<Engine>> {
-    match topology.pick_engines(named) {
+pub(super) fn choose_engines(topology: &Topology, named_processes: &[RoleSpec]) -> anyhow::Result<Vec<Engine>> {
+    match topology.pick_engines(named_processes) {
         Ok(engines) => {
             report_other_candidates(topology, &engines);
             Ok(engines.into_iter().cloned().collect())
         }
         // The named processes may not be connected yet. The user knows that they belong together.
-        Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named(topology, named)]),
+        Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named_processes(topology, named_processes)]),
         Err(error) => {
             // The list of what was found shows why nothing of it was chosen.
             let has_found_any = !topology.engines.is_empty() || !topology.blind_spots.is_empty();
@@ -395,7 +401,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
                 err!("{topology}");
             }
             if matches!(error, PickError::None(_)) {
-                bail!("{error}{}", advice_to_see_more(topology));
+                bail!("{error}{}", advice_to_find_engine(topology));
             }
             bail!(error)
         }
@@ -403,7 +409,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
 }
 
 /// Advice for a user whose engine was not found, as the end of an error message.
-fn advice_to_see_more(topology: &Topology) -> String {
+fn advice_to_find_engine(topology: &Topology) -> String {
     // The processes of other users are visible with the capabilities that the queues of sockets need.
     let sees_other_users = Permissions::current().capabilities_missing_for(Feature::Queues).is_empty();
     let as_root =
@@ -428,8 +434,8 @@ fn describe_searched_containers(topology: &Topology) -> String {
 }
 
 /// Engine of only the named processes, even if they were assigned to different engines.
-fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
-    let pids: BTreeSet<u32> = named.iter().map(|spec| spec.pid).collect();
+fn engine_of_named_processes(topology: &Topology, named_processes: &[RoleSpec]) -> Engine {
+    let pids: BTreeSet<u32> = named_processes.iter().map(|spec| spec.pid).collect();
     // Hops and settings are those of the first engine that has one of these processes.
     let first = topology.engines.iter().find(|engine| pids.iter().any(|pid| engine.process_with_pid(*pid).is_some()));
     let mut engine = first.cloned().unwrap_or_default();

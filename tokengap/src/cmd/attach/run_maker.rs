@@ -40,7 +40,7 @@ impl<'a> RunMaker<'a> {
     ) -> anyhow::Result<Vec<Running<WatchedEngine>>> {
         let are_several = engines.len() > 1;
         let outputs = self.open_outputs(&engines, endpoint)?;
-        self.screen = app::open_screen(self.live)?.map(|screen| Rc::new(RefCell::new(screen)));
+        self.screen = app::open_screen_unless_headless(self.live)?.map(|screen| Rc::new(RefCell::new(screen)));
         // A single engine needs no list.
         if are_several && let Some(screen) = &self.screen {
             screen.borrow_mut().watch_runs(engines.len());
@@ -85,7 +85,7 @@ impl<'a> RunMaker<'a> {
             Ok(outputs) => outputs,
             Err(error) => {
                 problem = Some(format!("recording: {error:#}"));
-                RunOutputs::without_files(self.live, engine.kind(), self.files.payload, &self.telemetry)
+                RunOutputs::further_run_without_files(self.live, engine.kind(), self.files.payload, &self.telemetry)
             }
         };
         if let Some(screen) = &self.screen {

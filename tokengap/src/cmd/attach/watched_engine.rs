@@ -31,7 +31,7 @@ impl WatchedEngine {
     }
 
     /// The run's line in the list of runs, as of `now`.
-    fn line_at(&self, now: Instant, analysis: &Analysis) -> PodLine {
+    fn run_list_line_at(&self, now: Instant, analysis: &Analysis) -> PodLine {
         let missed = analysis.ledger().totals().missed;
         PodLine {
             name: self.engine.name(),
@@ -50,7 +50,7 @@ impl WatchedEngine {
 
     /// Updates the run's line in the list of runs on the screen (its `PodLine`), at most once per interval. Does nothing without a screen
     /// or a list.
-    fn update_line(&mut self, analysis: &Analysis) {
+    fn update_run_list_line(&mut self, analysis: &Analysis) {
         let now = Instant::now();
         let Some(RunView { screen, run_index }) = &self.screen else { return };
         if now < self.next_update {
@@ -61,14 +61,14 @@ impl WatchedEngine {
         if !screen.borrow().has_run_list() {
             return;
         }
-        let state = shown_state(self.engine.engine_state());
+        let state = run_state_of_engine(self.engine.engine_state());
         if state != self.state {
             self.state = state;
             self.state_since = now;
         }
-        let line = self.line_at(now, analysis);
+        let line = self.run_list_line_at(now, analysis);
         let mut screen = screen.borrow_mut();
-        screen.set_pod(*run_index, line);
+        screen.set_pod_line(*run_index, line);
         screen.set_run_list_note(self.engine.describe_unwatched_engines());
     }
 
@@ -129,7 +129,7 @@ impl WatchedEngine {
 }
 
 /// State of the engine as the list of runs shows it.
-fn shown_state(state: EngineState) -> PodState {
+fn run_state_of_engine(state: EngineState) -> PodState {
     match state {
         EngineState::Attached => PodState::Live,
         EngineState::Waiting => PodState::Waiting,
@@ -175,7 +175,7 @@ impl Source for WatchedEngine {
     /// Passes new events of the engine to the session, and updates its line in the list of runs.
     fn poll(&mut self, session: &mut Session) -> Flow {
         let flow = LiveSource::poll(&mut self.engine, &mut |event| session.process_event(event));
-        self.update_line(session.analysis());
+        self.update_run_list_line(session.analysis());
         flow
     }
 

@@ -177,7 +177,7 @@ struct WireValue<'a> {
 }
 
 impl<'a> WireValue<'a> {
-    /// An item of this value, with the remaining limits. `count_shown_value` must have returned true, so that `depth` is not 0.
+    /// An item of this value, with the remaining limits. `count_value_and_check_limits` must have returned true, so that `depth` is not 0.
     fn nested(&self, value: Value<'a>) -> Self {
         WireValue { value, depth: self.depth - 1, values_left: self.values_left, budget: self.budget }
     }
@@ -192,7 +192,7 @@ impl<'a> WireValue<'a> {
         let unknown_length = None;
         let mut list = to.serialize_seq(unknown_length)?;
         for item in items {
-            if !self.count_shown_value() {
+            if !self.count_value_and_check_limits() {
                 break;
             }
             list.serialize_element(&self.nested(item))?;
@@ -211,7 +211,7 @@ impl<'a> WireValue<'a> {
         let unknown_length = None;
         let mut map = to.serialize_map(unknown_length)?;
         for (key, value) in entries {
-            if !self.count_shown_value() {
+            if !self.count_value_and_check_limits() {
                 break;
             }
             match key {
@@ -228,7 +228,7 @@ impl<'a> WireValue<'a> {
     }
 
     /// Counts one more value and charges it to the budget. Returns whether it may be shown.
-    fn count_shown_value(&self) -> bool {
+    fn count_value_and_check_limits(&self) -> bool {
         let values_left = self.values_left.get();
         self.values_left.set(values_left.saturating_sub(1));
         values_left > 0 && self.depth > 0 && self.budget.charge(TOKEN_BYTES)

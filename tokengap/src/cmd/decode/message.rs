@@ -17,10 +17,10 @@ pub(super) enum AnyMessage<'a> {
 }
 
 impl MessageReader {
-    /// Reads messages up to `longest` bytes.
-    pub(super) fn new(longest: usize) -> Self {
-        let limits = Limits { message: longest, ..Limits::default() };
-        let mut all_engines = Decoders::new(engines::FORMATS, longest);
+    /// A reader of messages up to `max_message_bytes`.
+    pub(super) fn new(max_message_bytes: usize) -> Self {
+        let limits = Limits { message: max_message_bytes, ..Limits::default() };
+        let mut all_engines = Decoders::new(engines::FORMATS, max_message_bytes);
         all_engines.keep_ids();
         Self { sglang: Decoder::new(limits).with_ids(), all_engines }
     }
@@ -45,7 +45,7 @@ impl MessageReader {
     }
 }
 
-/// Requests that a control message of SGLang names. Only messages to the scheduler have some; another one is no error.
+/// Requests that a control message of SGLang names. Only messages to the scheduler name any; for others, the list is empty.
 fn requests_of_control_message(message: &[u8]) -> Vec<DispatchedRequest<'_>> {
     let mut requests = Vec::new();
     let read = (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests);

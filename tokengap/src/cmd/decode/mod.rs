@@ -69,7 +69,7 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
     for file in &args.files {
         let message = read_message(file, args.max_bytes);
         let decoded = decode_message(&mut reader, &message);
-        write_decoded(&mut out, args, file, &decoded)?;
+        write_message_or_error(&mut out, args, file, &decoded)?;
         if decoded.is_err() {
             code = ExitCode::from(2);
         }
@@ -80,7 +80,7 @@ pub(crate) fn run_decode(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Writes a message of `file`, or why the file has none, in the form that the arguments ask for. Says so if the message has more content
 /// than the arguments allow.
-fn write_decoded(
+fn write_message_or_error(
     out: &mut impl Write,
     args: &Args,
     file: &Path,
@@ -101,22 +101,22 @@ fn write_decoded(
     Ok(())
 }
 
-/// Decodes what was read of a file. The error is a line for the user.
+/// Decodes the content of a file, or the error of reading it. The error is a line for the user.
 fn decode_message<'a>(
     reader: &'a mut message::MessageReader,
-    read: &'a anyhow::Result<Vec<u8>>,
+    file_content: &'a anyhow::Result<Vec<u8>>,
 ) -> Result<message::AnyMessage<'a>, String> {
-    match read {
+    match file_content {
         Ok(bytes) if bytes.is_empty() => Err(String::from("it is empty; expected a message as returned by recv()")),
         Ok(bytes) => reader.read(bytes),
-        Err(why) => Err(advice::error_line(why)),
+        Err(why) => Err(advice::error_line_with_advice(why)),
     }
 }
 
 /// Prints a line about a file on stderr. Flushes `out` first, so that both streams keep their order on a terminal.
-fn print_error(out: &mut impl Write, file: &str, what: &str) -> io::Result<()> {
+fn print_error(out: &mut impl Write, file: &str, problem: &str) -> io::Result<()> {
     out.flush()?;
-    errln!("{file}: {what}");
+    errln!("{file}: {problem}");
     Ok(())
 }
 

@@ -55,7 +55,7 @@ pub(super) fn write_message(
     for (row, chunk) in chunks.iter().enumerate() {
         let mut line = format!("  {:widest$}", chunk.rid.escape_debug().to_string());
         if let Some(listed) = chunk.listed {
-            let _ = write!(line, "  {listed:>4} ids {}", first_ids(chunk.ids));
+            let _ = write!(line, "  {listed:>4} ids {}", format_first_ids(chunk.ids));
         }
         for (name, count) in [
             ("of", chunk.completion_tokens),
@@ -100,18 +100,18 @@ pub(super) fn ids_label(column: IdColumn) -> &'static str {
 }
 
 /// The first token ids: `[1, 2, 3, ...]`.
-fn first_ids(ids: &[i64]) -> String {
+fn format_first_ids(ids: &[i64]) -> String {
     let shown: Vec<String> = ids.iter().take(MAX_SHOWN_IDS).map(i64::to_string).collect();
     let more = if ids.len() > MAX_SHOWN_IDS { ", ..." } else { "" };
     format!("[{}{more}]", shown.join(", "))
 }
 
-/// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`. `wire` is the reason as it was
-/// sent.
-fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
+/// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`. `finish_as_sent` is the reason as it
+/// was sent.
+fn format_finish(finish: Finish, finish_as_sent: Option<Value<'_>>) -> String {
     let mut kind = finish.as_str().to_owned();
     let mut details = Vec::new();
-    if let Some(Value::Map(entries)) = wire {
+    if let Some(Value::Map(entries)) = finish_as_sent {
         // The message decides how many entries the map has, so the limit keeps the line short.
         for (key, value) in entries.take(MAX_SHOWN_DETAILS) {
             let Value::Str(key) = key else { continue };

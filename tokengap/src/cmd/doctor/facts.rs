@@ -30,15 +30,15 @@ pub(super) fn machine_facts() -> Vec<Fact> {
     let mut facts = vec![
         named_fact("kernel", read_setting("/proc/sys/kernel/osrelease")),
         named_fact("kernel types (BTF)", describe_kernel_types()),
-        named_fact("uprobes", try_uprobe()),
+        named_fact("uprobes", describe_uprobe_trial()),
         named_fact("capabilities", capability_summary()),
     ];
     for kind in [NamespaceKind::User, NamespaceKind::Pid, NamespaceKind::Time] {
         let state = kind.is_initial().map(|is_initial| if is_initial { "initial" } else { "separate" });
         facts.push(named_fact(format!("{} namespace", kind.name()), state.map(str::to_owned)));
     }
-    facts.push(named_fact("clock", clock_state()));
-    facts.push(named_fact("seccomp", seccomp_state()));
+    facts.push(named_fact("clock", describe_shift_of_clock()));
+    facts.push(named_fact("seccomp", describe_seccomp()));
     for (name, path) in [
         ("kernel.unprivileged_bpf_disabled", "/proc/sys/kernel/unprivileged_bpf_disabled"),
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
@@ -47,7 +47,7 @@ pub(super) fn machine_facts() -> Vec<Fact> {
         facts.push(named_fact(name, read_setting(path)));
     }
     facts.push(named_fact("lockdown", lockdown_level()));
-    facts.push(named_fact("locked memory", locked_memory_limit()));
+    facts.push(named_fact("locked memory", describe_locked_memory_limit()));
     facts.push(named_fact("cgroups", cgroup_version().map(str::to_owned)));
     facts
 }
@@ -75,7 +75,7 @@ fn describe_kernel_types() -> String {
 }
 
 /// Sets a uprobe on this process for a moment. Describes the mechanism that worked, or the error.
-fn try_uprobe() -> String {
+fn describe_uprobe_trial() -> String {
     match probe_self_with_multi_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
         Ok(false) => "set on tokengap itself, with one perf event per probe point".to_owned(),
@@ -99,7 +99,7 @@ fn capability_summary() -> String {
 }
 
 /// Whether `CLOCK_MONOTONIC` of this process is that of the kernel, which a time namespace can shift. `None` if that is unknown.
-fn clock_state() -> Option<String> {
+fn describe_shift_of_clock() -> Option<String> {
     let ahead_ns = clock_offset_ns()?;
     Some(if ahead_ns == 0 {
         "CLOCK_MONOTONIC is the kernel's".to_owned()
@@ -109,7 +109,7 @@ fn clock_state() -> Option<String> {
 }
 
 /// Mode of seccomp, and for each system call that tokengap needs whether it is refused. `None` if the mode is unknown.
-fn seccomp_state() -> Option<String> {
+fn describe_seccomp() -> Option<String> {
     let mut tried = Vec::new();
     for call in SystemCall::ALL {
         tried.push(match call.probe_refusal_errno() {
@@ -126,7 +126,7 @@ fn seccomp_state() -> Option<String> {
 }
 
 /// Limit of locked memory, which BPF maps count against before Linux 5.11.
-fn locked_memory_limit() -> String {
+fn describe_locked_memory_limit() -> String {
     match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("{bytes} bytes"),
         None => "unlimited".to_owned(),
@@ -163,9 +163,9 @@ pub(super) fn engine_facts(engine: &Engine) -> Vec<Fact> {
     for process in &engine.processes {
         let name = format!("{} {}", process.role.word(), process.id.pid);
         facts.push(named_fact(format!("{name}: libzmq"), describe_libzmq(process)));
-        facts.push(named_fact(format!("{name}: frames observed by"), observed_by(process)));
-        facts.push(named_fact(format!("{name}: pid"), pid_in_own_namespace(process)));
-        facts.push(named_fact(format!("{name}: CPU limit"), cpu_limit(process)));
+        facts.push(named_fact(format!("{name}: frames observed by"), describe_frame_observation(process)));
+        facts.push(named_fact(format!("{name}: pid"), describe_pid_in_own_namespace(process)));
+        facts.push(named_fact(format!("{name}: CPU limit"), describe_throttling_access(process)));
     }
     facts
 }
@@ -176,7 +176,7 @@ fn describe_setting<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String
 }
 
 /// How `attach` observes the frames of the process; `None` if it does not.
-fn observed_by(process: &Process) -> Option<String> {
+fn describe_frame_observation(process: &Process) -> Option<String> {
     if process.inner_server.is_some() {
         return Some("a uprobe on the method that passes them to the server inside the process".to_owned());
     }
@@ -211,14 +211,14 @@ fn describe_libzmq(process: &Process) -> Option<String> {
 }
 
 /// Pid of the process in its own pid namespace; `None` if it is unknown.
-fn pid_in_own_namespace(process: &Process) -> Option<String> {
+fn describe_pid_in_own_namespace(process: &Process) -> Option<String> {
     // The list goes from the outermost namespace to the innermost.
     let inner = process.ns_pids.last()?;
     Some(format!("pid {inner}"))
 }
 
 /// Whether the throttling of the process by its cgroup can be read; `None` if it cannot.
-fn cpu_limit(process: &Process) -> Option<String> {
+fn describe_throttling_access(process: &Process) -> Option<String> {
     // One thread is enough: the cgroup is that of the process.
     let sample = CpuSampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
     sample.throttled_ns.map(|_| "cpu.stat of its cgroup is readable".to_owned())

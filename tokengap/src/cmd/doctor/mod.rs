@@ -130,7 +130,7 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
         facts.extend(facts::engine_facts(engine));
     }
     // From here on, all engines are tested like one: a permission that one of them lacks shows in the same row.
-    let engine = all_processes(engines);
+    let engine = merge_engines(engines);
     facts.extend(facts::candidate_fact(watcher.topology()));
     let mut features = vec![rows::engine_row(!engines.is_empty(), watcher.topology())];
     let mut pids = None;
@@ -156,16 +156,16 @@ fn diagnose(watcher: Watcher, engines: &[Engine], tries_attach: bool) -> Diagnos
 fn probe_rows(watcher: Watcher, engine: Option<Engine>, tries_attach: bool) -> Vec<FeatureRow> {
     match engine {
         Some(engine) if tries_attach => {
-            let mut tested = trial::try_on_engine(watcher, engine.clone());
+            let mut tested = trial::try_features_on_engine(watcher, engine.clone());
             tested.push(rows::splice_row(&engine));
             tested
         }
-        _ => trial::try_on_tokengap(),
+        _ => trial::try_features_on_tokengap(),
     }
 }
 
 /// The engines as one, for tests of access to their processes; `None` without any.
-fn all_processes(engines: &[Engine]) -> Option<Engine> {
+fn merge_engines(engines: &[Engine]) -> Option<Engine> {
     let mut all = engines.first()?.clone();
     all.processes.extend(engines.iter().skip(1).flat_map(|engine| &engine.processes).cloned());
     Some(all)
@@ -177,13 +177,13 @@ const STATE_WIDTH: usize = 9;
 /// Table of features, then each reason once with its fix, then the facts.
 fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), RunEnvironment::current().phrase());
-    write_engines(&mut out, diagnosis);
+    write_engines_after_headline(&mut out, diagnosis);
     // Writing to a string cannot fail.
     for row in &diagnosis.features {
         let _ =
             writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), printable_line(&row.tried));
     }
-    write_reasons(&mut out, &diagnosis.features);
+    write_reasons_with_fixes(&mut out, &diagnosis.features);
     out.push('\n');
     let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
     for fact in &diagnosis.facts {
@@ -194,7 +194,7 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
 }
 
 /// Completes the first line with the engines, and adds a blank line. Several engines follow as a list.
-fn write_engines(out: &mut String, diagnosis: &Diagnosis) {
+fn write_engines_after_headline(out: &mut String, diagnosis: &Diagnosis) {
     let Some(pids) = &diagnosis.pids else {
         out.push_str(", without an engine\n\n");
         return;
@@ -213,7 +213,7 @@ fn write_engines(out: &mut String, diagnosis: &Diagnosis) {
 }
 
 /// Writes each reason once, with its fix, under the first feature that it limits.
-fn write_reasons(out: &mut String, features: &[FeatureRow]) {
+fn write_reasons_with_fixes(out: &mut String, features: &[FeatureRow]) {
     // Several features often lack the same thing, such as a capability.
     let mut printed: Vec<&Reason> = Vec::new();
     for row in features.iter().filter(|row| row.state != FeatureState::Works) {

@@ -16,7 +16,7 @@ const HERTZ: u32 = 50;
 const CAPTURE_BYTES: u32 = 64;
 
 /// Rows of the probe's features after a brief attach to this engine. If the attach fails, all rows have its error.
-pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow> {
+pub(super) fn try_features_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow> {
     let samples_every_role = false;
     let options = AttachOptions {
         capture: CAPTURE_BYTES,
@@ -39,13 +39,13 @@ pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow>
 
 /// Tests the parts of the probe that need no engine, with a uprobe on this program. Reading the memory of another process is judged by the
 /// capabilities for it.
-pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
+pub(super) fn try_features_on_tokengap() -> Vec<FeatureRow> {
     let mut probe = match Probe::attach(&[], ProbeOptions::default()) {
         Ok(probe) => probe,
         Err(ProbeError::Unavailable(degraded)) => return refused_rows(&(&degraded).into(), "an empty probe"),
         Err(error) => return refused_rows(&Reason::new(&error), "an empty probe"),
     };
-    let refusals = TrialRefusals::of_probe(&mut probe);
+    let refusals = TrialRefusals::try_parts_of_probe(&mut probe);
     let mut rows = Vec::new();
     for feature in Feature::ALL {
         let mut reasons: Vec<Reason> =
@@ -72,7 +72,7 @@ struct TrialRefusals {
 
 impl TrialRefusals {
     /// Attaches each part to this process once.
-    fn of_probe(probe: &mut Probe) -> Self {
+    fn try_parts_of_probe(probe: &mut Probe) -> Self {
         let own_pid = std::process::id();
         let serves = Serves { written: CAPTURE, ..Serves::default() };
         let writes = probe.observe_serving(own_pid, serves);

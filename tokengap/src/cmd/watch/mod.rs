@@ -103,7 +103,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let signals = Signals::install()?;
     let (mut remotes, first) = RemoteRuns::start(sources)?;
     let are_several = first.len() > 1;
-    let screen = screen.map(|screen| share_screen(screen, first.len()));
+    let screen = screen.map(|screen| prepare_shared_screen(screen, first.len()));
     let config = Config {
         limits: args.limits.limits(),
         engines: engines::FACTS,
@@ -119,7 +119,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         let remote = remotes.next_run()?;
         Some(maker.start_further_run(remote))
     };
-    let mut compare = |runs: &mut [Running<Pod>]| live_pairs.update_pairs(runs, pair_servers);
+    let mut compare = |runs: &mut [Running<Pod>]| live_pairs.update_pairs_if_due(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
     session::run_sessions(&mut runs, &signals, run_options);
@@ -138,12 +138,12 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
 fn finish_runs(runs: Vec<Running<Pod>>, slowest: usize) -> Vec<RunReport> {
     let pairs = pair::join_runs(&pair_servers(&runs), slowest);
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
-    pair::add_to_reports(&mut finished, pairs);
+    pair::add_pairs_to_reports(&mut finished, pairs);
     finished
 }
 
 /// Prepares the screen for these runs, which share it. With several runs, the list shows first which one has a problem.
-fn share_screen(mut screen: Screen, run_count: usize) -> Rc<RefCell<Screen>> {
+fn prepare_shared_screen(mut screen: Screen, run_count: usize) -> Rc<RefCell<Screen>> {
     screen.watch_runs(run_count);
     if run_count > 1 {
         screen.open_run_list();
@@ -162,8 +162,9 @@ struct PodMaker<'a> {
 }
 
 impl PodMaker<'_> {
-    /// Connects a remote run with its analysis and with its place on the screen. If `are_several`, the run records to a file of its own.
-    fn create_run(&mut self, remote: RemoteRun, are_several: bool) -> Running<Pod> {
+    /// Connects a remote run with its analysis and with its place on the screen. If `has_own_recording`, the run records to a file of its
+    /// own.
+    fn create_run(&mut self, remote: RemoteRun, has_own_recording: bool) -> Running<Pod> {
         let run_index = self.run_count;
         self.run_count += 1;
         let observer: Box<dyn Observer> = match self.view(run_index) {
@@ -173,7 +174,7 @@ impl PodMaker<'_> {
         // The run opens its recording itself, once it knows the header of the source.
         let sink = Sink::none("watch", &self.config);
         let session = Session::new(&self.config, observer, sink, self.args.report.slowest);
-        Running::new(Pod::new(remote, self.view(run_index), self.args, are_several), session)
+        Running::new(Pod::new(remote, self.view(run_index), self.args, has_own_recording), session)
     }
 
     /// Makes a run that joins the others: a further engine of a source.

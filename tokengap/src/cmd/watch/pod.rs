@@ -101,7 +101,7 @@ impl Source for Pod {
             self.next_update = now + UPDATE_INTERVAL;
             self.update_connection_problems(now);
             if let Some(RunView { screen, run_index }) = &self.screen {
-                screen.borrow_mut().set_pod(*run_index, self.summary_line(now, session.analysis()));
+                screen.borrow_mut().set_pod_line(*run_index, self.summary_line(now, session.analysis()));
             }
         }
         // Events that arrived with the end are processed first.
@@ -115,8 +115,8 @@ impl Source for Pod {
 }
 
 impl Pod {
-    /// A remote run before its connection. If `are_several`, each run has a recording of its own.
-    pub(super) fn new(remote: RemoteRun, screen: Option<RunView>, args: &Args, are_several: bool) -> Self {
+    /// A remote run before its connection. `has_own_recording`: it records to a file of its own, because several runs are watched.
+    pub(super) fn new(remote: RemoteRun, screen: Option<RunView>, args: &Args, has_own_recording: bool) -> Self {
         let now = Instant::now();
         let record = args.record.clone();
         Self {
@@ -139,7 +139,7 @@ impl Pod {
             unreadable_blocks: 0,
             unreadable_reason: String::new(),
             limits: args.limits.limits(),
-            record: if are_several {
+            record: if has_own_recording {
                 record.map(|path| recording::path_of_run(&path, &remote.endpoint()))
             } else {
                 record
@@ -231,7 +231,7 @@ impl Pod {
     }
 
     /// Starts the run that this header describes, with an empty analysis. If the source had another run before, ends that first.
-    fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
+    fn start_run(&mut self, run_id: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
             self.end_previous_run(session);
         }
@@ -241,7 +241,7 @@ impl Pod {
         session.restart(config);
         self.forget_previous_run();
         self.state = PodState::Live;
-        self.run = Some(run);
+        self.run = Some(run_id);
         self.kind = hostile::escape_and_cut_line(&header.source);
         self.anchor = Some(header.anchor);
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
@@ -307,10 +307,10 @@ impl Pod {
     }
 
     /// Counts a gap of this many records in the stream and notifies the user. Does nothing if there are none.
-    fn note_missed_records(&mut self, records: u64, session: &mut Session) {
-        if records > 0 {
+    fn note_missed_records(&mut self, missed_records: u64, session: &mut Session) {
+        if missed_records > 0 {
             self.gaps += 1;
-            session.notify(format!("! {} records of {} were missed", format_count(records), self.name));
+            session.notify(format!("! {} records of {} were missed", format_count(missed_records), self.name));
         }
     }
 
@@ -380,7 +380,7 @@ impl Pod {
     }
 
     /// Wall-clock time at which the numbers begin, if the run began earlier. `None` otherwise, or if that time is not known.
-    fn begun_wall_ns(&self, analysis: &Analysis) -> Option<u64> {
+    fn late_start_wall_ns(&self, analysis: &Analysis) -> Option<u64> {
         let has_earlier_records = self.reader.records_before().is_some_and(|records| records > 0);
         if !has_earlier_records {
             // The numbers begin with the run.
@@ -402,7 +402,7 @@ impl Pod {
             state_age_ns: (now - self.state_since).as_nanos() as u64,
             reason: self.problems.first().cloned().unwrap_or_default(),
             records_missed: self.reader.lost(),
-            begun_wall_ns: self.begun_wall_ns(analysis),
+            begun_wall_ns: self.late_start_wall_ns(analysis),
             figures: KeyFigures::from_analysis(analysis),
         }
     }

@@ -46,7 +46,7 @@ impl Fixture {
     fn new() -> Self {
         let mut model = Model::default();
         for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
-            *model.table.add_row() = row(rid, gap, flag);
+            *model.table.add_row_with_old_values() = row(rid, gap, flag);
         }
         model.findings = vec![finding("ccc", 0), finding("", 20_000_000_000)];
         model.curves = Curves::from_token_counts(0..100);
@@ -56,8 +56,8 @@ impl Fixture {
     }
 
     fn update(&mut self) {
-        self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
-        self.ui.update_selection(&self.model);
+        self.model.table.arrange_shown_rows(&self.ui.filter, self.ui.sort, &self.ui.pins);
+        self.ui.update_selections(&self.model);
     }
 
     fn apply(&mut self, action: Action) -> Option<Effect> {
@@ -151,9 +151,9 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
 fn a_pinned_request_stays_on_top_of_any_order() {
     let mut fixture = Fixture::new();
     fixture.press("2G ");
-    assert_eq!((fixture.selected(), fixture.model.table.position_of("aaa")), ("aaa", Some(0)));
+    assert_eq!((fixture.selected(), fixture.model.table.shown_position_of_rid("aaa")), ("aaa", Some(0)));
     fixture.press("<s>");
-    assert_eq!(fixture.model.table.position_of("aaa"), Some(0));
+    assert_eq!(fixture.model.table.shown_position_of_rid("aaa"), Some(0));
     fixture.press(" ");
     assert!(fixture.ui.pins.is_empty());
 }
@@ -172,7 +172,7 @@ fn following_keeps_the_worst_selected_until_the_reader_moves() {
     fixture.press("2w");
     assert_eq!(fixture.selected(), "bbb");
     fixture.model.table.clear();
-    *fixture.model.table.add_row() = row("zzz", 0, Flag::Loss);
+    *fixture.model.table.add_row_with_old_values() = row("zzz", 0, Flag::Loss);
     fixture.update();
     assert_eq!(fixture.selected(), "zzz");
     fixture.press("k");

@@ -203,10 +203,10 @@ impl RequestFilter {
     }
 
     /// Refuses times that a recording does not cover, because no request can match them.
-    pub(crate) fn check_times(&self, recording: &Position) -> Result<(), FilterSyntaxError> {
+    pub(crate) fn check_times_are_covered(&self, recording: &Position) -> Result<(), FilterSyntaxError> {
         let wall_start_ns = recording.start_wall_ns();
         for term in &self.terms {
-            let first_ns = term.condition.first_ns(wall_start_ns);
+            let first_ns = term.condition.first_ns_since_run_start(wall_start_ns);
             if first_ns.is_some_and(|first_ns| first_ns > recording.whole_ns) {
                 return Err(FilterSyntaxError { position: term.position, message: recording.outside_run_message() });
             }
@@ -264,7 +264,7 @@ impl RequestFilter {
 
     /// Number of requests that the finding has counted as affected, if the whole filter is `finding:KIND`. `None` for any other filter, and
     /// if the run has no such finding.
-    pub(crate) fn counted_by_finding(&self) -> Option<u64> {
+    pub(crate) fn requests_counted_by_sole_finding(&self) -> Option<u64> {
         match &self.terms[..] {
             [FilterTerm { is_negated: false, condition: Condition::OfFinding(named), .. }] => {
                 named.requests.as_ref().map(CountedRids::counted)
@@ -317,7 +317,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         lower_name => {
             let head = heading_of_column(lower_name);
             let Some(number) = number_columns().find(|number| number.on_screen.head == head) else {
-                return Err(FilterSyntaxError { position, message: unknown_name(name) });
+                return Err(FilterSyntaxError { position, message: unknown_name_message(name) });
             };
             let units = if number.column.is_duration { &DURATION_UNITS } else { &COUNT_UNITS };
             let value = parse_amount(value, value_position, units)?;
@@ -364,8 +364,8 @@ impl TypedSpan {
     /// The span by the run's clock, its end included.
     fn on_clock(self, clock: RunClock) -> RangeInclusive<MonoNs> {
         // The end is part of the time: `..14:59:10` is the whole second.
-        let end = clock.at(self.to.last_ns(clock.wall_start_ns));
-        let begin = clock.at(self.from.first_ns(clock.wall_start_ns));
+        let end = clock.at(self.to.last_ns_since_run_start(clock.wall_start_ns));
+        let begin = clock.at(self.from.first_ns_since_run_start(clock.wall_start_ns));
         // A time of day before the run was read as one of the next day. It means that the span has begun when the run starts.
         let is_from_before_run = begin > end;
         if is_from_before_run { clock.started..=end } else { begin..=end }
@@ -446,7 +446,7 @@ fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxErro
 }
 
 /// Message about a term whose name does not exist, with the most similar one.
-fn unknown_name(name: &str) -> String {
+fn unknown_name_message(name: &str) -> String {
     let mut names = vec!["rid", "state", "flag", "at", "since", "waited", "finding"];
     names.extend(number_names());
     let nearest = nearest_name(name, &names).unwrap_or_default();
@@ -489,19 +489,21 @@ fn explain_misused_word(word: &str) -> Option<String> {
     None
 }
 
-/// The one of `all` whose label is `value`, ignoring case. The error lists the labels; `kind` is its word for them, `state` or `flag`.
+/// The one of `variants` whose label is `typed_label`, ignoring case. The error lists the labels; `kind_word` is its word for them, `state`
+/// or `flag`.
 fn parse_label<T: Copy>(
-    value: &str,
+    typed_label: &str,
     position: usize,
-    kind: &str,
-    all: &[T],
+    kind_word: &str,
+    variants: &[T],
     label: fn(T) -> &'static str,
 ) -> Result<T, FilterSyntaxError> {
-    if let Some(variant) = all.iter().find(|variant| label(**variant).eq_ignore_ascii_case(value)) {
+    if let Some(variant) = variants.iter().find(|variant| label(**variant).eq_ignore_ascii_case(typed_label)) {
         return Ok(*variant);
     }
-    let labels: Vec<&str> = all.iter().map(|variant| label(*variant)).collect();
-    Err(FilterSyntaxError { position, message: format!("{value:?} is not a {kind}: use one of {}", labels.join(" ")) })
+    let labels: Vec<&str> = variants.iter().map(|variant| label(*variant)).collect();
+    let message = format!("{typed_label:?} is not a {kind_word}: use one of {}", labels.join(" "));
+    Err(FilterSyntaxError { position, message })
 }
 
 /// Units of an amount.
@@ -536,13 +538,17 @@ fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64,
 impl Condition {
     /// First nanosecond of the time that it names, counted from the start of a run whose wall clock then was `wall_start_ns`. `None` for a
     /// condition without a time.
-    fn first_ns(&self, wall_start_ns: Option<u64>) -> Option<u64> {
+    fn first_ns_since_run_start(&self, wall_start_ns: Option<u64>) -> Option<u64> {
         match self {
-            Self::InFlight(time) | Self::BegunSince(time) => Some(time.first_ns(wall_start_ns)),
+            Self::InFlight(time) | Self::BegunSince(time) => Some(time.first_ns_since_run_start(wall_start_ns)),
             Self::InFlightDuring(span) | Self::Waited(WaitOnHop { during: Some(span), .. }) => {
                 // The earlier one: a time of day before the run is read as one of the next day, so the start of a span may be later than
                 // its end.
-                Some(span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns)))
+                Some(
+                    span.from
+                        .first_ns_since_run_start(wall_start_ns)
+                        .min(span.to.first_ns_since_run_start(wall_start_ns)),
+                )
             }
             _ => None,
         }
@@ -554,11 +560,11 @@ impl Condition {
             Self::Rid(part) => contains_ignoring_case(&row.rid, part),
             Self::State(state) => row.state == *state,
             Self::Flag(flag) => row.flags.contains(*flag),
-            Self::InFlight(time) => was_in_flight(row, &moment_or_minute(*time, clock)),
+            Self::InFlight(time) => was_in_flight(row, &range_of_moment_or_minute(*time, clock)),
             Self::InFlightDuring(span) => was_in_flight(row, &span.on_clock(clock)),
             Self::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.rids.contains(&*row.rid)),
             Self::OfFinding(named) => named.requests.as_ref().is_some_and(|requests| requests.contains(&row.rid)),
-            Self::BegunSince(time) => row.began_at() >= clock.at(time.first_ns(clock.wall_start_ns)),
+            Self::BegunSince(time) => row.began_at() >= clock.at(time.first_ns_since_run_start(clock.wall_start_ns)),
             Self::Number { number_of, compare, value, .. } => {
                 number_of(row).is_some_and(|number| compare(number, *value))
             }
@@ -567,9 +573,9 @@ impl Condition {
 }
 
 /// The time by the run's clock. `14:59` names a whole minute, any other time a moment.
-fn moment_or_minute(time: TypedTime, clock: RunClock) -> RangeInclusive<MonoNs> {
-    let begin = clock.at(time.first_ns(clock.wall_start_ns));
-    let end = if time.is_minute() { clock.at(time.last_ns(clock.wall_start_ns)) } else { begin };
+fn range_of_moment_or_minute(time: TypedTime, clock: RunClock) -> RangeInclusive<MonoNs> {
+    let begin = clock.at(time.first_ns_since_run_start(clock.wall_start_ns));
+    let end = if time.is_minute() { clock.at(time.last_ns_since_run_start(clock.wall_start_ns)) } else { begin };
     begin..=end
 }
 
@@ -578,12 +584,12 @@ fn was_in_flight(row: &RequestRow, span: &RangeInclusive<MonoNs>) -> bool {
     row.began_at() <= *span.end() && row.last_at >= *span.start()
 }
 
-/// Returns whether `text` contains `lower`, ignoring case. `lower` must be lower case and not empty. ASCII text needs no allocation.
-fn contains_ignoring_case(text: &str, lower: &str) -> bool {
-    if !text.is_ascii() || !lower.is_ascii() {
-        return text.to_lowercase().contains(lower);
+/// Returns whether `text` contains `lowercase_part`, ignoring case. The part must be in lower case and not empty. ASCII text needs no allocation.
+fn contains_ignoring_case(text: &str, lowercase_part: &str) -> bool {
+    if !text.is_ascii() || !lowercase_part.is_ascii() {
+        return text.to_lowercase().contains(lowercase_part);
     }
-    text.as_bytes().windows(lower.len()).any(|part| part.eq_ignore_ascii_case(lower.as_bytes()))
+    text.as_bytes().windows(lowercase_part.len()).any(|part| part.eq_ignore_ascii_case(lowercase_part.as_bytes()))
 }
 
 #[cfg(test)]

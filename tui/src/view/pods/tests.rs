@@ -67,7 +67,7 @@ fn the_list_of_runs_shows_each_engine_and_totals() {
             .to_owned(),
         finding: Some(prefill_queue()),
     };
-    fixture.model.show_runs(&runs, &[pair], 0);
+    fixture.model.set_runs_with_pair_findings(&runs, &[pair], 0);
     fixture.ui.tab = Tab::Pods;
     for (width, height) in [(80, 24), (100, 24), (140, 24), (200, 24)] {
         insta::assert_snapshot!(format!("runs_{width}x{height}"), fixture.drawn((width, height), "C.UTF-8"));
@@ -99,7 +99,7 @@ fn the_finding_of_a_pair_is_that_of_its_decode_server_unless_that_has_a_worse_on
     ] {
         // A smaller problem of another run, which is listed first.
         let other = run("prefill", Health::Warning, Severity::Warning, 1);
-        fixture.model.show_runs(
+        fixture.model.set_runs_with_pair_findings(
             &[other, run("decode", health, severity, explained_ns)],
             std::slice::from_ref(&pair),
             0,
@@ -112,7 +112,7 @@ fn the_finding_of_a_pair_is_that_of_its_decode_server_unless_that_has_a_worse_on
     let mut information = prefill_queue();
     information.verdict.health = Health::Info;
     let pair = PairLine { finding: Some(information), ..pair };
-    fixture.model.show_runs(&[run("decode", Health::Unknown, Severity::Info, 0)], &[pair], 0);
+    fixture.model.set_runs_with_pair_findings(&[run("decode", Health::Unknown, Severity::Info, 0)], &[pair], 0);
     assert!(fixture.drawn((140, 24), "C.UTF-8").contains("  decode: its own"));
 }
 
@@ -129,7 +129,7 @@ fn a_server_of_a_pair_is_not_advised_to_be_observed_with_the_other_one() {
     for (pairs, are_advised) in [(vec![], [true; 3]), (vec![pair], [false, false, true])] {
         let shown = [0, 1, 2].map(|shown_run| {
             fixture.model.verdict = verdict();
-            fixture.model.show_runs(&runs, &pairs, shown_run);
+            fixture.model.set_runs_with_pair_findings(&runs, &pairs, shown_run);
             fixture.model.verdict.advice.is_some()
         });
         assert_eq!(shown, are_advised);

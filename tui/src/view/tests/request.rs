@@ -85,9 +85,9 @@ fn a_request_of_a_pair_has_its_way_on_both_servers_on_the_request_screen() {
     };
     let shown = ShownRequest { run_index: 0, rid };
     let request = PairRequest { shown, decode: "sglang:30001".to_owned(), prefill: "sglang:30000".to_owned(), line };
-    fixture.model.show_pair_request(Some(&request), 1);
+    fixture.model.set_pair_request_if_shown(Some(&request), 1);
     assert_eq!(fixture.model.pair_request, None, "it is of another run");
-    fixture.model.show_pair_request(Some(&request), 0);
+    fixture.model.set_pair_request_if_shown(Some(&request), 0);
     fixture.snapshot("request_of_pair");
     let other = ShownRequest { rid: "p-17".to_owned(), ..request.shown.clone() };
     let on_prefill = PairRequest { shown: other, ..request };

@@ -188,7 +188,7 @@ fn f_on_late_first_tokens_lists_the_late_requests() {
     fixture.refresh();
     assert_lists_have_the_counted_requests(&mut fixture, &["slow-first-token"]);
     assert_eq!(fixture.ui.filter.text, "finding:slow-first-token");
-    assert_eq!(fixture.ui.sort.column.on_screen().head, "ttft");
+    assert_eq!(fixture.ui.sort.column.definition_on_screen().head, "ttft");
     assert_eq!(fixture.model.table.visible_row(0).map(|row| row.rid.as_str()), Some("b"), "the longest is first");
 }
 

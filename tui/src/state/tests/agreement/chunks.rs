@@ -12,7 +12,7 @@ use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::Replayed;
 use super::scenes::{self, PlayScene, Step};
-use crate::state::chunk_status::label_of;
+use crate::state::chunk_status::chunk_state_label;
 use crate::state::model::Model;
 use crate::state::pinned::PinnedHistories;
 use crate::state::request_detail::RequestDetail;
@@ -374,7 +374,7 @@ fn assert_same_outcomes(run: &Run, rid: &str, detail: &RequestDetail, events: &E
         };
         let name = ChunkName { rid: rid.to_owned(), hop: judged.hop.0.into(), number: judged.number.into() };
         let of_events = &events.judged[&name];
-        assert_same(&format!("{name:?}"), &label_of(line.state), &word_on_screen(&of_events.outcome));
+        assert_same(&format!("{name:?}"), &chunk_state_label(line.state), &word_on_screen(&of_events.outcome));
         let outcome = judged.outcome.expect("it was judged");
         let reason = match outcome {
             trace::ledger::ChunkOutcome::Unjudged(cause) => Some(cause.as_str().to_owned()),
@@ -543,7 +543,7 @@ fn screen_exports_and_report_tell_the_same_of_each_chunk_of_every_scene() {
 
 /// Labels of a request's chunks on the screen.
 fn statuses(run: &Run, rid: &str) -> Vec<&'static str> {
-    run.detail(rid).chunks.iter().map(|line| label_of(line.state)).collect()
+    run.detail(rid).chunks.iter().map(|line| chunk_state_label(line.state)).collect()
 }
 
 /// Without these, the comparisons would compare nothing with nothing.
