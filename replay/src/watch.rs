@@ -343,7 +343,7 @@ async fn forward_recording(response: Response<Incoming>, events: &Sender<RemoteE
 async fn forward_sections(mut body: Incoming, events: &Sender<RemoteEvent>) -> anyhow::Result<()> {
     let mut splitter = StreamSplitter::default();
     while let Some(part) = next_part_before_timeout(&mut body).await? {
-        splitter.extend(&part);
+        splitter.add_received_bytes(&part);
         while let Some(section) = splitter.next_section()? {
             if events.send(RemoteEvent::Section(Box::new(section))).await.is_err() {
                 return Ok(());

@@ -287,7 +287,7 @@ impl<'a> StageList<'a> {
             let frame = path.frame_of_leg(leg);
             let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
             let is_added = self.add_clipped_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| {
-                list.add_relay_stages(relays)
+                list.add_relay_stages(relays);
             });
             // A leg without length, by clocks that differ, may still have passed relays.
             if !is_added {

@@ -185,7 +185,7 @@ impl WatchedProcess {
                 wait_ns: thread.wait_ns,
                 throttled_ns: sample.throttled_ns,
                 poll: poll_uses.get(&id).copied(),
-                away: away.as_ref().map(|away| event::AwayReason { state: away.state, place: &away.waits_in }),
+                away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.waits_in }),
             };
             sink(&Event::new(sample.at, What::Cpu(cpu_sample)));
         }

@@ -157,7 +157,7 @@ impl PairActivity {
     pub(super) fn is_wait_explained_by_stop(&self, side: PairSide, prefill_server: usize, wait: Interval) -> bool {
         let Some(activity) = self.activity_of_side(side, prefill_server) else { return true };
         // A long prefill looks like a stop, and is only the first part of the wait of those who still wait for memory after it.
-        let rest_ns = wait.ns().saturating_sub(activity.stops.longest_within(wait));
+        let rest_ns = wait.ns().saturating_sub(activity.stops.longest_within_ns(wait));
         takes_most(&activity.stops, wait) && rest_ns < GAP_WARNING_NS
     }
 

@@ -179,7 +179,7 @@ pub(super) fn clipboard_sequence(text: &str) -> String {
     format!("\x1b]52;c;{}\x07", encode_base64(text.as_bytes()))
 }
 
-/// Encodes bytes in encode_base64 with padding.
+/// Encodes bytes in base64 with padding.
 fn encode_base64(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {

@@ -204,7 +204,7 @@ fn summarise_member(ledger: &Ledger, hop: &Hop) -> HopMember {
 
 /// Share of the time since the first event during which the receivers were busy.
 fn receiver_busy_share(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
-    attribution::busy_share(ledger, members.iter().copied(), run_ns(ledger))
+    attribution::mean_busy_share(ledger, members.iter().copied(), run_ns(ledger))
 }
 
 /// Time since the first event; 0 before it.

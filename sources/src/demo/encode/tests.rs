@@ -111,7 +111,7 @@ fn requests_match_the_recorded_bytes() {
             extra_key: Some("bootstrap_room"),
             ..RequestRow::default()
         };
-        assert_eq!(DemoEngine::Sglang(release).encode_request(&row), [message], "{release:?}");
+        assert_eq!(DemoEngine::Sglang(release).encode_request_parts(&row), [message], "{release:?}");
     }
 }
 
@@ -123,7 +123,7 @@ fn vllm_requests_are_read() {
         arrived: 1_764_362_096.5,
         ..RequestRow::default()
     };
-    let message = DemoEngine::Vllm.encode_request(&row);
+    let message = DemoEngine::Vllm.encode_request_parts(&row);
     let parts: Vec<_> = message.iter().map(|part| Excerpt::whole(part)).collect();
     let mut requests = Vec::new();
     let kind = (engines::vllm::FORMAT.read_requests)(&parts, &mut requests).expect("our own request");
@@ -141,7 +141,7 @@ fn the_longest_prompt_of_the_demo_fits_one_pickle_frame() {
     let row =
         RequestRow { rid: "d5a06630b7c75f3897de269456fef0c2", text: &text, prompt: &prompt, ..RequestRow::default() };
     for release in RELEASES {
-        let [written] = &DemoEngine::Sglang(release).encode_request(&row)[..] else { panic!("one part") };
+        let [written] = &DemoEngine::Sglang(release).encode_request_parts(&row)[..] else { panic!("one part") };
         assert!(written.len() < FRAME_TARGET, "{release:?}: {} bytes", written.len());
     }
 }
