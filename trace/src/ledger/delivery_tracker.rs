@@ -224,7 +224,7 @@ impl DeliveryTracker {
     #[inline]
     fn add_chunk_to_last_entry(&mut self, chunk: InFlightEntry, token_ids: &[i64]) {
         let Some(last) = self.in_flight.back_mut() else { return };
-        let continues_ids = last.ids > 0 && last.end_count + chunk.tokens == chunk.end_count;
+        let continues_ids = last.ids > 0 && last.end_count.checked_add(chunk.tokens) == Some(chunk.end_count);
         if continues_ids && token_ids.len() == chunk.tokens as usize {
             last.ids += chunk.tokens;
             self.ids.extend(token_ids);

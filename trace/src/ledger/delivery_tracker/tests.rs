@@ -263,3 +263,11 @@ fn a_chunk_that_ends_before_its_neighbour_in_an_entry_runs_behind() {
     assert_eq!(counts(tracker.judge_delivery(&incremental(4, 4), 0).judged.count_outcomes()), [0, 0, 0, 0, 2]);
     assert_eq!((tracker.entries_behind, tracker.chunks_in_flight), (0, 0));
 }
+
+#[test]
+fn counts_at_the_limit_of_their_type_are_kept() {
+    let mut tracker = tracker(&[]);
+    put(&mut tracker, u32::MAX, u32::MAX, 1, true);
+    put(&mut tracker, u32::MAX, u32::MAX, 1, false);
+    assert_eq!((tracker.chunks_in_flight, tracker.in_flight.len()), (2, 1));
+}
