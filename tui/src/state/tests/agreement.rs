@@ -43,6 +43,15 @@ impl Replayed {
         RECORDINGS.into_iter().map(|name| (name, Self::new(name, &mut |_, _| {})))
     }
 
+    /// Checks each recording by its name, in a thread of its own: one after the other they would take most of the time of all tests.
+    pub(crate) fn check_each<T: Send>(check: impl Fn(&'static str) -> T + Sync) -> Vec<T> {
+        let check = &check;
+        std::thread::scope(|scope| {
+            let threads = Self::NAMES.map(|name| scope.spawn(move || check(name)));
+            threads.map(|thread| thread.join().expect("the check of a recording passes")).into()
+        })
+    }
+
     pub(crate) fn new(name: &str, at_tick: &mut dyn FnMut(&Analysis, &ReportInput)) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
         let file = folder.join(format!("{name}.tgap"));

@@ -73,11 +73,12 @@ fn assert_figures_of_series(name: &str, analysis: &Analysis, input: &ReportInput
 
 #[test]
 fn current_figures_are_means_of_the_last_values_of_the_series() {
-    let mut longest = 0;
-    for name in Replayed::NAMES {
+    let longest = Replayed::check_each(|name| {
+        let mut longest = 0;
         Replayed::new(name, &mut |analysis, input| {
             longest = longest.max(assert_figures_of_series(name, analysis, input));
         });
-    }
-    assert!(longest >= 2, "{longest}");
+        longest
+    });
+    assert!(longest.iter().any(|longest| *longest >= 2), "{longest:?}");
 }

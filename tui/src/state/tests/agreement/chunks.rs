@@ -529,8 +529,11 @@ fn assert_agreement(run: &Run) -> usize {
 
 #[test]
 fn screen_exports_and_report_tell_the_same_of_each_chunk_of_every_recording() {
-    let compared: usize =
-        Replayed::all().map(|(name, replayed)| assert_agreement(&Run::of_recording(name, replayed))).sum();
+    let compared = Replayed::check_each(|name| {
+        let replayed = Replayed::new(name, &mut |_, _| {});
+        assert_agreement(&Run::of_recording(name, replayed))
+    });
+    let compared: usize = compared.iter().sum();
     assert!(compared > 5_000, "{compared} chunks");
 }
 
