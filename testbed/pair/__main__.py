@@ -319,7 +319,7 @@ def main() -> int:
     parser.add_argument("--release", choices=["0.5.23", "0.5.9"], default="0.5.23", help="release of SGLang")
     parser.add_argument("--router", choices=sorted(ROUTERS), default="sglang-router")
     parser.add_argument("--faults", type=int, metavar="N", default=1, help="inject each fault N times")
-    parser.add_argument("--only", help="run only rows whose name contains this")
+    parser.add_argument("--only", metavar="REGEX", help="run only rows whose name it matches")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
     wanted = parser.parse_args()
     lane = Lane(wanted)

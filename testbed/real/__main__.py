@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -123,7 +124,7 @@ class Lane:
         self.predictions: list[Predictions] = []
 
     def row(self, name: str, run) -> None:
-        if self.wanted.only and self.wanted.only not in name:
+        if self.wanted.only and not re.search(self.wanted.only, name):
             return
         started = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="real-", dir=self.wanted.keep))
@@ -549,7 +550,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed.real", description=__doc__)
     parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--home", type=Path, required=True, help="folder of the servers installed by install.sh")
-    parser.add_argument("--only", help="run only rows whose name contains this")
+    parser.add_argument("--only", metavar="REGEX", help="run only rows whose name it matches")
     parser.add_argument("--quick", action="store_true", help="start three servers instead of eleven")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
     parser.add_argument("--rust", metavar="RELEASE", help="run the rows of this release's Rust server instead")
