@@ -48,14 +48,14 @@ impl Ledger {
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
         }
-        // Both are asked before the response changes the request.
+        // Both must be known before the response changes the request.
         let is_judged_by_chunks = self.is_judged_by_chunks(answer);
         let had_deliveries = self.has_counted_delivery(answer.rid);
-        // Counts a process that adds up cumulative counts, if the claimed count shows one. Whether it does is of no use here.
+        // Some processes wrongly add up cumulative counts. If the claimed count shows such a sum, this call counts it.
         self.record_claim_of_rid_if_sum(at, answer.rid, answer.completion_tokens);
-        // Before `end_request_with_response`, which may end the request with a finish reason that no frame had.
+        // Must come before `end_request_with_response`, which may set a finish reason that no frame had.
         self.count_contradicted_finish(at, answer);
-        // Such an engine may send no finish reason, so the end of the response ends the request.
+        // An engine that `ends_silently` may send no finish reason, so the end of the response ends the request.
         if self.engine.facts().ends_silently() {
             self.end_request_with_response(at, answer);
         }

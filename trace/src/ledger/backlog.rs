@@ -53,8 +53,8 @@ impl BacklogCourse {
         }
     }
 
-    /// Records that `waiting_frames` frames wait at a tick. `trend` has their number over the last seconds. The first rise of it that lasts
-    /// [`MIN_RISING_SECONDS`] is kept, because it shows when the backlog began to grow.
+    /// Records that `waiting_frames` frames wait at a tick. `trend` is the course of that number over the last seconds. Keeps its first
+    /// rise of at least [`MIN_RISING_SECONDS`], which shows when the backlog began to grow.
     pub(crate) fn record_backlog_at_tick(&mut self, now: MonoNs, waiting_frames: u64, trend: &Trend) {
         if waiting_frames < BACKLOG_FRAMES {
             // The backlog is over. Checked here, too, because frames may leave without an observed receive.

@@ -19,8 +19,8 @@ use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
 
 impl Ledger {
-    /// Records one chunk of a frame and returns its request's record. `prefetched_ticket`: the record that its rid had before. Returns
-    /// [`Ticket::NONE`] for a chunk that belongs to no judged request.
+    /// Records one chunk of a frame. Returns the ticket of its request: the key of the request's record, or [`Ticket::NONE`] if the chunk
+    /// belongs to no judged request. `prefetched_ticket`: the ticket that its rid had before the frame was recorded.
     pub(super) fn record_chunk(
         &mut self,
         context: &FrameContext,
@@ -211,9 +211,9 @@ impl Ledger {
         CheckedChunk { ticket, stream_index, step }
     }
 
-    /// Checks whether the chunk's rid is shared by requests that are live at the same time, and marks them if its counts are inconsistent
-    /// or it may belong to a previous request with the rid. Returns the result of its
-    /// count check, without a verdict on its tokens if its rid is shared.
+    /// Checks whether the chunk's rid is shared by requests that are live at the same time, and marks the rid if so. Signs of that: the
+    /// chunk's counts overlap earlier ones, or it may belong to a previous request with the rid. Returns the result of its count check,
+    /// without a verdict on its tokens if its rid is shared.
     #[cold]
     fn recheck_step_for_shared_rid(
         &mut self,
@@ -509,14 +509,15 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
     chunk.listed.is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
-/// Whether a chunk with a lower count than its request's can be a late chunk of that request. If not, it belongs to another request with
-/// the same rid. Where chunks list new tokens only, a late chunk fills a hole: tokens of the request that are missing so far.
+/// Whether a chunk that reports a lower count than its request has reached may be a late chunk of that request. If not, it belongs to
+/// another request with the same rid. Where chunks list new tokens only, a late chunk fills a hole (tokens that are missing so far).
 #[cold]
 fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {
-        // Where chunks list only new ids, one with all of them is a first chunk. Otherwise, any chunk may list all of them.
-        let is_first_chunk = matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
-        return !is_first_chunk;
+        // Where each chunk lists its new ids only, just a first chunk lists all ids, and a first chunk is never late. Elsewhere, any
+        // chunk may list all of them.
+        let lists_new_ids_only = matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+        return !lists_new_ids_only;
     }
     // A stream is the request's part on one hop; a group is the hops of one name.
     let stream = request.streams.get(stream_index);

@@ -80,8 +80,8 @@ impl Totals {
         affected_requests.record_request(at, rid, merged.of_request, merged.is_first());
     }
 
-    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that. The consumer then claims far more tokens
-    /// than the engine generated, because each delivery adds all tokens so far. `new_tokens`: those that the delivery really added.
+    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that. Such a consumer adds all tokens so far at
+    /// each delivery, so it claims far more than the engine generated. `new_tokens`: tokens that the delivery really added.
     fn record_claimed_inflation(
         &mut self,
         at: MonoNs,
@@ -116,7 +116,7 @@ fn generated_tokens_if_exceeded(streams: &[Stream], delivery: &Delivery<'_>, tra
     if tracker.claimed_tokens <= delivered + TOLERATED_EXTRA_TOKENS {
         return None;
     }
-    // More tokens than the count are no proof alone: the engine may have retracted the request unobserved, and its count began again.
+    // A claim above the count proves nothing alone: if the engine retracted the request unobserved, its count began again.
     if !receives_repeated_tokens(streams, tracker) {
         return None;
     }

@@ -178,9 +178,8 @@ impl EngineSilences {
         }
     }
 
-    /// Counts new tokens of a stream (a request's chunks) after the silence that has just ended. `last_chunk_at` is the time of the
-    /// stream's chunk before. If that precedes the silence, the stream was open before and after it, and counts unless `is_streamed` is
-    /// false.
+    /// Counts new tokens of a stream (a request's chunks) after the silence that has just ended. `last_chunk_at`: time of the stream's
+    /// previous chunk. A stream whose previous chunk precedes the silence was open all through it, and counts if `is_streamed`.
     #[inline]
     pub(super) fn record_tokens_after_silence(
         &mut self,
@@ -195,7 +194,7 @@ impl EngineSilences {
         if is_first_after_silence && since_end <= MAX_RESUME_NS {
             ended.silence.streams += u64::from(is_streamed());
         }
-        // Counted because frames that were only held up bring their tokens at once, which shows that the engine was not silent.
+        // Frames that were only held up arrive all at once after it. So many tokens soon after it show that the engine was not silent.
         if since_end <= ended.catch_up_ns() {
             ended.tokens_after += u64::from(tokens);
         }
@@ -210,8 +209,7 @@ impl EngineSilences {
         }
         let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        // After this time, `record_tokens_after_silence` adds nothing to its streams and tokens, so a confirmed silence needs no more
-        // counting.
+        // From then on, `record_tokens_after_silence` adds nothing to it.
         let is_fully_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
         if is_fully_counted && ended.is_confirmed {
             self.ended_silence = None;
@@ -245,9 +243,9 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence (time without a frame) before a frame on the hop (channel between two processes) at `hop_index`. Nothing is
-    /// recorded unless the engine sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's
-    /// chunks are recorded. `forwarded_at`: when a relay had written the frame to its receiver.
+    /// Ends the silence (time without a frame) before a frame on the hop (channel between two processes) at `hop_index`. Records it if the
+    /// engine itself sends on the hop, and if its last frame was far longer ago than usual. Called before the frame's chunks are recorded.
+    /// `forwarded_at`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence_before_frame(
         &mut self,
         at: MonoNs,
@@ -260,9 +258,9 @@ impl Ledger {
             // Another process may hold frames back there.
             return;
         }
-        // A relay reads no further frame until it has written this one, so a silence of the engine can only begin then.
-        let end = forwarded_at.map_or(at, |forwarded_at| forwarded_at.max(at));
-        let Some(from) = self.silences.record_frame_and_find_silence_start(at, end) else { return };
+        // A relay reads no further frame until it has written this one, so the next silence of the engine can only begin then.
+        let next_silence_from = forwarded_at.map_or(at, |forwarded_at| forwarded_at.max(at));
+        let Some(from) = self.silences.record_frame_and_find_silence_start(at, next_silence_from) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
         let Some(usual_ns) = self.usual_chunk_interval_if_exceeded_ns(at.since(from)) else { return };
         // The median. It is unknown until a stream has several tokens.
@@ -405,11 +403,11 @@ impl Ledger {
         hops.any(|hop| self.hops.groups[hop.group].name == name)
     }
 
-    /// Whether the request is open and streamed, and had a chunk since then.
+    /// Whether the request is open and streamed, and has had a chunk at or after `since`.
     fn is_streaming_since(&self, request: &Request, since: MonoNs) -> bool {
         // The rid of an unmapped record belongs to another request.
         let is_open = request.is_mapped && request.finish.is_none();
-        // Of a shared rid it is not known which request still streams.
+        // If several requests share the rid, it is not known which of them still streams.
         if !is_open || request.is_shared() || request.last_at < since {
             return false;
         }

@@ -81,21 +81,19 @@ impl Ledger {
         self.output_groups().any(|(_, group)| group.last_frame_at > Some(at))
     }
 
-    /// Groups with stages that are not observed any more, if the run has gone on since then: frames were sent, or ten seconds have passed.
-    /// An engine that ends together with its run has left nothing unobserved.
+    /// Stages that are not observed any more, by group of hops. A group counts only if the run has gone on since then: frames were sent, or
+    /// ten seconds have passed. If observations end together with the run, nothing is left unobserved.
     pub fn observation_ends(&self) -> Vec<ObservationEnd> {
         let mut ends = Vec::new();
         for (index, group) in self.groups().iter().enumerate() {
             let receives_end = self.group_receives_end(index);
             let deliveries_end = self.group_deliveries_end(index);
-            // If both have ended, the end of the receives is shown.
+            // If both have ended, the time is that of the receives.
             let Some(at) = receives_end.or(deliveries_end) else { continue };
-            let stages = if receives_end.is_none() {
-                "deliveries"
-            } else if deliveries_end.is_none() {
-                "receives"
-            } else {
-                "receives and deliveries"
+            let stages = match (receives_end, deliveries_end) {
+                (Some(_), Some(_)) => "receives and deliveries",
+                (Some(_), None) => "receives",
+                (None, _) => "deliveries",
             };
             let has_run_on = self.was_sent_after(at) || self.now.since(at) >= WINDOW_NS;
             if has_run_on {

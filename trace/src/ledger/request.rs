@@ -222,17 +222,20 @@ impl Request {
         newly_missing
     }
 
-    /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought at most `max_tokens` of them.
+    /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought them. `max_tokens`: maximum
+    /// number of tokens that it can have brought.
     #[cold]
     pub(crate) fn take_back_wire_loss(&mut self, group_index: usize, max_tokens: u32) -> FoundTokens {
         let mut on_hop = 0;
         for stream in self.streams.iter_mut().filter(|stream| stream.is_on_group(group_index)) {
-            let found = stream.missing_tokens.min(max_tokens - on_hop);
+            let remaining = max_tokens - on_hop;
+            let found = stream.missing_tokens.min(remaining);
             stream.missing_tokens -= found;
             on_hop += found;
         }
-        let missing = self.streams.iter().map(|stream| stream.missing_tokens).max().unwrap_or(0);
-        let of_request = self.wire_missing.saturating_sub(missing);
+        // The request misses as many tokens as the stream that misses most.
+        let most_missing = self.streams.iter().map(|stream| stream.missing_tokens).max().unwrap_or(0);
+        let of_request = self.wire_missing.saturating_sub(most_missing);
         self.wire_missing -= of_request;
         FoundTokens { on_hop, of_request }
     }

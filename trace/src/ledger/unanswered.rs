@@ -71,7 +71,7 @@ impl Ledger {
         });
         unanswered.map(move |waiting| {
             let hop = waiting.message.hop;
-            // Of those answered by now, the ones answered since a later request overtook this one.
+            // Number of requests answered since a later one overtook this one.
             let answered_since =
                 waiting.overtaken.map_or(0, |progress| self.answered_requests(hop) - progress.answered);
             UnansweredRequest { rid: &waiting.rid, dispatch: waiting.times, answered_since, hop }
@@ -96,7 +96,8 @@ impl Ledger {
             return;
         }
         self.dispatched.judged_at = Some(now);
-        // An answer may be on a hop beyond the limit. On a socket to several schedulers, a later request may have gone to another one.
+        // Nothing is judged if answers may be on a hop beyond the limit. Nor if several schedulers share a socket: a later request that was
+        // answered may have gone to another one.
         if self.has_unseen_hops() || !self.hops.each_scheduler_has_request_hop() {
             return;
         }
@@ -107,14 +108,14 @@ impl Ledger {
 
     /// Numbers of the dispatched requests that have waited for their first chunk for too long, although the scheduler answered later ones.
     fn overdue_request_numbers(&self, now: MonoNs) -> Vec<u64> {
-        // By hop; `None` if it cannot be judged now.
+        // The wait that is too long, by hop; `None` if requests on the hop cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
         let waiting_prefill_ns = self.waiting_prefill_ns();
         let mut overdue = Vec::new();
         for (&number, waiting) in &self.dispatched.waiting {
+            // Sorted by dispatch, oldest first, so all further ones have waited for a shorter time.
             if now.since(waiting.times.sent) < UNANSWERED_NS {
-                // Oldest first: the others wait for less.
                 break;
             }
             // Messages missed since its dispatch may contain the answer.
@@ -151,7 +152,8 @@ impl Ledger {
     fn mark_unanswered_if_without_chunks(&mut self, request_number: u64) {
         let Some(waiting) = self.dispatched.waiting.get_mut(&request_number) else { return };
         if self.table.ticket_of(&waiting.rid).is_some() {
-            // It has chunks, which were not recognised as its answer. With this mark, no number of missed messages makes it unanswered.
+            // It has chunks, which were not recognised as its answer. This value equals no number of missed messages, so the request is
+            // never judged again.
             waiting.missed_before = UNJUDGED;
             return;
         }

@@ -23,6 +23,7 @@ impl Ledger {
         let CheckedChunk { ticket, stream_index, step } = checked;
         let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
         let stream = &request.streams[stream_index];
+        // The first chunk of a request creates its tracker.
         let tracker = request.tracker.get_or_insert_with(|| {
             let early_count = self.early_deliveries.early_delivered_count(chunk.rid, context.at);
             let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
@@ -30,6 +31,7 @@ impl Ledger {
             tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
             Box::new(tracker)
         });
+        // A chunk whose outcome no delivery can show does not wait for one.
         if let Some(cause) = unjudgeable_cause(tracker, context, delivery_count) {
             let skipped = 1;
             return tracker.skip_chunks(context.hop, stream.chunks, skipped, cause);
@@ -43,9 +45,11 @@ impl Ledger {
         let entry = entry_of_chunk(stream, step, context, delivery_count);
         let room_for_ids = self.limits.token_ids.saturating_sub(self.loss_memory.ids);
         let ids = carried_ids_within_limit(chunk, entry.tokens, room_for_ids);
-        if ids.is_empty() && !chunk.ids.is_empty() && entry.tokens > 0 {
+        let had_no_room_for_ids = ids.is_empty() && !chunk.ids.is_empty() && entry.tokens > 0;
+        if had_no_room_for_ids {
             self.limits.count_reached("token_ids");
         }
+        // Without room for an entry of its own, the chunk shares that of the chunk before.
         let has_room =
             self.limits.has_room_in_flight_else_count_reached(tracker.entry_count(), self.loss_memory.entries);
         if tracker.is_text_only {

@@ -120,6 +120,7 @@ impl Ledger {
         self.gap.record(receive_mark.at, gap_ns);
         self.worst_gap.keep_longest(receive_mark.at, &request.rid, gap_ns);
         if let Some(states) = stages.keep_gap_and_find_state_count(receive_mark, gap_ns) {
+            // `receive_mark` is a copy of the mark in the list.
             for mark in marks.list.iter_mut().filter(|mark| **mark == receive_mark) {
                 mark.states = Some(states);
             }
@@ -127,8 +128,8 @@ impl Ledger {
         keep_request_if_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
-    /// Keeps the time of a logged stage if it is an end of the gap of its request: the time from its first send to its first receive.
-    /// `position`: that of the stage relative to the gap.
+    /// Keeps the time of a logged stage if the gap of its request begins or ends with it. The gap is the time from the first send to the
+    /// first receive. `position`: position of the stage relative to the gap.
     fn keep_gap_end(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let stages = &mut self.stages;
@@ -149,12 +150,13 @@ impl Ledger {
         }
     }
 
-    /// Records a logged stage that may be the first send or the first receive of a request, and pairs both, whichever is logged last.
+    /// Records a logged stage of a request. If it is the first send or the first receive, and the other one is logged already, records the
+    /// gap between both.
     fn record_logged_gap(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
         self.keep_gap_end(ticket, mark, position);
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
-        // Sender and send of the first token whose receive is logged. What that process sent before was received before.
+        // The process that sent a first token whose receive is logged, and when. All that it sent before was received before.
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         let names = self.engine.facts().stages();
@@ -177,8 +179,8 @@ impl Ledger {
         if let Some(gap) = request.gap.get() {
             keep_request_if_slowest(&mut stages.slowest, &request.rid, gap, marks);
         }
-        if let Some((by, sent)) = overtaking {
-            self.mark_overtaken_receives(by, sent);
+        if let Some((sender, sent_at)) = overtaking {
+            self.mark_overtaken_receives(sender, sent_at);
         }
     }
 
