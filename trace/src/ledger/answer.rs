@@ -126,7 +126,7 @@ impl Ledger {
         }
         let Some(finish) = answer.content.and_then(|content| content.finish) else { return };
         let Some(engine_finish) = self.unambiguous_finish_of_frames(answer.rid) else { return };
-        // The server of such an engine looks for stop strings itself, so it may report a stop where the engine reports a cut.
+        // The server of an engine that `ends_silently` looks for stop strings itself. It may report a stop where the engine reports a cut.
         let may_stop_later = self.engine.facts().ends_silently();
         if finish.contradicts(engine_finish, may_stop_later) {
             // The worst occurrence is the one with the largest amount. Here all are equal.
@@ -157,7 +157,8 @@ impl Ledger {
     /// tokens cannot be summed: only its chunks can judge it then.
     fn is_judged_by_chunks(&self, answer: &Answer<'_>) -> bool {
         let Some(request) = self.request(answer.rid) else {
-            // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
+            // If any delivery was matched in this run, those of this request were, too, and its record was closed before its response
+            // ended.
             return self.totals.chunks.outcomes.delivered > 0;
         };
         let has_no_counted_token = answer.tokens.unwrap_or(0) == 0;

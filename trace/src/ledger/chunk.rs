@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use super::Ledger;
 use super::engine_silence::is_streamed;
 use super::frame::{CheckedChunk, FrameContext, FrameSums};
+use super::hops::Hops;
 use super::lane::PendingChunk;
 use super::outcome::JudgedList;
 use super::processing_stage::TimedCount;
@@ -142,18 +143,7 @@ impl Ledger {
             request.streams.push(Stream::new(context.hop, context.group, context.roles, context.at));
             request.streams.len() - 1
         });
-        // After missed observations, a stream on another hop may belong to an earlier request with this rid.
-        // So may a finished stream, unless it was observed from its start and this one's start was not missed.
-        let start_was_observed = request.streams[stream_index].is_whole() || context.epoch == 0;
-        let mut highest = 0;
-        for stream in request.streams.iter().filter(|stream| stream.is_on_group(context.group)) {
-            let is_same_request = stream.hop == context.hop
-                || (self.hops.observed_all_since(stream)
-                    && (!stream.is_finished() || (stream.is_whole() && start_was_observed)));
-            if is_same_request {
-                highest = highest.max(stream.count.highest);
-            }
-        }
+        let highest = highest_count_in_group(&self.hops, request, stream_index, context);
         let has_rid_alone = !request.is_shared() && !self.predecessors.contains_key(&ticket);
         // An intermediate process may report a sum of counts as a count. Only hops after the first can show that.
         let may_be_sum = stream_index > 0 && !context.is_origin && has_rid_alone;
@@ -507,6 +497,25 @@ fn count_outcome_of_end(request: &mut Request, totals: &mut RequestCounts, finis
 /// Whether the chunk lists as many ids as it counts, as a request's first chunk does.
 fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
     chunk.listed.is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
+}
+
+/// Highest token count of a request's streams on the group of hops that a chunk crosses. `stream_index`: index of the chunk's stream.
+/// Streams that may belong to an earlier request with the same rid are left out.
+#[inline]
+fn highest_count_in_group(hops: &Hops, request: &Request, stream_index: usize, context: &FrameContext) -> u32 {
+    let was_start_observed = request.streams[stream_index].is_whole() || context.epoch == 0;
+    let mut highest = 0;
+    for stream in request.streams.iter().filter(|stream| stream.is_on_group(context.group)) {
+        let is_own_stream = stream.hop == context.hop;
+        // A finished stream is certainly of the same request only if both streams were observed from their starts.
+        let may_precede_request = stream.is_finished() && !(stream.is_whole() && was_start_observed);
+        // Missed observations on another hop may hide the end of its stream.
+        let is_of_request = is_own_stream || (!may_precede_request && hops.observed_all_since(stream));
+        if is_of_request {
+            highest = highest.max(stream.count.highest);
+        }
+    }
+    highest
 }
 
 /// Whether a chunk that reports a lower count than its request has reached may be a late chunk of that request. If not, it belongs to

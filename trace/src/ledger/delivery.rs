@@ -66,8 +66,8 @@ impl Totals {
         }
     }
 
-    /// Adds the chunks that a delivery shows as merged into another chunk. In a cumulative delivery, its last chunk has all tokens of the
-    /// ones before, so those count as replaced.
+    /// Adds the chunks that a delivery shows as merged into another chunk. A cumulative chunk has all tokens so far, so the last chunk of a
+    /// cumulative delivery replaces the ones before it.
     #[inline]
     fn record_merges(&mut self, at: MonoNs, rid: &str, mode: Mode, merged: CountGrowth) {
         let affected_requests = match mode {
@@ -292,7 +292,7 @@ impl Ledger {
             return;
         }
         tracker.is_text_only = true;
-        // A response that carries text loses no tokens if the task that waits for its chunks skips some, as was predicted.
+        // Losses were predicted for chunks that the waiting task skips. In a response that carries text, their tokens come later.
         self.totals.withdraw_predicted_losses(request, &mut self.loss_memory);
         self.totals.tokens.uncounted += self.unjudge_tokens_in_flight(at, ticket, UnjudgedCause::TextOnly);
     }

@@ -30,6 +30,14 @@ struct LastCarrier {
     carries_all: bool,
 }
 
+/// Judged entries that an incremental delivery covers.
+struct CoveredEntries {
+    judged: JudgedList,
+    lost_ranges: Vec<LostRange>,
+    /// Tokens in the entries that it carried.
+    carried_tokens: u32,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeliveryResult {
     /// Chunks whose outcome it shows.
@@ -237,7 +245,7 @@ impl DeliveryTracker {
         self.epoch = delivery_epoch;
         self.is_incomplete |= has_missed_deliveries;
         let proves_no_loss = self.may_follow_unobserved(delivery, has_missed_deliveries);
-        // Its value was for this delivery. `match_delivery` sets it again if the next one is uncertain, too.
+        // It concerned this delivery only. `match_delivery` sets it if the next one is uncertain, too.
         self.is_uncertain = false;
         let mut result = self.match_delivery(delivery, proves_no_loss);
         // Chunks that come together by design count as delivered, not as merged.
@@ -274,7 +282,8 @@ impl DeliveryTracker {
             self.pop_oldest_entry();
             entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
-        // If the first chunks were missed, so may be earlier deliveries, with an unknown part of these tokens: none counts as new.
+        // If no chunk of an incomplete request was observed so far, earlier deliveries may have been missed, too. They may have had any
+        // part of these tokens, so none counts as new.
         let may_have_missed_deliveries = self.is_incomplete && !self.has_begun;
         let max_new_tokens = if may_have_missed_deliveries { 0 } else { u32::MAX };
         DeliveryResult {
@@ -297,10 +306,31 @@ impl DeliveryTracker {
         if self.has_imprecise_gap_before(from_count, to_count) {
             return self.judge_imprecise_delivery(delivery, to_count, proves_no_loss);
         }
-        // No entry ends at `to_count`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
-        // the start of the delivery.
+        // If no entry ends at `to_count`, the last delivered chunk was not observed. It is then unknown whether tokens before it were lost
+        // on the wire, and so where the delivery begins.
         let misses_end = self.last_covered_end(to_count).is_some_and(|end| end < to_count);
         let proves_no_loss = proves_no_loss || misses_end;
+        let covered = self.judge_entries_up_to(delivery, from_count, to_count, proves_no_loss);
+        // If the tokens do not add up, the delivery contains a chunk that was not observed.
+        self.is_uncertain = (self.is_incomplete || misses_end) && covered.carried_tokens != delivery.tokens;
+        DeliveryResult {
+            judged: covered.judged,
+            lost_ranges: covered.lost_ranges,
+            new_tokens: self.advance_delivered_count(to_count, delivery.tokens),
+            ..DeliveryResult::default()
+        }
+    }
+
+    /// Removes the entries in flight that a delivery up to count `to_count` covers, and judges them. It carries the tokens after count
+    /// `from_count`. Earlier ones are lost, unless it `proves_no_loss`.
+    #[inline]
+    fn judge_entries_up_to(
+        &mut self,
+        delivery: &Delivery<'_>,
+        from_count: u32,
+        to_count: u32,
+        proves_no_loss: bool,
+    ) -> CoveredEntries {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut carried_tokens = 0_u32;
@@ -320,22 +350,17 @@ impl DeliveryTracker {
                 entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
-            let undelivered = entry.end_count.min(from_count).saturating_sub(first_undelivered);
-            let skipped = judge_skipped_entry(&entry, from_count, undelivered, proves_no_loss);
+            // Its tokens from `from_count` on are in the delivery. The undelivered ones before are not.
+            let skipped_to = entry.end_count.min(from_count);
+            let skipped_tokens = skipped_to.saturating_sub(first_undelivered);
+            let skipped = judge_skipped_entry(&entry, from_count, skipped_tokens, proves_no_loss);
             judged.push_chunks(skipped);
             if skipped.tokens_lost > 0 {
                 let lost_to = first_undelivered + skipped.tokens_lost;
                 lost_ranges.push(self.lost_range(&entry, first_undelivered, lost_to));
             }
         }
-        // If the tokens do not add up, the delivery contains a chunk that was not observed.
-        self.is_uncertain = (self.is_incomplete || misses_end) && carried_tokens != delivery.tokens;
-        DeliveryResult {
-            judged,
-            lost_ranges,
-            new_tokens: self.advance_delivered_count(to_count, delivery.tokens),
-            ..DeliveryResult::default()
-        }
+        CoveredEntries { judged, lost_ranges, carried_tokens }
     }
 
     /// End of the last in-flight chunk that a delivery up to `to_count` may contain.
@@ -361,7 +386,7 @@ impl DeliveryTracker {
     /// Finds the last chunk in a delivery by its reported count, `to_count`. The number of delivered tokens shows whether the delivery
     /// contains all chunks up to that one or that one alone. `None` if no chunk matches.
     fn find_last_carrier(&self, delivery: &Delivery<'_>, to_count: u32) -> Option<LastCarrier> {
-        // Tokens of the oldest entry in flight and of all after it, up to the present one.
+        // Tokens of the oldest entry in flight and of all after it, up to the current one.
         let mut tokens_so_far = 0_u32;
         let mut last_carrier: Option<LastCarrier> = None;
         for (index, entry) in self.in_flight.iter().enumerate() {
@@ -437,7 +462,8 @@ impl DeliveryTracker {
         DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
-    /// Judges a delivery without a count: it covers the oldest chunks in flight with `delivered_tokens` tokens. It proves no loss.
+    /// Judges a delivery without a count: it covers the oldest chunks in flight with `delivered_tokens` tokens. Such a delivery proves no
+    /// loss.
     fn judge_delivery_without_count(&mut self, delivered_tokens: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
@@ -455,7 +481,7 @@ impl DeliveryTracker {
             to_count = entry.end_count;
             entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
-        // Returns the number of new tokens, which is `covered`.
+        // All covered tokens are new, so the returned number of new tokens is not needed.
         self.advance_delivered_count(to_count, covered);
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }

@@ -248,7 +248,7 @@ impl DispatchedRequests {
         self.unreceived.remove(&forwarded.message);
         let hop = forwarded.message.hop;
         forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
-        // Any later request overtook it on the hop before, not on the new one.
+        // If a later request has overtaken it, that was on the previous hop, not on the new one.
         forwarded.overtaken = None;
         forwarded.message = new_frame;
         forwarded.times.received = received;
@@ -417,7 +417,7 @@ impl DispatchedRequests {
         waiting.is_some_and(|waiting| waiting.abort.is_some())
     }
 
-    /// Removes requests that wait for their first chunk since before `oldest_allowed`: such a chunk will not be recognised any more.
+    /// Removes requests that were sent before `oldest_allowed` and have no chunk yet: their first chunk will not be recognised any more.
     pub(super) fn drop_requests_sent_before(&mut self, oldest_allowed: MonoNs) {
         while let Some(oldest) = self.waiting.values().next() {
             if oldest.times.sent >= oldest_allowed {
@@ -452,7 +452,7 @@ impl DispatchedRequests {
 }
 
 impl Ledger {
-    /// Records a message to the scheduler, or a further request of it: requests, aborts of requests, or control.
+    /// Records a message to the scheduler: requests, aborts of requests, or control. Called once for each request in it, in order.
     pub(super) fn record_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) {
         // The message itself counts once, with its first request.
         if dispatch.index == 0 {

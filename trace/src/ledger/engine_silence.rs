@@ -218,14 +218,14 @@ impl EngineSilences {
         since_end >= ended.catch_up_ns()
     }
 
-    /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread_use`: time use of the
-    /// engine's busiest main thread in it.
+    /// Confirms the silence that has ended, if it was a silence of the engine. A confirmed one counts once, and is kept if it is the
+    /// longest. `main_thread_use`: time use of the engine's busiest main thread in it.
     fn confirm_ended_silence(&mut self, main_thread_use: Option<TimeUse>) {
         let Some(ended) = &mut self.ended_silence else { return };
         if !ended.is_silence_of_engine() {
             return;
         }
-        // Each later tick confirms it again.
+        // Later ticks come here again for the same silence.
         if !ended.is_confirmed {
             ended.is_confirmed = true;
             self.count += 1;
@@ -235,7 +235,7 @@ impl EngineSilences {
             self.times.record_span(silent.from, silent.to);
             ended.silence.main_thread = main_thread_use;
         }
-        // Streams are counted for a second after it, so the copy of a confirmed one is renewed.
+        // Its streams are counted for some time after it, so the kept copy is updated.
         if self.longest.as_ref().is_none_or(|longest| ended.silence.ns() >= longest.ns()) {
             self.longest = Some(ended.silence.clone());
         }
@@ -287,7 +287,7 @@ impl Ledger {
         if last_control.is_some_and(|sent_at| from.since(sent_at) <= MAX_CONTROL_DELAY_NS) {
             return ControlMessages::Sent;
         }
-        // Control messages take the hops of the requests.
+        // Control messages are sent on the same hops as requests. Where sends are observed, none was missed.
         if self.hops.all.iter().any(|hop| hop.carries_requests && hop.shows.sent) {
             return ControlMessages::None;
         }

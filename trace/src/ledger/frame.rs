@@ -109,8 +109,8 @@ impl Ledger {
         self.queue_sent_frame(at, frame.id, hop_index, load, frame.forwarded);
     }
 
-    /// Records the number of a frame in its lane (connection), which is created if needed, and the frames missed before it, as the numbers
-    /// show. Returns the index of its hop; `None` at the limit of hops.
+    /// Records the number of a frame in its lane (connection), which is created if needed. If the number shows that frames were missed
+    /// before it, records that, too. Returns the index of the frame's hop; `None` at the limit of hops.
     pub(super) fn register_frame_returning_hop_index(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
         let Some(hop_index) = self.hops.hop_index_or_add(id.hop, self.limits.hops) else {
             self.limits.count_reached("hops");

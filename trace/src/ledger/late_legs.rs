@@ -286,7 +286,7 @@ impl LateLegs {
         // If not, the window just before the new one was empty.
         let follows_last_window = window_number == self.window_number + 1;
         for late in &mut self.legs {
-            // Before the sums are replaced, those of the leg below and those of all legs after the loop.
+            // Must come before the sums are replaced: those of the leg in the next statement, those of all times after the loop.
             late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
             late.window.begin_window(follows_last_window);
         }

@@ -75,8 +75,8 @@ pub(super) struct MarkedFrames {
 }
 
 impl MarkedFrames {
-    /// Registers a frame when its send is reported. Keeps its `marks` (requests whose first or finishing chunk is in it) until its later
-    /// stages are reported, if those are observed. Returns the stages that were reported before the send; `None` if there were none.
+    /// Registers a frame when its content is reported. Keeps its `marks` (requests whose first or finishing chunk is in it) until its later
+    /// stages are reported, if those are observed. Returns the stages that were reported before; `None` if there were none.
     pub(super) fn register_frame_and_take_early_stages(
         &mut self,
         id: FrameId,

@@ -261,7 +261,7 @@ impl Prefills {
             let overlap_ns = known.span.overlap_ns(span);
             // A prefill without length must not divide by zero.
             let length_ns = known.span.ns().max(1);
-            // If its tokens were computed evenly: their part that belongs to the overlap.
+            // The tokens that it computed in the overlap, if it went on evenly.
             let in_proportion = (u128::from(known.tokens) * u128::from(overlap_ns) / u128::from(length_ns)) as u64;
             // At most, its whole prompt was computed in the overlap.
             work.at_most += u64::from(known.tokens);
@@ -316,8 +316,8 @@ impl Ledger {
         }
     }
 
-    /// Judges the prefills that ended before the oldest request was sent that still waits for its first chunk. Every prefill that can have
-    /// run beside them is known.
+    /// Judges each prefill that ended before the dispatch of the oldest request that still waits for its first chunk. Every prefill that
+    /// can have run beside it is known by then.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed_messages = self.hops.missed_messages();
         self.ttft.late_legs.prefills.update_missed_messages(now, missed_messages);

@@ -136,7 +136,7 @@ impl RecentChunks {
             return;
         }
         let FrameId { hop, lane, seq } = id;
-        // The number of the wakeup takes the place of the tokens, which a receive does not have.
+        // A receive has no tokens. Their field holds the number of the wakeup.
         let tokens = wakeup.unwrap_or(0) as u32;
         let has_wakeup = wakeup.is_some();
         let kind = MomentKind::Received(has_wakeup);
@@ -172,12 +172,12 @@ impl RecentChunks {
         self.push_moment(Moment {
             at,
             rid_hash: self.hasher.hash_one(rid),
-            // The number of chunks takes the place of the frame number, which an outcome does not have.
+            // An outcome has no frame number. Its field holds the number of chunks.
             seq: chunks.count.into(),
             lane: 0,
             number: chunks.first,
             tokens: chunks.tokens_lost,
-            // The chunk in whose delivery they are takes the place of the count, which an outcome does not have.
+            // An outcome has no count. Its field holds the number of the chunk with which they were delivered.
             end: chunks.merged_into.unwrap_or(NO_COUNT),
             hop: chunks.hop,
             kind: MomentKind::Judged(chunks.outcome),

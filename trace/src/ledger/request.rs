@@ -280,7 +280,7 @@ impl Request {
 
     /// Numbers of the request, for tables and exports. `worker`: the one that it belongs to, if there are several.
     pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> RequestNumbers {
-        // `None`, as is everything below that deliveries would show, if they are not observed.
+        // If deliveries are not observed, this is `None`, and so is everything below that they would show.
         let outcomes = self.outcomes();
         RequestNumbers {
             first_at: self.first_at,
@@ -315,7 +315,7 @@ impl Request {
             inflated: self.inflated || self.tracker.as_deref().is_some_and(|tracker| tracker.is_inflated),
             bursts: self.burst_seen,
             damaged_call: self.damaged_call,
-            // As the engine's log shows. What frames show of it, the ledger adds.
+            // From the engine's log only. The ledger adds what frames show.
             is_abandoned: self.marks.as_deref().is_some_and(StageMarks::is_abandoned),
             changed_receiver: self.changed_receiver,
             is_streamed: self.is_streamed(),

@@ -94,7 +94,7 @@ impl ChunkState {
 }
 
 impl Ledger {
-    /// Follows the chunks of a request with these numbers through all hops. `history` is [`Self::history`], or an earlier copy of it.
+    /// Follows the chunks of a request through all hops. `history`: the request's [`Self::history`], or an earlier copy of it.
     pub fn life_of_request(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
         let hops: Vec<CrossedHop<'_>> = self.hops().iter().filter_map(|hop| self.crossed_hop(hop)).collect();
         let mut legs = legs_crossed(history, &hops);

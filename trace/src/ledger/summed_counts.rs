@@ -16,9 +16,8 @@ fn is_sum_of_counts(stream: &Stream, claimed: u32) -> bool {
 }
 
 impl Totals {
-    /// Records that a process wrongly adds up cumulative counts, if `claimed_tokens` shows that. This is the process's count of a request's
-    /// tokens. It shows that if it is the sum of all counts on one hop before the process: one of the request's first `hops_before` hops.
-    /// Returns whether it does.
+    /// Records that a process wrongly adds up cumulative counts, if its token count of a request shows that (`claimed_tokens`). The count
+    /// must be the sum of all counts on one hop before the process: one of the request's first `hops_before` hops. Returns whether it is.
     pub(super) fn record_claim_if_sum(
         &mut self,
         at: MonoNs,

@@ -65,8 +65,8 @@ impl DeliveryTracker {
         result
     }
 
-    /// Removes the `covered_count` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or,
-    /// if they may be either, as unjudged for this `cause_if_unknown`.
+    /// Removes the `covered_count` oldest entries in flight, of which the last ones carried a delivery, and judges them. Those that may be
+    /// carried or dropped are unjudged, for the cause `cause_if_unknown`.
     fn judge_covered_entries(
         &mut self,
         covered_count: usize,
