@@ -73,7 +73,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a delivery of the request has been counted. Such a one may carry no token: an empty finishing chunk.
+    /// Whether a delivery of the request has been counted. It may have carried no token, only an empty finishing chunk.
     fn has_counted_delivery(&self, rid: &str) -> bool {
         let Some(request) = self.request(rid) else { return false };
         let has_delivered_chunk = request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0);

@@ -108,8 +108,8 @@ impl Ledger {
         ticket
     }
 
-    /// Whether this chunk begins another request with the same rid, because the known request has finished, with all its chunks on another
-    /// hop (channel between two processes) of the same name. The new request's chunks on earlier hops were then missed.
+    /// Whether this chunk begins another request with the same rid. It does if the known request has finished on another hop (channel
+    /// between two processes) of the same name, with all its chunks there. The new request's chunks on earlier hops were then missed.
     fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         // First, because it decides for nearly every chunk.

@@ -17,8 +17,8 @@ const TOLERATED_EXTRA_TOKENS: u64 = 8;
 /// Minimum number of deliveries with all tokens so far listed as new. From then on, the consumer is known to add up cumulative counts.
 const MIN_REPEATING_DELIVERIES: u8 = 2;
 
-/// Whether the delivery, which should list only new tokens, repeats those that the client already has (`delivered_before`) and adds new
-/// ones.
+/// Whether an incremental delivery, which should list new tokens only, lists all tokens so far. It then repeats those that the client
+/// already has (`delivered_before`: their number) and adds new ones.
 fn repeats_all_tokens(delivery: &Delivery<'_>, delivered_before: u64) -> bool {
     let Some(end_count) = delivery.completion_tokens.map(u64::from) else { return false };
     let has_new_tokens = end_count > delivered_before;
@@ -124,7 +124,7 @@ fn generated_tokens_if_exceeded(streams: &[Stream], delivery: &Delivery<'_>, tra
     (tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS).then_some(generated)
 }
 
-/// Tokens that the engine generated for a request: the highest count on any hop, or those delivered if more are.
+/// Number of tokens that the engine generated for a request: the highest count on any hop, or `delivered_tokens` if that is higher.
 fn generated_tokens(streams: &[Stream], delivered_tokens: u64) -> u64 {
     let mut generated = delivered_tokens;
     for stream in streams {

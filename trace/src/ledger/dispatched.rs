@@ -291,8 +291,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy time, but of a long pause only
-    /// [`MAX_PAUSE_NS`]. A long pause does not count as time with output.
+    /// Records a frame with output of the engine. The time since the last one counts as time with output, unless it is longer than
+    /// [`MAX_PAUSE_NS`]. It also counts as busy time, but of a longer pause only [`MAX_PAUSE_NS`].
     pub(super) fn record_output_frame(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));

@@ -159,8 +159,8 @@ impl EngineSilences {
         self.last_control = self.last_control.max(Some(at));
     }
 
-    /// Records a frame sent at `sent_at`. A relay may write it later, until `written_at`. Returns the end of the frames before it, if the
-    /// time since then is long.
+    /// Records a frame sent at `sent_at`. A relay may write it later, until `written_at`. If no frame was sent or written for a long time
+    /// before it, returns when that time began.
     fn record_frame_and_find_silence_start(&mut self, sent_at: MonoNs, written_at: MonoNs) -> Option<MonoNs> {
         let newest_end = self.last_frame.map_or(written_at, |last| last.max(written_at));
         // Before the first frame, there is no silence.
@@ -168,8 +168,8 @@ impl EngineSilences {
         (sent_at.since(previous_end) >= MIN_SILENCE_NS).then_some(previous_end)
     }
 
-    /// Records that the wire lost tokens of a stream whose last chunk before was sent at `last_chunk_at`. If an unconfirmed silence lies in
-    /// between, it is forgotten, because the lost tokens may have been sent in it.
+    /// Records that the wire lost tokens of a stream whose previous chunk was sent at `last_chunk_at`. Forgets an unconfirmed silence since
+    /// then, because the lost tokens may have been sent in it.
     pub(super) fn forget_silence_with_wire_loss(&mut self, last_chunk_at: MonoNs) {
         let Some(ended) = &self.ended_silence else { return };
         let lies_in_between = last_chunk_at <= ended.silence.from;
@@ -335,8 +335,8 @@ impl Ledger {
         &self.silences
     }
 
-    /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a
-    /// relay reports what it missed only with its next frame.
+    /// The silence that lasts at `now`; `None` without one. A relay reports missed frames only with its next frame, so the streams may have
+    /// ended unobserved. Behind a relay, a silence therefore counts only if the scheduler does not receive its requests either.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
         let silence = self.long_silence_at(now)?;
         let is_proven = !self.is_relayed() || self.has_long_unreceived_request(silence.from, now);

@@ -155,7 +155,7 @@ impl Ledger {
     /// Counts missed frames whose loss the source has not reported itself.
     fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed_frames: u64) {
         let hop = &mut self.hops.all[hop_index];
-        // Frames in the source's reports whose gap in the numbers was not seen yet. They were counted with the report.
+        // Missed frames that the source reported were counted with its report, before the gap in the numbers showed them.
         let already_reported = missed_frames.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
         if missed_frames > already_reported {

@@ -258,8 +258,8 @@ impl Hop {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
-    /// Stages that were observed here at any time, even if they are not now: a receiver may have ended. Receives count if one was recorded,
-    /// or if they are announced and the receiver is watched.
+    /// Stages that were observed here at any time. Receives count if one was recorded, or if they are announced and not known to be
+    /// unobserved.
     pub fn capabilities(&self) -> Capabilities {
         let is_announced = self.shows.received && !self.is_received_unobserved;
         Capabilities {

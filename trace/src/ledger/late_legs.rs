@@ -141,8 +141,8 @@ fn min_late_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     if has_prefill { min_late_ns_with_prefill(request, leg) } else { Some(GAP_WARNING_NS) }
 }
 
-/// Minimum length, in nanoseconds, that makes a leg late if the prefill is a part of it: a second for the rest of the leg, and the time
-/// that a prompt of this length needs. `None` if the leg is not judged by its length.
+/// Minimum length, in nanoseconds, that makes a leg with the prefill late: the time that a prompt of this length needs, and a second for
+/// the rest of the leg. `None` if the leg is not judged by its length.
 fn min_late_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     // A prefill alone is compared with other prefills instead.
     let is_prefill_alone = leg.parts().len() == 1;
@@ -155,8 +155,8 @@ fn min_late_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
 }
 
-/// The time with which the legs of this request up to the moment `last_moment` are compared: its time to first token if it is streamed,
-/// otherwise the sum of these legs. `None` if a streamed one has no time to first token.
+/// The time with which each leg of this request is compared. For a streamed request, that is its time to first token; `None` if unknown.
+/// Otherwise it is the sum of its legs up to the moment `last_moment`.
 fn compared_time_ns(request: &Request, path: &TtftPath, last_moment: TtftMoment) -> Option<u64> {
     if request.is_streamed() {
         return path.ttft_ns();

@@ -150,8 +150,8 @@ impl Ledger {
         }
     }
 
-    /// Ticket of the request that has been silent longest, of the next few in the table. A search of the whole table would be too slow for
-    /// each new request.
+    /// Looks at the next few requests in the table, and returns the ticket of the one that has been silent longest. A search of the whole
+    /// table would be too slow for each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
         // Each call advances the table's cursor, so that the next eviction looks at others.
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] =

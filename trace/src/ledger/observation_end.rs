@@ -15,8 +15,8 @@ pub struct ObservationEnd {
     pub at: MonoNs,
 }
 
-/// When a stage of these hops ceased to be observed, on the last of them; `None` while it is observed on one, and if it never was.
-/// `is_observed` and `end_of`: whether the stage of one hop is observed, and when that ended.
+/// When a stage ceased to be observed on the last of these hops. `None` while it is observed on any of them, and if it never was.
+/// `is_observed`: whether the stage is observed on a hop. `end_of`: when it ceased to be observed there.
 fn last_observation_end<'a>(
     hops: impl Iterator<Item = &'a Hop> + Clone,
     is_observed: fn(&Hop) -> bool,
@@ -52,9 +52,9 @@ impl Ledger {
         deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }
 
-    /// Until when the scheduler's sends are known: the last moment at which its threads were sampled, once no receive of the output is
-    /// observed and nothing was sent since then. A sender that is not sampled any more has exited or is not watched. `None` while its
-    /// threads may be sampled again, and where they never were.
+    /// Until when the scheduler's sends are known, once receives of its output are not observed any more: until the last receive or the
+    /// last sample of its threads. A sender that is not sampled any more has exited or is not watched. `None` if its threads were never
+    /// sampled, and if something was sent later.
     pub(crate) fn sends_known_until(&self) -> Option<MonoNs> {
         let receives_end = receives_end(self.hops.all.iter().filter(|hop| !hop.carries_requests))?;
         let senders = self.threads().iter().filter(|thread| self.is_scheduler_role(&thread.role));

@@ -233,7 +233,7 @@ impl Prefills {
     }
 
     /// Keeps the length of a prefill with this work, unless most of the work was that of other connections. Those may lead to another
-    /// scheduler, beside which this one was quick because it had little to do. Its length would make much work look quick.
+    /// scheduler. The prefill then had little work itself, and its short length would make much work look quick.
     fn keep_length_of_mainly_own_work(&mut self, length_ns: u64, work: PrefillWork) {
         if work.is_mainly_own() {
             let times = 1;
@@ -241,8 +241,8 @@ impl Prefills {
         }
     }
 
-    /// Length below which nine of ten prefills stay whose work is of this class or a lower one (classes double the number of tokens: see
-    /// [`class_of`]). `None` if there are too few to compare with.
+    /// Usual maximum length: nine of ten prefills with work of this class, or of a lower one, are not longer. Each class has twice as many
+    /// tokens as the one before (see [`class_of`]). `None` if there are too few prefills of this class to compare with.
     fn usual_length_ns(&self, work_class: usize) -> Option<u64> {
         if self.lengths[work_class].count() < MIN_OTHERS {
             return None;

@@ -17,9 +17,9 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
-/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `next_position`. The
-/// chunk received at `woken_position` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some
-/// turns. A burst is the frames that a receiver finds without a wait.
+/// Whether a request's waiter (the task that waits for its chunks) has not run yet when the next chunk is received, at `next_position`. The
+/// chunk received at `woken_position` has woken it, but it runs some turns of the event loop later. Each frame of a burst (frames that the
+/// receiver finds without a wait) takes some turns.
 fn is_waiter_pending(woken_position: BurstPosition, next_position: BurstPosition, engine: &EngineState) -> bool {
     let is_same_burst =
         woken_position.receiver == next_position.receiver && woken_position.burst == next_position.burst;

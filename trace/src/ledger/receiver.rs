@@ -29,7 +29,7 @@ impl ReceiveTimes {
         if self.sent.is_some_and(|sent| sent > requested_at) {
             return true;
         }
-        // A frame sent long before the request was there, however long the receive took.
+        // A frame that was sent long before was there already, however long its receive took.
         let was_queued = self.sent.is_some_and(|sent| requested_at.since(sent) >= MIN_QUEUED_NS);
         let took_long = self.received.since(requested_at) >= MAX_IMMEDIATE_RECEIVE_NS;
         took_long && !was_queued

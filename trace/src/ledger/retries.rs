@@ -39,7 +39,7 @@ impl AttemptEnd {
         since_first_ns + MAX_EARLY_NS >= abort_delay_ns && !self.is_abort_past(abort_at, abort_delay_ns)
     }
 
-    /// Whether the abort that the engine sends `abort_delay_ns` after the end is still to come, and when is known.
+    /// Whether the abort that the engine sends `abort_delay_ns` after the end is still to come, and it is known when.
     fn awaits_abort(self, now: MonoNs, abort_delay_ns: u64) -> bool {
         let is_abort_to_come = self.last_at <= now && !self.is_abort_past(now, abort_delay_ns);
         // If the signs of the end came far apart, it is not known from which one the engine counts.
@@ -193,7 +193,8 @@ impl Retries {
         self.count_retry_if_client_waited(index);
     }
 
-    /// Records that something of a response was written. Until then, the abort of a retry may come from a client that has left.
+    /// Records that a part of a response was written, so that its client waits for it. Before that, an abort of a retry may be due to a
+    /// client that has left.
     pub(super) fn record_response_of_retry(&mut self, at: MonoNs, rid: &str) {
         // Nearly every response is not that of a retry.
         if self.followed.is_empty() {

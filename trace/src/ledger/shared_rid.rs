@@ -153,8 +153,8 @@ impl Ledger {
         new_ticket
     }
 
-    /// Remembers the previous request with the rid of `new_ticket`, whose further chunks must not count for the new request. It is the old
-    /// one with its `live_stream`, or, if that has ended (`None`), the one before it.
+    /// Remembers which previous request with the rid of `new_ticket` may be live, because its further chunks must not count for the new
+    /// one. That is the old request with its `live_stream`. If it has ended (`None`), it is the request remembered for it, if any.
     fn keep_predecessor(&mut self, new_ticket: Ticket, old_ticket: Ticket, live_stream: Option<Stream>) {
         let predecessor = match live_stream {
             Some(stream) => Some(Predecessor { ticket: old_ticket, stream }),
@@ -173,8 +173,8 @@ impl Ledger {
         !request.final_received && (is_undelivered || is_before_last_hop)
     }
 
-    /// Whether the final chunk of a request was sent on a hop into the tokenizer. That of an unfinished request is the last one that the
-    /// scheduler has sent so far.
+    /// Whether the final chunk of a request was sent on a hop into the tokenizer. For an unfinished request, the last chunk that the
+    /// scheduler has sent so far counts as the final one.
     fn has_final_chunk_on_last_hop(&self, request: &Request) -> bool {
         let is_unfinished = request.finish.is_none();
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
@@ -240,8 +240,8 @@ impl Ledger {
         })
     }
 
-    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any
-    /// more.
+    /// Marks the request and the previous ones with its rid as live at the same time, because a chunk has shown that. None of them is
+    /// judged any more.
     pub(super) fn mark_requests_of_rid_concurrent(&mut self, ticket: Ticket) {
         // The previous ones were counted as overwritten when their rid was reused, but they have not ended.
         let predecessors = self.predecessors_of(ticket).count() as u64;

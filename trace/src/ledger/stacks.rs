@@ -192,8 +192,7 @@ impl StackRole {
         }
     }
 
-    /// Keeps the samples of the function with index `function_index` for a while: a request that was late then may be recognised only
-    /// later.
+    /// Keeps the samples of the function at `function_index` for a while, because a request that was late at that time is recognised later.
     fn keep_recent_samples(&mut self, at: MonoNs, sample: &StackSample<'_>, function_index: usize) {
         let own = u64::from(sample.own);
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
@@ -391,8 +390,8 @@ impl Ledger {
         }
     }
 
-    /// Counts stack samples of the process that answers clients, taken while a request was late on the leg of its time to first token
-    /// that begins with this moment.
+    /// Counts stack samples of the process that answers clients that were taken while a request was late, between `from` and `to`. The
+    /// request was late on the leg (part of its time to first token) that begins with the moment `leg_from`.
     pub(super) fn count_late_stack_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         let Some(hop) = self.hops.all.iter().find(|hop| hop.last) else { return };
         let role = &self.hops.groups[hop.group].ends.to;

@@ -177,9 +177,9 @@ impl Ledger {
             && check_sent.since(waiting_request.times.sent) >= shortest_delay_ns.saturating_add(waiting_prefill_ns)
     }
 
-    /// Shortest wait, in nanoseconds and without the time for its prompt, with which a request of this hop (channel to the scheduler)
-    /// counts as unanswered. `None` without a usual wait. Also `None` if the hop's receives are not observed: the scheduler may then run
-    /// on another machine, where its output is not observed either.
+    /// Shortest wait, in nanoseconds, after which a request of this hop (channel to the scheduler) counts as unanswered. The time for the
+    /// request's own prompt comes on top. `None` without a usual wait. Also `None` if the hop's receives are not observed: the scheduler
+    /// may then run on another machine, where its output is not observed either.
     fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
         let observes_receives = self.hops.get(hop).is_some_and(|hop| hop.counts.frames_received > 0);
         if !observes_receives {

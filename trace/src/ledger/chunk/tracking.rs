@@ -124,8 +124,8 @@ fn entry_of_chunk(
     }
 }
 
-/// Ids of the tokens that a chunk carries, which are the last `carried_tokens` ones of those that it lists. Empty if they are more than
-/// `max_ids`, or not all listed.
+/// Ids of the tokens that a chunk carries: the last `carried_tokens` of the ids that it lists. Empty if these are more than `max_ids`, or
+/// if the chunk does not list all of them.
 fn carried_ids_within_limit<'c>(chunk: &Chunk<'c>, carried_tokens: u32, max_ids: usize) -> &'c [i64] {
     let carried_tokens = carried_tokens as usize;
     if carried_tokens > max_ids {

@@ -123,7 +123,7 @@ impl StateSeries {
         self.steps[index] = self.steps[index].max(Some(states));
     }
 
-    /// Index of the step of this time, within the limit of steps: their length is doubled until it is.
+    /// Index of the step with this time. If it is beyond the limit of steps, doubles the length of all steps until it is not.
     fn step_index_within_limit(&mut self, at: MonoNs) -> usize {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;

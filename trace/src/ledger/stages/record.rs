@@ -9,8 +9,8 @@ use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
 
 impl Stages {
-    /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it
-    /// until `at`. `None` if there is none.
+    /// Finds the latest of these stages that is in the chain with this index (stages that one process passes in order). Returns its name
+    /// and the time from it until `at`; `None` if there is none.
     fn previous_name_in_chain_and_ns_since(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
         let mut latest_first = marks.list.iter().rev();
         let before = latest_first.find(|mark| self.meanings[usize::from(mark.name)].chain == Some(chain))?;
@@ -26,7 +26,7 @@ impl Stages {
     }
 
     /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process
-    /// had state then. Returns that number; `None`, and nothing is kept, if it is not logged.
+    /// had state then. Returns that number. If it is not logged, keeps nothing and returns `None`.
     fn keep_gap_and_find_state_count(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
         let receiver = self.loggers.name_of(received.by);
         let states = self.logged_processes.state_count_at(receiver, received.at)?;
