@@ -205,7 +205,7 @@ fn follow_chunks(
         // Chunks that continue in the same one follow each other. Each is combined with the first of them.
         let last_of_previous = on_last_leg.last().copied().flatten();
         let is_combined = is_same_chunk(last_of_previous, last);
-        // Numbers count from 1, and indices from 0.
+        // Numbers count from 1 and indices from 0, so this is the number of the previous chunk.
         let previous_number = index;
         let first_combined = lives.last().map(|previous| previous.combined_with.unwrap_or(previous_number));
         let combined_with = if is_combined { first_combined } else { None };

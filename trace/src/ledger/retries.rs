@@ -113,7 +113,7 @@ impl Retries {
         // An end whose abort is past ends no retry any more.
         self.ended.retain(|_, end| !end.is_abort_past(at, abort_delay_ns));
         if self.ended.len() >= MAX_FOLLOWED {
-            // Retries of these are not recognised, which is no false finding.
+            // Retries of these attempts will not be recognised. That hides findings, but makes no false ones.
             self.ended.clear();
         }
     }

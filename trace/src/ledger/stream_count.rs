@@ -292,8 +292,8 @@ impl StreamCount {
         }
     }
 
-    /// Records the first observed chunk of a stream, with count `completion_count`. If it lists all its tokens, the stream is whole, that
-    /// is, observed from its first token on.
+    /// Records the first observed chunk of a stream, with count `completion_count`. If the chunk lists all its tokens, the stream is whole:
+    /// observed from its first token on.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -311,7 +311,7 @@ impl StreamCount {
             return self.begin_stream_without_ids(reported, completion_count, may_resume);
         };
         if listed_ids < completion_count {
-            // Tokens before it were missed. Without ids, its count may be too low, too.
+            // Tokens before the chunk were missed. If it lists no ids at all, its count may also be too low.
             self.catch_up = if listed_ids == 0 { CatchUpState::SinceJoin } else { CatchUpState::No };
             return CountStep::new(listed_ids, listed_ids, CountVerdict::JoinedLate);
         }
@@ -400,8 +400,8 @@ impl StreamCount {
         CountStep::new(new, carried, CountVerdict::Fits)
     }
 
-    /// Continues the count after missed observations. With ids, the count is the new base, even a lower one: another request may have the
-    /// rid. Without ids, a retracted request may be recomputing, with lower counts that do not count.
+    /// Continues the count after missed observations. The count of a chunk with ids becomes the new base. It may be lower, because another
+    /// request may have the rid. A chunk without ids may be one of a retracted request that recomputes, whose lower count is ignored.
     fn rebase_count(&mut self, listed: u32, completion: u32, epoch: u32) {
         self.epoch = epoch;
         self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
@@ -430,10 +430,12 @@ impl StreamCount {
         completion_count: u32,
         epoch: u32,
     ) -> CountStep {
+        // The stream has these tokens already, so a first chunk is that of another request with the rid.
         if completion_count <= self.highest && looks_like_first_chunk(reported, listed_ids, completion_count) {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
-        if epoch != self.epoch {
+        let has_missed_chunks = epoch != self.epoch;
+        if has_missed_chunks {
             return self.rebase_count_of_new_ids(listed_ids, completion_count, epoch);
         }
         let new = completion_count.saturating_sub(self.highest);
@@ -445,26 +447,41 @@ impl StreamCount {
         if listed_ids == new {
             return self.check_chunk_with_matching_ids(new, completion_count, is_behind);
         }
+        self.check_chunk_with_differing_ids(reported, listed_ids, completion_count, new)
+    }
+
+    /// Judges a chunk of a stream with new ids only that lists more or fewer ids than it has new tokens (`new_tokens`). `completion_count`:
+    /// the chunk's own count.
+    #[inline]
+    fn check_chunk_with_differing_ids(
+        &mut self,
+        reported: ReportedCounts,
+        listed_ids: u32,
+        completion_count: u32,
+        new_tokens: u32,
+    ) -> CountStep {
         // An abort's ids may be trimmed to what the client asked for.
         if reported.finish == Some(Finish::Abort) {
-            return CountStep::new(new, new.min(listed_ids), CountVerdict::Fits);
+            return CountStep::new(new_tokens, new_tokens.min(listed_ids), CountVerdict::Fits);
         }
         // If the last chunk listed all ids, it may belong to another request with the rid.
         let mixes_requests = self.last_chunk_listed_all();
-        if listed_ids < new {
-            let verdict = verdict_of_missing_ids(reported, new - listed_ids, mixes_requests);
-            return CountStep::new(new, listed_ids, verdict);
+        if listed_ids < new_tokens {
+            let missing_ids = new_tokens - listed_ids;
+            let verdict = verdict_of_missing_ids(reported, missing_ids, mixes_requests);
+            return CountStep::new(new_tokens, listed_ids, verdict);
         }
-        // From here on, more ids are listed than are new. In some releases, they are those of the prompt's tail.
+        // From here on, the chunk lists extra ids. In some releases, they are those of the prompt's tail.
         if reported.claim == IdColumn::DeltaAfterPromptTail {
-            return CountStep::fits(new);
+            return CountStep::fits(new_tokens);
         }
+        // It lists all ids so far, against what is known of the stream.
         if listed_ids == completion_count {
-            return self.count_contradicting_chunk(listed_ids, new);
+            return self.count_contradicting_chunk(listed_ids, new_tokens);
         }
-        let verdict =
-            if mixes_requests { CountVerdict::Overlap } else { CountVerdict::Surplus { extra: listed_ids - new } };
-        CountStep::new(new, new, verdict)
+        let extra = listed_ids - new_tokens;
+        let verdict = if mixes_requests { CountVerdict::Overlap } else { CountVerdict::Surplus { extra } };
+        CountStep::new(new_tokens, new_tokens, verdict)
     }
 
     /// Continues a stream whose chunks list only new ids after missed observations. The chunk is not judged.

@@ -126,13 +126,13 @@ impl Ledger {
                 overdue.push(number);
                 continue;
             }
-            // Output of the engine when a later request of the same hop had its first chunk; `None` before that.
+            // Judged from when a later request of the same hop had its first chunk. `overtaken`: the engine's progress at that time.
             let Some(overtaken) = waiting.overtaken else { continue };
             let hop = waiting.message.hop;
             let shortest_wait_ns =
                 *shortest_waits_ns.entry(hop).or_insert_with(|| self.shortest_unanswered_wait_ns(hop, now));
             let Some(shortest_wait_ns) = shortest_wait_ns else { continue };
-            // Only the time in which the engine sends output counts.
+            // Of the time since then, only that in which the engine sends output counts.
             let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
             let own_prefill_ns = prefill_ns(waiting.times.prompt_tokens.unwrap_or(0).into());
             if busy_ns_since >= shortest_wait_ns.saturating_add(own_prefill_ns) {
