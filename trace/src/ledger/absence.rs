@@ -100,8 +100,8 @@ pub(crate) struct Absences {
 }
 
 impl Absences {
-    /// Adds a CPU sample whose interval ends at `sample_end`. A stretch is a run of samples in which the thread slept in one state at one
-    /// place. The sample extends the last stretch, or begins a new one. Nothing is added if it does not show why the thread slept.
+    /// Adds a CPU sample whose interval ends at `sample_end`: it extends the last stretch, or begins a new one. A stretch is a run of
+    /// samples in which the thread slept in one state at one place. Without a state (`away`), a sample adds nothing.
     pub(crate) fn add_sleep_sample(&mut self, sample_end: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
         let from = MonoNs(sample_end.0.saturating_sub(sample.interval_ns));

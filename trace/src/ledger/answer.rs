@@ -48,14 +48,14 @@ impl Ledger {
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
         }
-        // Both are asked before the response changes the request.
+        // Both must be known before the response changes the request.
         let is_judged_by_chunks = self.is_judged_by_chunks(answer);
         let had_deliveries = self.has_counted_delivery(answer.rid);
-        // Counts a process that adds up cumulative counts, if the claimed count shows one. Whether it does is of no use here.
+        // Some processes wrongly add up cumulative counts. If the claimed count shows such a sum, this call counts it.
         self.record_claim_of_rid_if_sum(at, answer.rid, answer.completion_tokens);
-        // Before `end_request_with_response`, which may end the request with a finish reason that no frame had.
+        // Must come before `end_request_with_response`, which may set a finish reason that no frame had.
         self.count_contradicted_finish(at, answer);
-        // Such an engine may send no finish reason, so the end of the response ends the request.
+        // An engine that `ends_silently` may send no finish reason, so the end of the response ends the request.
         if self.engine.facts().ends_silently() {
             self.end_request_with_response(at, answer);
         }
@@ -73,7 +73,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a delivery of the request has been counted. Such a one may carry no token: an empty finishing chunk.
+    /// Whether a delivery of the request has been counted. It may have carried no token, only an empty finishing chunk.
     fn has_counted_delivery(&self, rid: &str) -> bool {
         let Some(request) = self.request(rid) else { return false };
         let has_delivered_chunk = request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0);
@@ -126,7 +126,7 @@ impl Ledger {
         }
         let Some(finish) = answer.content.and_then(|content| content.finish) else { return };
         let Some(engine_finish) = self.unambiguous_finish_of_frames(answer.rid) else { return };
-        // The server of such an engine looks for stop strings itself, so it may report a stop where the engine reports a cut.
+        // The server of an engine that `ends_silently` looks for stop strings itself. It may report a stop where the engine reports a cut.
         let may_stop_later = self.engine.facts().ends_silently();
         if finish.contradicts(engine_finish, may_stop_later) {
             // The worst occurrence is the one with the largest amount. Here all are equal.
@@ -157,7 +157,8 @@ impl Ledger {
     /// tokens cannot be summed: only its chunks can judge it then.
     fn is_judged_by_chunks(&self, answer: &Answer<'_>) -> bool {
         let Some(request) = self.request(answer.rid) else {
-            // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
+            // If any delivery was matched in this run, those of this request were, too, and its record was closed before its response
+            // ended.
             return self.totals.chunks.outcomes.delivered > 0;
         };
         let has_no_counted_token = answer.tokens.unwrap_or(0) == 0;

@@ -53,8 +53,8 @@ impl BacklogCourse {
         }
     }
 
-    /// Records that `waiting_frames` frames wait at a tick. `trend` has their number over the last seconds. The first rise of it that lasts
-    /// [`MIN_RISING_SECONDS`] is kept, because it shows when the backlog began to grow.
+    /// Records that `waiting_frames` frames wait at a tick. `trend` is the course of that number over the last seconds. Keeps its first
+    /// rise of at least [`MIN_RISING_SECONDS`], which shows when the backlog began to grow.
     pub(crate) fn record_backlog_at_tick(&mut self, now: MonoNs, waiting_frames: u64, trend: &Trend) {
         if waiting_frames < BACKLOG_FRAMES {
             // The backlog is over. Checked here, too, because frames may leave without an observed receive.
@@ -98,10 +98,11 @@ impl Ledger {
         }
     }
 
-    /// Requests with a frame on the hops of this group (the hops of one name) that waited, or has waited, at least [`LATE_NS`].
+    /// Requests with a late frame on the hops of this group (the hops of one name): one that waited at least [`LATE_NS`] until its receive,
+    /// or until now.
     pub(crate) fn late_requests(&self, group_index: usize, now: MonoNs) -> CountedRids {
-        // Requests with a received late frame are in the group's count. Those with one that is still queued are added here. They are
-        // collected in a set, because a request may have several such frames. A lane is one connection of a hop.
+        // The group counts requests with a late frame that was received. Those with one that is still queued are added here, from all
+        // lanes (connections). A request may have several such frames, but counts once.
         let lanes = self.hops_of_group(group_index).flat_map(|hop| hop.lanes.values());
         let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_queued_for(now, LATE_NS)).collect();
         let mut late = self.hops.groups[group_index].late_requests.clone();

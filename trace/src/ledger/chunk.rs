@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use super::Ledger;
 use super::engine_silence::is_streamed;
 use super::frame::{CheckedChunk, FrameContext, FrameSums};
+use super::hops::Hops;
 use super::lane::PendingChunk;
 use super::outcome::JudgedList;
 use super::processing_stage::TimedCount;
@@ -19,8 +20,8 @@ use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
 
 impl Ledger {
-    /// Records one chunk of a frame and returns its request's record. `prefetched_ticket`: the record that its rid had before. Returns
-    /// [`Ticket::NONE`] for a chunk that belongs to no judged request.
+    /// Records one chunk of a frame. Returns the ticket of its request: the key of the request's record, or [`Ticket::NONE`] if the chunk
+    /// belongs to no judged request. `prefetched_ticket`: the ticket that its rid had before the frame was recorded.
     pub(super) fn record_chunk(
         &mut self,
         context: &FrameContext,
@@ -107,8 +108,8 @@ impl Ledger {
         ticket
     }
 
-    /// Whether this chunk begins another request with the same rid, because the known request has finished, with all its chunks on another
-    /// hop (channel between two processes) of the same name. The new request's chunks on earlier hops were then missed.
+    /// Whether this chunk begins another request with the same rid. It does if the known request has finished on another hop (channel
+    /// between two processes) of the same name, with all its chunks there. The new request's chunks on earlier hops were then missed.
     fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         // First, because it decides for nearly every chunk.
@@ -142,18 +143,7 @@ impl Ledger {
             request.streams.push(Stream::new(context.hop, context.group, context.roles, context.at));
             request.streams.len() - 1
         });
-        // After missed observations, a stream on another hop may belong to an earlier request with this rid.
-        // So may a finished stream, unless it was observed from its start and this one's start was not missed.
-        let start_was_observed = request.streams[stream_index].is_whole() || context.epoch == 0;
-        let mut highest = 0;
-        for stream in request.streams.iter().filter(|stream| stream.is_on_group(context.group)) {
-            let is_same_request = stream.hop == context.hop
-                || (self.hops.observed_all_since(stream)
-                    && (!stream.is_finished() || (stream.is_whole() && start_was_observed)));
-            if is_same_request {
-                highest = highest.max(stream.count.highest);
-            }
-        }
+        let highest = highest_count_in_group(&self.hops, request, stream_index, context);
         let has_rid_alone = !request.is_shared() && !self.predecessors.contains_key(&ticket);
         // An intermediate process may report a sum of counts as a count. Only hops after the first can show that.
         let may_be_sum = stream_index > 0 && !context.is_origin && has_rid_alone;
@@ -211,9 +201,9 @@ impl Ledger {
         CheckedChunk { ticket, stream_index, step }
     }
 
-    /// Checks whether the chunk's rid is shared by requests that are live at the same time, and marks them if its counts are inconsistent
-    /// or it may belong to a previous request with the rid. Returns the result of its
-    /// count check, without a verdict on its tokens if its rid is shared.
+    /// Checks whether the chunk's rid is shared by requests that are live at the same time, and marks the rid if so. Signs of that: the
+    /// chunk's counts overlap earlier ones, or it may belong to a previous request with the rid. Returns the result of its count check,
+    /// without a verdict on its tokens if its rid is shared.
     #[cold]
     fn recheck_step_for_shared_rid(
         &mut self,
@@ -509,14 +499,34 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
     chunk.listed.is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
-/// Whether a chunk with a lower count than its request's can be a late chunk of that request. If not, it belongs to another request with
-/// the same rid. Where chunks list new tokens only, a late chunk fills a hole: tokens of the request that are missing so far.
+/// Highest token count of a request's streams on the group of hops that a chunk crosses. `stream_index`: index of the chunk's stream.
+/// Streams that may belong to an earlier request with the same rid are left out.
+#[inline]
+fn highest_count_in_group(hops: &Hops, request: &Request, stream_index: usize, context: &FrameContext) -> u32 {
+    let was_start_observed = request.streams[stream_index].is_whole() || context.epoch == 0;
+    let mut highest = 0;
+    for stream in request.streams.iter().filter(|stream| stream.is_on_group(context.group)) {
+        let is_own_stream = stream.hop == context.hop;
+        // A finished stream is certainly of the same request only if both streams were observed from their starts.
+        let may_precede_request = stream.is_finished() && !(stream.is_whole() && was_start_observed);
+        // Missed observations on another hop may hide the end of its stream.
+        let is_of_request = is_own_stream || (!may_precede_request && hops.observed_all_since(stream));
+        if is_of_request {
+            highest = highest.max(stream.count.highest);
+        }
+    }
+    highest
+}
+
+/// Whether a chunk that reports a lower count than its request has reached may be a late chunk of that request. If not, it belongs to
+/// another request with the same rid. Where chunks list new tokens only, a late chunk fills a hole (tokens that are missing so far).
 #[cold]
 fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {
-        // Where chunks list only new ids, one with all of them is a first chunk. Otherwise, any chunk may list all of them.
-        let is_first_chunk = matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
-        return !is_first_chunk;
+        // Where each chunk lists its new ids only, just a first chunk lists all ids, and a first chunk is never late. Elsewhere, any
+        // chunk may list all of them.
+        let lists_new_ids_only = matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+        return !lists_new_ids_only;
     }
     // A stream is the request's part on one hop; a group is the hops of one name.
     let stream = request.streams.get(stream_index);

@@ -17,8 +17,8 @@ const TOLERATED_EXTRA_TOKENS: u64 = 8;
 /// Minimum number of deliveries with all tokens so far listed as new. From then on, the consumer is known to add up cumulative counts.
 const MIN_REPEATING_DELIVERIES: u8 = 2;
 
-/// Whether the delivery, which should list only new tokens, repeats those that the client already has (`delivered_before`) and adds new
-/// ones.
+/// Whether an incremental delivery, which should list new tokens only, lists all tokens so far. It then repeats those that the client
+/// already has (`delivered_before`: their number) and adds new ones.
 fn repeats_all_tokens(delivery: &Delivery<'_>, delivered_before: u64) -> bool {
     let Some(end_count) = delivery.completion_tokens.map(u64::from) else { return false };
     let has_new_tokens = end_count > delivered_before;
@@ -66,8 +66,8 @@ impl Totals {
         }
     }
 
-    /// Adds the chunks that a delivery shows as merged into another chunk. In a cumulative delivery, its last chunk has all tokens of the
-    /// ones before, so those count as replaced.
+    /// Adds the chunks that a delivery shows as merged into another chunk. A cumulative chunk has all tokens so far, so the last chunk of a
+    /// cumulative delivery replaces the ones before it.
     #[inline]
     fn record_merges(&mut self, at: MonoNs, rid: &str, mode: Mode, merged: CountGrowth) {
         let affected_requests = match mode {
@@ -80,8 +80,8 @@ impl Totals {
         affected_requests.record_request(at, rid, merged.of_request, merged.is_first());
     }
 
-    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that. The consumer then claims far more tokens
-    /// than the engine generated, because each delivery adds all tokens so far. `new_tokens`: those that the delivery really added.
+    /// Records that a consumer counts tokens of a request repeatedly, if a delivery shows that. Such a consumer adds all tokens so far at
+    /// each delivery, so it claims far more than the engine generated. `new_tokens`: tokens that the delivery really added.
     fn record_claimed_inflation(
         &mut self,
         at: MonoNs,
@@ -116,7 +116,7 @@ fn generated_tokens_if_exceeded(streams: &[Stream], delivery: &Delivery<'_>, tra
     if tracker.claimed_tokens <= delivered + TOLERATED_EXTRA_TOKENS {
         return None;
     }
-    // More tokens than the count are no proof alone: the engine may have retracted the request unobserved, and its count began again.
+    // A claim above the count proves nothing alone: if the engine retracted the request unobserved, its count began again.
     if !receives_repeated_tokens(streams, tracker) {
         return None;
     }
@@ -124,7 +124,7 @@ fn generated_tokens_if_exceeded(streams: &[Stream], delivery: &Delivery<'_>, tra
     (tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS).then_some(generated)
 }
 
-/// Tokens that the engine generated for a request: the highest count on any hop, or those delivered if more are.
+/// Number of tokens that the engine generated for a request: the highest count on any hop, or `delivered_tokens` if that is higher.
 fn generated_tokens(streams: &[Stream], delivered_tokens: u64) -> u64 {
     let mut generated = delivered_tokens;
     for stream in streams {
@@ -292,7 +292,7 @@ impl Ledger {
             return;
         }
         tracker.is_text_only = true;
-        // A response that carries text loses no tokens if the task that waits for its chunks skips some, as was predicted.
+        // Losses were predicted for chunks that the waiting task skips. In a response that carries text, their tokens come later.
         self.totals.withdraw_predicted_losses(request, &mut self.loss_memory);
         self.totals.tokens.uncounted += self.unjudge_tokens_in_flight(at, ticket, UnjudgedCause::TextOnly);
     }

@@ -10,6 +10,7 @@
 //! proven lost. Chunks between the shortest and the longest run are unjudged.
 
 mod imprecise;
+mod sent_chunk;
 
 use std::collections::VecDeque;
 
@@ -27,6 +28,14 @@ struct LastCarrier {
     index: usize,
     /// Whether the delivery contains the earlier entries, too.
     carries_all: bool,
+}
+
+/// Judged entries that an incremental delivery covers.
+struct CoveredEntries {
+    judged: JudgedList,
+    lost_ranges: Vec<LostRange>,
+    /// Tokens in the entries that it carried.
+    carried_tokens: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -186,68 +195,6 @@ impl DeliveryTracker {
         store.ids -= self.ids.len();
     }
 
-    /// Records a chunk that was sent, with the ids of its tokens, if kept. It waits in flight for its delivery: in an entry of its own or,
-    /// unless `has_own_entry`, in that of the chunk before. Returns it if its outcome is known: its delivery may have been observed before.
-    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, token_ids: &[i64], has_own_entry: bool) -> JudgedList {
-        let chunk = InFlightEntry { chunks: 1, ..chunk };
-        let InFlightEntry { end_count: end, tokens, .. } = chunk;
-        self.chunks_entered += 1;
-        // A gap before the first chunk hides no chunk that is waited for.
-        let after_gap = chunk.follows_gap && self.has_begun;
-        if !self.has_begun {
-            self.has_begun = true;
-            // Tokens before the first observed chunk are not waited for.
-            self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
-        }
-        let was_delivered_before = tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty();
-        if self.is_text_only || was_delivered_before {
-            let cause = if self.is_text_only { UnjudgedCause::TextOnly } else { UnjudgedCause::MissedObservations };
-            let mut judged = JudgedList::default();
-            judged.push_chunks(chunk.as_unjudged(cause));
-            self.outcomes.add_counts(judged.count_outcomes());
-            return judged;
-        }
-        self.chunks_in_flight += 1;
-        let entry = InFlightEntry { ids: token_ids.len() as u32, follows_gap: after_gap, ..chunk };
-        if has_own_entry || self.in_flight.is_empty() {
-            self.entries_behind += u32::from(entry.reported_count < end);
-            self.ids.extend(token_ids);
-            self.in_flight.push_back(entry);
-        } else {
-            self.add_chunk_to_last_entry(entry, token_ids);
-        }
-        JudgedList::default()
-    }
-
-    /// Adds a chunk to the newest entry in flight, because there is no room for an entry of its own. `token_ids`: ids of its tokens, if
-    /// kept.
-    #[inline]
-    fn add_chunk_to_last_entry(&mut self, chunk: InFlightEntry, token_ids: &[i64]) {
-        let Some(last) = self.in_flight.back_mut() else { return };
-        let continues_ids = last.ids > 0 && last.end_count.checked_add(chunk.tokens) == Some(chunk.end_count);
-        if continues_ids && token_ids.len() == chunk.tokens as usize {
-            last.ids += chunk.tokens;
-            self.ids.extend(token_ids);
-        } else {
-            // Without some of its ids, the entry's ids could not be assigned to its tokens.
-            self.ids.truncate(self.ids.len() - last.ids as usize);
-            last.ids = 0;
-        }
-        // A retracted request reports lower counts again while it recomputes.
-        let was_behind = last.reported_count < last.end_count;
-        last.end_count = last.end_count.max(chunk.end_count);
-        let is_behind = chunk.reported_count < last.end_count;
-        // While counts run behind, a shared entry cannot be found by the reported count of each of its chunks.
-        last.reported_count = if was_behind || is_behind { 0 } else { chunk.reported_count };
-        self.entries_behind += u32::from(is_behind && !was_behind);
-        self.is_incomplete |= was_behind || is_behind;
-        last.tokens = last.tokens.saturating_add(chunk.tokens);
-        last.missing_tokens = last.missing_tokens.saturating_add(chunk.missing_tokens);
-        last.is_imprecise |= chunk.is_imprecise;
-        last.follows_gap |= chunk.follows_gap;
-        last.chunks += 1;
-    }
-
     /// Whether chunks or deliveries before this delivery may be unobserved, so that it proves no loss. An entry is a sent chunk that waits
     /// for its delivery.
     fn may_follow_unobserved(&self, delivery: &Delivery<'_>, has_missed_deliveries: bool) -> bool {
@@ -298,7 +245,7 @@ impl DeliveryTracker {
         self.epoch = delivery_epoch;
         self.is_incomplete |= has_missed_deliveries;
         let proves_no_loss = self.may_follow_unobserved(delivery, has_missed_deliveries);
-        // Its value was for this delivery. `match_delivery` sets it again if the next one is uncertain, too.
+        // It concerned this delivery only. `match_delivery` sets it if the next one is uncertain, too.
         self.is_uncertain = false;
         let mut result = self.match_delivery(delivery, proves_no_loss);
         // Chunks that come together by design count as delivered, not as merged.
@@ -335,7 +282,8 @@ impl DeliveryTracker {
             self.pop_oldest_entry();
             entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
-        // If the first chunks were missed, so may be earlier deliveries, with an unknown part of these tokens: none counts as new.
+        // If no chunk of an incomplete request was observed so far, earlier deliveries may have been missed, too. They may have had any
+        // part of these tokens, so none counts as new.
         let may_have_missed_deliveries = self.is_incomplete && !self.has_begun;
         let max_new_tokens = if may_have_missed_deliveries { 0 } else { u32::MAX };
         DeliveryResult {
@@ -358,10 +306,31 @@ impl DeliveryTracker {
         if self.has_imprecise_gap_before(from_count, to_count) {
             return self.judge_imprecise_delivery(delivery, to_count, proves_no_loss);
         }
-        // No entry ends at `to_count`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
-        // the start of the delivery.
+        // If no entry ends at `to_count`, the last delivered chunk was not observed. It is then unknown whether tokens before it were lost
+        // on the wire, and so where the delivery begins.
         let misses_end = self.last_covered_end(to_count).is_some_and(|end| end < to_count);
         let proves_no_loss = proves_no_loss || misses_end;
+        let covered = self.judge_entries_up_to(delivery, from_count, to_count, proves_no_loss);
+        // If the tokens do not add up, the delivery contains a chunk that was not observed.
+        self.is_uncertain = (self.is_incomplete || misses_end) && covered.carried_tokens != delivery.tokens;
+        DeliveryResult {
+            judged: covered.judged,
+            lost_ranges: covered.lost_ranges,
+            new_tokens: self.advance_delivered_count(to_count, delivery.tokens),
+            ..DeliveryResult::default()
+        }
+    }
+
+    /// Removes the entries in flight that a delivery up to count `to_count` covers, and judges them. It carries the tokens after count
+    /// `from_count`. Earlier ones are lost, unless it `proves_no_loss`.
+    #[inline]
+    fn judge_entries_up_to(
+        &mut self,
+        delivery: &Delivery<'_>,
+        from_count: u32,
+        to_count: u32,
+        proves_no_loss: bool,
+    ) -> CoveredEntries {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut carried_tokens = 0_u32;
@@ -381,22 +350,17 @@ impl DeliveryTracker {
                 entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
-            let undelivered = entry.end_count.min(from_count).saturating_sub(first_undelivered);
-            let skipped = judge_skipped_entry(&entry, from_count, undelivered, proves_no_loss);
+            // Its tokens from `from_count` on are in the delivery. The undelivered ones before are not.
+            let skipped_to = entry.end_count.min(from_count);
+            let skipped_tokens = skipped_to.saturating_sub(first_undelivered);
+            let skipped = judge_skipped_entry(&entry, from_count, skipped_tokens, proves_no_loss);
             judged.push_chunks(skipped);
             if skipped.tokens_lost > 0 {
                 let lost_to = first_undelivered + skipped.tokens_lost;
                 lost_ranges.push(self.lost_range(&entry, first_undelivered, lost_to));
             }
         }
-        // If the tokens do not add up, the delivery contains a chunk that was not observed.
-        self.is_uncertain = (self.is_incomplete || misses_end) && carried_tokens != delivery.tokens;
-        DeliveryResult {
-            judged,
-            lost_ranges,
-            new_tokens: self.advance_delivered_count(to_count, delivery.tokens),
-            ..DeliveryResult::default()
-        }
+        CoveredEntries { judged, lost_ranges, carried_tokens }
     }
 
     /// End of the last in-flight chunk that a delivery up to `to_count` may contain.
@@ -404,14 +368,15 @@ impl DeliveryTracker {
         self.in_flight.iter().map(|entry| entry.end_count).rfind(|&end| end <= to_count)
     }
 
-    /// Count at which a delivery of `delivered_tokens` tokens begins that ends at count `to_count`. Tokens lost on the wire in between are
-    /// not part of it, so it begins earlier by their number.
+    /// Count at which a delivery begins that has `delivered_tokens` tokens and ends at count `to_count`. Counts include tokens that were
+    /// lost on the wire, but a delivery does not have them. So it begins earlier by the number of those that it spans.
     fn start_count_of_delivery(&self, to_count: u32, delivered_tokens: u32) -> u32 {
         let mut start = to_count.saturating_sub(delivered_tokens);
-        // Backwards from the last entry that the delivery covers.
-        for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to_count) {
-            // The entry's missing tokens lie before its own ones. A delivery that begins before its own ones reaches over them.
-            if start < entry.start_count() {
+        let covered_backwards = self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to_count);
+        for entry in covered_backwards {
+            // The lost tokens of an entry (`missing_tokens`) lie before its own ones.
+            let spans_lost_tokens = start < entry.start_count();
+            if spans_lost_tokens {
                 start = start.saturating_sub(entry.missing_tokens);
             }
         }
@@ -421,7 +386,7 @@ impl DeliveryTracker {
     /// Finds the last chunk in a delivery by its reported count, `to_count`. The number of delivered tokens shows whether the delivery
     /// contains all chunks up to that one or that one alone. `None` if no chunk matches.
     fn find_last_carrier(&self, delivery: &Delivery<'_>, to_count: u32) -> Option<LastCarrier> {
-        // Tokens of the oldest entry in flight and of all after it, up to the present one.
+        // Tokens of the oldest entry in flight and of all after it, up to the current one.
         let mut tokens_so_far = 0_u32;
         let mut last_carrier: Option<LastCarrier> = None;
         for (index, entry) in self.in_flight.iter().enumerate() {
@@ -482,14 +447,14 @@ impl DeliveryTracker {
         has_imprecise.then_some(UnjudgedCause::Ambiguous)
     }
 
-    /// Makes the chunks in flight unjudged that a delivery up to count `to_count` may have covered. Called if the delivery matches no chunk
-    /// of a retracted request, which reports lower counts again while it recomputes. The send of a chunk was then not observed.
+    /// Makes the chunks in flight unjudged that a delivery up to count `to_count` may have covered. Called for a retracted request, whose
+    /// chunks report lower counts while it recomputes, if the delivery matches no chunk: the send of its chunk was not observed.
     fn unjudge_chunks_up_to(&mut self, to_count: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
-        let last_covered =
-            self.in_flight.iter().rposition(|entry| entry.reported_count == to_count || entry.end_count <= to_count);
-        let covered = last_covered.map_or(0, |index| index + 1);
-        for _ in 0..covered {
+        let may_be_covered = |entry: &InFlightEntry| entry.reported_count == to_count || entry.end_count <= to_count;
+        let last_covered_index = self.in_flight.iter().rposition(may_be_covered);
+        let covered_count = last_covered_index.map_or(0, |index| index + 1);
+        for _ in 0..covered_count {
             let Some(entry) = self.pop_oldest_entry() else { break };
             judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
         }
@@ -497,7 +462,8 @@ impl DeliveryTracker {
         DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
-    /// Judges a delivery without a count: it covers the oldest chunks in flight with `delivered_tokens` tokens. It proves no loss.
+    /// Judges a delivery without a count: it covers the oldest chunks in flight with `delivered_tokens` tokens. Such a delivery proves no
+    /// loss.
     fn judge_delivery_without_count(&mut self, delivered_tokens: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
@@ -515,7 +481,7 @@ impl DeliveryTracker {
             to_count = entry.end_count;
             entry.push_judged_as_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
-        // Returns the number of new tokens, which is `covered`.
+        // All covered tokens are new, so the returned number of new tokens is not needed.
         self.advance_delivered_count(to_count, covered);
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }
@@ -543,7 +509,8 @@ impl DeliveryTracker {
     /// The lost tokens of `entry` after count `from_count` up to count `to_count`, with their ids if kept. The entry must be the most
     /// recently removed one, whose ids are in `removed_ids`.
     fn lost_range(&self, entry: &InFlightEntry, from_count: u32, to_count: u32) -> LostRange {
-        // The entry's ids begin after count `end_count - tokens`. Those up to count `from_count` are not lost.
+        // The first id belongs to the token after the start count, `end_count - tokens`. Ids up to `from_count` are not lost, and their
+        // number is `from_count` minus that start count.
         let first_lost_id = (from_count as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
         let lost_tokens = (to_count - from_count) as usize;
         // `None` if the entry did not keep its ids.
@@ -558,9 +525,9 @@ impl DeliveryTracker {
     }
 }
 
-/// Judges an entry of sent chunks with `undelivered_tokens` tokens before count `from_count`, at which a delivery begins. These tokens are
-/// lost, because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has several chunks, it may be
-/// unknown which of them lost tokens.
+/// Judges an entry of sent chunks that a delivery skipped: the delivery begins at count `from_count`, after `undelivered_tokens` of the
+/// entry's tokens. These are lost, because deliveries of one request never go back, unless the delivery `proves_no_loss`. If the entry has
+/// several chunks, it may be unknown which of them lost tokens.
 #[inline]
 fn judge_skipped_entry(
     entry: &InFlightEntry,

@@ -164,8 +164,8 @@ struct LastMessage {
 }
 
 impl DispatchedRequests {
-    /// Adds a request that the message `frame` sent to the scheduler. Returns whether the oldest one was evicted because `max_waiting` are
-    /// waiting. `missed_before`: a number that changes whenever a message is missed, and with it perhaps the request's first chunk.
+    /// Adds a request that the message `frame` sent to the scheduler. Returns whether the oldest one was evicted, because `max_waiting` are
+    /// waiting. `missed_before`: number of messages missed so far, or [`UNJUDGED`]. If it differs later, the first chunk may be missed.
     fn add_waiting_request_and_check_eviction(
         &mut self,
         at: MonoNs,
@@ -248,7 +248,7 @@ impl DispatchedRequests {
         self.unreceived.remove(&forwarded.message);
         let hop = forwarded.message.hop;
         forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
-        // Any later request overtook it on the hop before, not on the new one.
+        // If a later request has overtaken it, that was on the previous hop, not on the new one.
         forwarded.overtaken = None;
         forwarded.message = new_frame;
         forwarded.times.received = received;
@@ -291,8 +291,8 @@ impl DispatchedRequests {
         }
     }
 
-    /// Records a frame with output of the engine. The time since the last one counts as busy time, but of a long pause only
-    /// [`MAX_PAUSE_NS`]. A long pause does not count as time with output.
+    /// Records a frame with output of the engine. The time since the last one counts as time with output, unless it is longer than
+    /// [`MAX_PAUSE_NS`]. It also counts as busy time, but of a longer pause only [`MAX_PAUSE_NS`].
     pub(super) fn record_output_frame(&mut self, at: MonoNs) {
         let last_output_at = self.last_output_at.replace(at);
         let pause_ns = last_output_at.map_or(0, |last| at.since(last));
@@ -347,10 +347,10 @@ impl DispatchedRequests {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
         answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
-        // A request that is overtaken now is later judged by the engine's output since.
+        // A request that is overtaken now is judged later by the engine's output from now on, so the output until now is kept with it.
         let progress = OutputProgress { busy_ns: self.busy_ns, answered: answered_on_hop.count };
         answered_on_hop.count += 1;
-        // A waiting request is marked by the first later one that has a chunk, so those below the highest such number are marked already.
+        // All requests below the highest answered number are marked already.
         let marked_below = answered_on_hop.overtaken_below;
         if request_number > marked_below {
             answered_on_hop.overtaken_below = request_number;
@@ -417,7 +417,7 @@ impl DispatchedRequests {
         waiting.is_some_and(|waiting| waiting.abort.is_some())
     }
 
-    /// Removes requests that wait for their first chunk since before `oldest_allowed`: such a chunk will not be recognised any more.
+    /// Removes requests that were sent before `oldest_allowed` and have no chunk yet: their first chunk will not be recognised any more.
     pub(super) fn drop_requests_sent_before(&mut self, oldest_allowed: MonoNs) {
         while let Some(oldest) = self.waiting.values().next() {
             if oldest.times.sent >= oldest_allowed {
@@ -452,7 +452,7 @@ impl DispatchedRequests {
 }
 
 impl Ledger {
-    /// Records a message to the scheduler, or a further request of it: requests, aborts of requests, or control.
+    /// Records a message to the scheduler: requests, aborts of requests, or control. Called once for each request in it, in order.
     pub(super) fn record_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) {
         // The message itself counts once, with its first request.
         if dispatch.index == 0 {
@@ -471,6 +471,7 @@ impl Ledger {
             }
             return;
         };
+        // Health checks are kept apart, and their aborts do not matter.
         if self.engine.is_health_check(request.rid) {
             if dispatch.kind == DispatchKind::Requests {
                 let check = HealthCheck { rid_hash: hash_rid(request.rid), hop: dispatch.id.hop, sent: at };
@@ -479,6 +480,7 @@ impl Ledger {
             return;
         }
         match dispatch.kind {
+            // A process between the tokenizer and the scheduler sends a request again that was dispatched before.
             DispatchKind::Requests if self.is_forwarded(dispatch.id.hop, request.rid) => {
                 self.dispatched.record_forwarded_request(at, dispatch.id, request.rid, self.limits.dispatched_requests);
             }
@@ -534,13 +536,14 @@ impl Ledger {
             self.totals.dispatched.aborts += 1;
             self.record_abort_for_retries(at, rid);
         }
-        let sent_before = if is_repeated { self.dispatched.abort_sent_at(rid) } else { None };
+        let first_sent = if is_repeated { self.dispatched.abort_sent_at(rid) } else { None };
         let received = self.dispatched.early_receive(frame);
-        let abort = RequestAbort { sent: sent_before.unwrap_or(at), received };
+        let abort = RequestAbort { sent: first_sent.unwrap_or(at), received };
         let message = AbortMessage { id: frame, abort };
-        // Both are asked: a retry with the rid of a finished request may be waiting.
+        // Recorded in both places: while a finished request still has a record, a retry with its rid may be waiting.
         let is_waiting = self.dispatched.mark_rid_aborted_if_waiting(rid, message);
-        let is_known = self.record_abort_if_known(rid, frame, abort) || is_waiting;
+        let has_record = self.record_abort_if_known(rid, frame, abort);
+        let is_known = is_waiting || has_record;
         // An engine may end all requests whose ids begin with that of the abort, so such an id need not be that of a request.
         if !is_known && self.engine.facts().aborts_by_prefix() {
             self.dispatched.mark_aborted_with_prefix(rid, message);

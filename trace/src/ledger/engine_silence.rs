@@ -159,8 +159,8 @@ impl EngineSilences {
         self.last_control = self.last_control.max(Some(at));
     }
 
-    /// Records a frame sent at `sent_at`. A relay may write it later, until `written_at`. Returns the end of the frames before it, if the
-    /// time since then is long.
+    /// Records a frame sent at `sent_at`. A relay may write it later, until `written_at`. If no frame was sent or written for a long time
+    /// before it, returns when that time began.
     fn record_frame_and_find_silence_start(&mut self, sent_at: MonoNs, written_at: MonoNs) -> Option<MonoNs> {
         let newest_end = self.last_frame.map_or(written_at, |last| last.max(written_at));
         // Before the first frame, there is no silence.
@@ -168,8 +168,8 @@ impl EngineSilences {
         (sent_at.since(previous_end) >= MIN_SILENCE_NS).then_some(previous_end)
     }
 
-    /// Records that the wire lost tokens of a stream whose last chunk before was sent at `last_chunk_at`. If an unconfirmed silence lies in
-    /// between, it is forgotten, because the lost tokens may have been sent in it.
+    /// Records that the wire lost tokens of a stream whose previous chunk was sent at `last_chunk_at`. Forgets an unconfirmed silence since
+    /// then, because the lost tokens may have been sent in it.
     pub(super) fn forget_silence_with_wire_loss(&mut self, last_chunk_at: MonoNs) {
         let Some(ended) = &self.ended_silence else { return };
         let lies_in_between = last_chunk_at <= ended.silence.from;
@@ -178,9 +178,8 @@ impl EngineSilences {
         }
     }
 
-    /// Counts new tokens of a stream (a request's chunks) after the silence that has just ended. `last_chunk_at` is the time of the
-    /// stream's chunk before. If that precedes the silence, the stream was open before and after it, and counts unless `is_streamed` is
-    /// false.
+    /// Counts new tokens of a stream (a request's chunks) after the silence that has just ended. `last_chunk_at`: time of the stream's
+    /// previous chunk. A stream whose previous chunk precedes the silence was open all through it, and counts if `is_streamed`.
     #[inline]
     pub(super) fn record_tokens_after_silence(
         &mut self,
@@ -195,7 +194,7 @@ impl EngineSilences {
         if is_first_after_silence && since_end <= MAX_RESUME_NS {
             ended.silence.streams += u64::from(is_streamed());
         }
-        // Counted because frames that were only held up bring their tokens at once, which shows that the engine was not silent.
+        // Frames that were only held up arrive all at once after it. So many tokens soon after it show that the engine was not silent.
         if since_end <= ended.catch_up_ns() {
             ended.tokens_after += u64::from(tokens);
         }
@@ -210,8 +209,7 @@ impl EngineSilences {
         }
         let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        // After this time, `record_tokens_after_silence` adds nothing to its streams and tokens, so a confirmed silence needs no more
-        // counting.
+        // From then on, `record_tokens_after_silence` adds nothing to it.
         let is_fully_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
         if is_fully_counted && ended.is_confirmed {
             self.ended_silence = None;
@@ -220,14 +218,14 @@ impl EngineSilences {
         since_end >= ended.catch_up_ns()
     }
 
-    /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread_use`: time use of the
-    /// engine's busiest main thread in it.
+    /// Confirms the silence that has ended, if it was a silence of the engine. A confirmed one counts once, and is kept if it is the
+    /// longest. `main_thread_use`: time use of the engine's busiest main thread in it.
     fn confirm_ended_silence(&mut self, main_thread_use: Option<TimeUse>) {
         let Some(ended) = &mut self.ended_silence else { return };
         if !ended.is_silence_of_engine() {
             return;
         }
-        // Each later tick confirms it again.
+        // Later ticks come here again for the same silence.
         if !ended.is_confirmed {
             ended.is_confirmed = true;
             self.count += 1;
@@ -237,7 +235,7 @@ impl EngineSilences {
             self.times.record_span(silent.from, silent.to);
             ended.silence.main_thread = main_thread_use;
         }
-        // Streams are counted for a second after it, so the copy of a confirmed one is renewed.
+        // Its streams are counted for some time after it, so the kept copy is updated.
         if self.longest.as_ref().is_none_or(|longest| ended.silence.ns() >= longest.ns()) {
             self.longest = Some(ended.silence.clone());
         }
@@ -245,9 +243,9 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Ends the silence (time without a frame) before a frame on the hop (channel between two processes) at `hop_index`. Nothing is
-    /// recorded unless the engine sends on the hop, and the time since its last frame is far longer than usual. Called before the frame's
-    /// chunks are recorded. `forwarded_at`: when a relay had written the frame to its receiver.
+    /// Ends the silence (time without a frame) before a frame on the hop (channel between two processes) at `hop_index`. Records it if the
+    /// engine itself sends on the hop, and if its last frame was far longer ago than usual. Called before the frame's chunks are recorded.
+    /// `forwarded_at`: when a relay had written the frame to its receiver.
     pub(super) fn end_engine_silence_before_frame(
         &mut self,
         at: MonoNs,
@@ -260,9 +258,9 @@ impl Ledger {
             // Another process may hold frames back there.
             return;
         }
-        // A relay reads no further frame until it has written this one, so a silence of the engine can only begin then.
-        let end = forwarded_at.map_or(at, |forwarded_at| forwarded_at.max(at));
-        let Some(from) = self.silences.record_frame_and_find_silence_start(at, end) else { return };
+        // A relay reads no further frame until it has written this one, so the next silence of the engine can only begin then.
+        let next_silence_from = forwarded_at.map_or(at, |forwarded_at| forwarded_at.max(at));
+        let Some(from) = self.silences.record_frame_and_find_silence_start(at, next_silence_from) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
         let Some(usual_ns) = self.usual_chunk_interval_if_exceeded_ns(at.since(from)) else { return };
         // The median. It is unknown until a stream has several tokens.
@@ -289,7 +287,7 @@ impl Ledger {
         if last_control.is_some_and(|sent_at| from.since(sent_at) <= MAX_CONTROL_DELAY_NS) {
             return ControlMessages::Sent;
         }
-        // Control messages take the hops of the requests.
+        // Control messages are sent on the same hops as requests. Where sends are observed, none was missed.
         if self.hops.all.iter().any(|hop| hop.carries_requests && hop.shows.sent) {
             return ControlMessages::None;
         }
@@ -337,8 +335,8 @@ impl Ledger {
         &self.silences
     }
 
-    /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a
-    /// relay reports what it missed only with its next frame.
+    /// The silence that lasts at `now`; `None` without one. A relay reports missed frames only with its next frame, so the streams may have
+    /// ended unobserved. Behind a relay, a silence therefore counts only if the scheduler does not receive its requests either.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
         let silence = self.long_silence_at(now)?;
         let is_proven = !self.is_relayed() || self.has_long_unreceived_request(silence.from, now);
@@ -405,11 +403,11 @@ impl Ledger {
         hops.any(|hop| self.hops.groups[hop.group].name == name)
     }
 
-    /// Whether the request is open and streamed, and had a chunk since then.
+    /// Whether the request is open and streamed, and has had a chunk at or after `since`.
     fn is_streaming_since(&self, request: &Request, since: MonoNs) -> bool {
         // The rid of an unmapped record belongs to another request.
         let is_open = request.is_mapped && request.finish.is_none();
-        // Of a shared rid it is not known which request still streams.
+        // If several requests share the rid, it is not known which of them still streams.
         if !is_open || request.is_shared() || request.last_at < since {
             return false;
         }

@@ -180,9 +180,9 @@ fn do_stops_show_where_time_passed(stops: &[WayStop]) -> bool {
     stops.len() > 2 || has_leg_at_one_place
 }
 
-/// The observed moments on the way from scheduler to tokenizer, in order: its `way_start`, the sends and receives of the first chunk on the
-/// hops, and the end of the way, which is that of `whole_leg`. A time that contradicts the order of the others is left out. A stop's
-/// position grows along the way: twice the hop's index at a send, one more at a receive.
+/// The observed moments (stops) on the way from scheduler to tokenizer, in order: its `way_start`, the sends and receives of the first
+/// chunk on the hops, and the end of the way, which is that of `whole_leg`. A stop whose time contradicts the order is left out. The
+/// position of a stop is twice the hop's index for a send, and one more for a receive, so it grows along the way.
 fn stops_of_way(crossings: &[FirstCrossing], way_start: Option<MonoNs>, whole_leg: Option<TimedLeg>) -> Vec<WayStop> {
     let end = whole_leg.and_then(|whole_leg| end_stop_of_way(crossings, whole_leg));
     // Without a known end, no stop lies behind it.
@@ -204,8 +204,8 @@ fn stops_of_way(crossings: &[FirstCrossing], way_start: Option<MonoNs>, whole_le
     stops
 }
 
-/// End of the way from scheduler to tokenizer, which is that of `whole_leg`, the leg of the time to first token that begins with the way.
-/// `None` if hops at the end of the path were not crossed observably.
+/// End of the way from scheduler to tokenizer. It is the end of `whole_leg`, the leg of the time to first token that begins with the way.
+/// `None` if there is no crossing, or if the last one is not on the hop into the tokenizer although that hop is known.
 fn end_stop_of_way(crossings: &[FirstCrossing], whole_leg: TimedLeg) -> Option<WayStop> {
     let last = crossings.last()?;
     let has_hop_into_tokenizer = crossings.iter().any(|crossing| crossing.is_last);

@@ -88,7 +88,8 @@ impl FirstTokenWaits {
         self.unjudged += u64::from(evicted.is_some());
     }
 
-    /// Judges how a receiving thread spent the pending waits for it. Waits that its samples do not cover yet stay pending.
+    /// Judges the pending waits for a receiving thread by what that thread did meanwhile. Waits that its samples do not cover yet stay
+    /// pending.
     pub(crate) fn judge_waits_covered_by_samples(
         &mut self,
         receiver: ThreadId,
@@ -112,8 +113,7 @@ impl FirstTokenWaits {
         self.pending = pending;
     }
 
-    /// Adds a wait with its receiver's time use in it (`time_spent`). If that is `None`, because no samples cover the wait, counts it as
-    /// unjudged.
+    /// Adds a wait and its receiver's use of that time (`time_spent`). A wait without samples (`None`) counts as unjudged.
     fn judge_wait_or_count_unjudged(&mut self, wait: &FirstTokenWait, time_spent: Option<TimeUse>, group: &HopGroup) {
         let Some(time_spent) = time_spent else {
             self.unjudged += 1;

@@ -61,6 +61,7 @@ impl FrameContext {
             is_forwarded: !leads_to_tokenizer && is_receive_observed,
             tracks_deliveries: hop.tracks_deliveries,
             is_unwatched: !hop.shows.delivered,
+            // Receives of other hops are observed, but not those of this hop's tokenizer.
             hides_receives: is_observed_at_send && any_received && hop.hides_receives(),
             claimed_ids: frame.ids,
             // Without this frame, which its lane (connection) counts already.
@@ -108,8 +109,8 @@ impl Ledger {
         self.queue_sent_frame(at, frame.id, hop_index, load, frame.forwarded);
     }
 
-    /// Records the number of a frame in its lane (connection), which is created if needed, and the frames missed before it, as the numbers
-    /// show. Returns the index of its hop; `None` at the limit of hops.
+    /// Records the number of a frame in its lane (connection), which is created if needed. If the number shows that frames were missed
+    /// before it, records that, too. Returns the index of the frame's hop; `None` at the limit of hops.
     pub(super) fn register_frame_returning_hop_index(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
         let Some(hop_index) = self.hops.hop_index_or_add(id.hop, self.limits.hops) else {
             self.limits.count_reached("hops");
@@ -136,8 +137,8 @@ impl Ledger {
         self.subtract_removed_lane(hop_index, &evicted);
     }
 
-    /// Records that frames crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged
-    /// across the gap.
+    /// Records that `missed_frames` crossed the hop (channel) at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is
+    /// judged across the gap.
     fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed_frames: u64) {
         let hop = &mut self.hops.all[hop_index];
         self.silences.forget_current_silence();
@@ -146,7 +147,7 @@ impl Ledger {
         if hop.may_lead_to_tokenizer() {
             self.receives_missed_until = Some(at);
         }
-        // The same for deliveries of the hop's chunks.
+        // A delivery after the gap does not continue the last observed one either.
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
         self.count_unannounced_frames(at, hop_index, missed_frames);
     }
@@ -154,7 +155,7 @@ impl Ledger {
     /// Counts missed frames whose loss the source has not reported itself.
     fn count_unannounced_frames(&mut self, at: MonoNs, hop_index: usize, missed_frames: u64) {
         let hop = &mut self.hops.all[hop_index];
-        // Frames in the source's reports whose gap in the numbers was not seen yet. They were counted with the report.
+        // Missed frames that the source reported were counted with its report, before the gap in the numbers showed them.
         let already_reported = missed_frames.min(hop.reported_missed);
         hop.reported_missed -= already_reported;
         if missed_frames > already_reported {
@@ -231,18 +232,13 @@ impl Ledger {
             self.dispatched.record_output_frame(at);
         }
         let mut sums = self.record_chunks(&context, frame.chunks);
-        sums.itl.record_pending(&mut self.itl_sent);
-        sums.itl_by_token.record_pending(&mut self.itl_sent_by_token);
-        self.totals.chunks.sent += sums.chunks_from_scheduler;
-        self.totals.tokens.sent += sums.tokens_from_scheduler;
-        self.totals.chunks.tracked += sums.tracked_chunks;
-        let tokens = sums.tokens;
+        self.add_frame_sums_to_totals(&mut sums);
         let hop = &mut self.hops.all[hop_index];
-        hop.counts.tokens += tokens;
+        hop.counts.tokens += sums.tokens;
         hop.tracked_chunks += sums.tracked_chunks;
         hop.untracked_chunks += sums.untracked_chunks;
         if let Some(lane) = hop.lanes.get_mut(&frame.id.lane) {
-            lane.count_frame_content(at, frame.chunks.len() as u64, tokens);
+            lane.count_frame_content(at, frame.chunks.len() as u64, sums.tokens);
         }
         let group = &mut self.hops.groups[context.group];
         group.ids.add_counts(sums.ids);
@@ -256,6 +252,17 @@ impl Ledger {
                 self.record_scheduler_abort(at, chunk.rid);
             }
         }
+    }
+
+    /// Adds the sums over the chunks of a frame to the totals of the run.
+    #[inline]
+    fn add_frame_sums_to_totals(&mut self, sums: &mut FrameSums) {
+        // Equal durations were collected, and the last ones are still to be recorded.
+        sums.itl.record_pending(&mut self.itl_sent);
+        sums.itl_by_token.record_pending(&mut self.itl_sent_by_token);
+        self.totals.chunks.sent += sums.chunks_from_scheduler;
+        self.totals.tokens.sent += sums.tokens_from_scheduler;
+        self.totals.chunks.tracked += sums.tracked_chunks;
     }
 
     /// Records the chunks of a frame, and adds their requests to `touched`. Returns their sums.

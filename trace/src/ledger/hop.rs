@@ -258,8 +258,8 @@ impl Hop {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
-    /// Stages that were observed here at any time, even if they are not now: a receiver may have ended. Receives count if one was recorded,
-    /// or if they are announced and the receiver is watched.
+    /// Stages that were observed here at any time. Receives count if one was recorded, or if they are announced and not known to be
+    /// unobserved.
     pub fn capabilities(&self) -> Capabilities {
         let is_announced = self.shows.received && !self.is_received_unobserved;
         Capabilities {
@@ -323,9 +323,9 @@ impl Hop {
         self.last_receiver
     }
 
-    /// Counts a received frame in the current wakeup of its receiver. If it begins a new one, returns the number of frames of the previous
-    /// one. A wakeup ends when the receiver finds no frame, even if it polls again without sleeping. The frames of one wakeup are a burst;
-    /// `position` is the frame's place in it.
+    /// Counts a received frame in its receiver's current wakeup, or in a new one if that is over. A wakeup ends when the receiver finds no
+    /// frame, even if it polls again without sleeping. Its frames are a burst, in which the frame has this `position`. If the frame begins
+    /// a new wakeup, returns the number of frames in the previous one.
     pub(crate) fn count_frame_and_take_ended_wakeup_frames(&mut self, position: BurstPosition) -> Option<u32> {
         let BurstPosition { receiver, burst, .. } = position;
         let mut frames = 1;
@@ -340,9 +340,9 @@ impl Hop {
         }
         self.wakeup = Some(CurrentWakeup { receiver, burst, frames });
         let max = &mut self.counts.wakeup_frames_max;
-        // Until the first wakeup has ended, the maximum stays 0: its receiver may never have returned to its poll.
-        let has_ended_wakeup = frames_of_ended.is_some() || *max > 0;
-        if has_ended_wakeup {
+        // The maximum is 0 until a first wakeup has ended: before that, its receiver may never have returned to its poll.
+        let has_any_wakeup_ended = frames_of_ended.is_some() || *max > 0;
+        if has_any_wakeup_ended {
             *max = (*max).max(frames).max(frames_of_ended.unwrap_or(0));
         }
         frames_of_ended
@@ -378,7 +378,7 @@ impl Hop {
     /// Removes and returns the next request whose first chunk is in the frame received at this time; `None` if no more are. Forgets
     /// requests of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
-        // Frames are processed in order, so the end of an earlier one was missed and will not be observed any more.
+        // Frames are processed in order, so the end of processing of an earlier frame was missed.
         while let Some(oldest) = self.unprocessed_requests.front() {
             if oldest.received_at >= received_at {
                 break;

@@ -65,14 +65,16 @@ impl Ledger {
         }
         // The announcement has added the hop, so this only looks it up.
         if let Some(hop_index) = self.hops.hop_index_or_add(announced.id, self.limits.hops) {
-            if previous_group.is_some_and(|group| group != self.hops.all[hop_index].group) {
+            let has_moved_to_group = previous_group.is_some_and(|group| group != self.hops.all[hop_index].group);
+            if has_moved_to_group {
                 self.move_streams_to_group_of(hop_index);
             }
             self.apply_observed_stages(hop_index, previous_stages, announced.capabilities);
         }
-        // A hop that begins to track deliveries also tracks the chunks that it carried before.
+        // A hop that begins to track deliveries also tracks the chunks that it carried before. Known hops keep their indices.
         for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
-            if self.hops.all[hop_index].tracks_deliveries && !previous.tracks_deliveries {
+            let begins_to_track = self.hops.all[hop_index].tracks_deliveries && !previous.tracks_deliveries;
+            if begins_to_track {
                 self.track_earlier_chunks_of_hop(hop_index, previous.may_lead_to_tokenizer);
             }
         }
@@ -88,7 +90,8 @@ impl Ledger {
         }
     }
 
-    /// Applies which stages of the frames on the hop at `hop_index` are observed from now on, and which were until now.
+    /// Applies a change in which stages of the frames on the hop at `hop_index` are observed: `previous_stages` until now,
+    /// `announced_stages` from now on.
     fn apply_observed_stages(
         &mut self,
         hop_index: usize,
@@ -133,8 +136,8 @@ impl Ledger {
         }
     }
 
-    /// Makes the chunks unjudged that a hop had carried when its deliveries began to be observed: they may have been delivered before.
-    /// Those still queued on the hop were not, and stay in flight.
+    /// Makes the chunks unjudged that have crossed a hop whose deliveries are observed from now on: they may have been delivered before.
+    /// Chunks that are still queued on the hop cannot have been delivered, and stay in flight.
     fn unjudge_carried_chunks(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         // Receives before now may be reported later. Their chunks may have been delivered before, too.
@@ -162,33 +165,33 @@ impl Ledger {
         }
     }
 
-    /// Records chunks that the hop (channel) at `hop_index` carried before their deliveries were observed. If it may have led to the
-    /// tokenizer, chunks still queued are judged by their deliveries. The others are unjudged.
+    /// Records the chunks that the hop (channel) at `hop_index` carried before their deliveries were observed. Those still queued on it
+    /// are judged by their deliveries, if the hop may have led to the tokenizer. The others are unjudged.
     fn track_earlier_chunks_of_hop(&mut self, hop_index: usize, may_have_led_to_tokenizer: bool) {
         let hop = &self.hops.all[hop_index];
-        // All chunks of the hop but those without an expected delivery, and those that are tracked already.
+        // Chunks without an expected delivery are not counted, nor are those that are tracked already.
         let earlier_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
         if earlier_chunks == 0 {
             return;
         }
         let id = hop.id;
         let queued = if may_have_led_to_tokenizer { hop.sorted_queued_chunks() } else { Vec::new() };
-        let mut adopted = 0;
+        let mut recorded_chunks = 0;
         for ticket in self.table.tickets() {
             // Sorted by request, so the chunks of one request follow each other.
             let from = queued.partition_point(|chunk| chunk.ticket < ticket);
             let to = queued.partition_point(|chunk| chunk.ticket <= ticket);
             let queued_of_request = &queued[from..to];
-            adopted += self.track_and_count_earlier_chunks_of_request(ticket, id, queued_of_request);
+            recorded_chunks += self.track_and_count_earlier_chunks_of_request(ticket, id, queued_of_request);
         }
         self.totals.chunks.tracked += earlier_chunks;
-        // The others belong to closed requests.
-        self.totals.chunks.outcomes.unjudged += earlier_chunks.saturating_sub(adopted);
+        // The others belong to requests whose records are closed.
+        self.totals.chunks.outcomes.unjudged += earlier_chunks.saturating_sub(recorded_chunks);
         self.hops.all[hop_index].tracked_chunks += earlier_chunks;
     }
 
-    /// Records the chunks of one request on hop `hop_id` in its delivery tracker. Those in `queued_chunks`, which are still queued,
-    /// wait for their deliveries there. The earlier ones are unjudged. Returns how many were recorded.
+    /// Records the chunks of one request on hop `hop_id` in its delivery tracker. Chunks that are still queued (`queued_chunks`) wait there
+    /// for their deliveries. The earlier ones are unjudged. Returns the number of recorded chunks.
     fn track_and_count_earlier_chunks_of_request(
         &mut self,
         ticket: Ticket,
@@ -202,17 +205,16 @@ impl Ledger {
         let early = self.early_deliveries.early_delivered_count(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.is_whole();
-        // Those that the tracker has already are not recorded again.
-        let known_chunks = tracker.chunks_entered + queued_chunks.len() as u64;
-        let passed_chunks = u64::from(stream.chunks).saturating_sub(known_chunks);
+        // The first chunks passed before deliveries were observed. They are all that the tracker does not have and that are not queued.
+        let other_chunks = tracker.chunks_entered + queued_chunks.len() as u64;
+        let passed_chunks = u64::from(stream.chunks).saturating_sub(other_chunks);
+        let recorded_chunks = passed_chunks + queued_chunks.len() as u64;
         let mut judged = Vec::new();
         if passed_chunks > 0 {
-            // The first chunks passed before deliveries were observed.
             let count = u32::try_from(passed_chunks).unwrap_or(u32::MAX);
             let first = 1;
             judged.push(tracker.skip_chunks(hop_id, first, count, UnjudgedCause::UnobservedDeliveries));
         }
-        let mut entered = passed_chunks;
         let mut previous_end = None;
         for chunk in queued_chunks {
             let entry = entry_of_queued_chunk(chunk, stream, previous_end);
@@ -223,13 +225,12 @@ impl Ledger {
             let ids: &[i64] = &[];
             judged.push(tracker.push_chunk(entry, ids, has_room));
             tracker.add_to_memory_use(&mut self.loss_memory);
-            entered += 1;
             previous_end = Some(chunk.end_count);
         }
         for outcomes in judged {
             self.record_outcomes(self.now, ticket, &outcomes);
         }
-        entered
+        recorded_chunks
     }
 }
 

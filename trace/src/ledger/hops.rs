@@ -198,13 +198,7 @@ impl Hops {
             return false;
         };
         let old_group = self.all[hop_index].group;
-        // A late name of a single hop is a rename: its group keeps its history.
-        let is_alone_in_group = !self.all.iter().any(|hop| hop.group == old_group && hop.id != announced.id);
-        if is_alone_in_group && self.group_between(announced.ends).is_none() {
-            // The whole group takes the new name, with its history.
-            self.groups[old_group].set_ends(announced.ends);
-        }
-        let group = self.group_index_or_add(announced.ends);
+        let group = self.rename_or_find_group_of_hop(hop_index, announced.ends);
         self.groups[group].carries_requests = announced.carries_requests;
         let ends = self.role_indices_or_add(announced.ends);
         let hop = &mut self.all[hop_index];
@@ -230,6 +224,17 @@ impl Hops {
         true
     }
 
+    /// Index of the group for the hop at `hop_index`, which gets these ends. If the hop is alone in its group and no group has these ends,
+    /// its group is renamed to them, and so keeps its history. Otherwise it is the group with these ends, which is added if needed.
+    fn rename_or_find_group_of_hop(&mut self, hop_index: usize, ends: Ends<&str>) -> usize {
+        let old_group = self.all[hop_index].group;
+        let hops_of_old_group = self.all.iter().filter(|hop| hop.group == old_group).count();
+        if hops_of_old_group == 1 && self.group_between(ends).is_none() {
+            self.groups[old_group].set_ends(ends);
+        }
+        self.group_index_or_add(ends)
+    }
+
     /// Updates what depends on all hops together, after an announcement has changed one of them.
     fn update_facts_of_all_hops(&mut self) {
         self.any_origin = self.all.iter().any(|hop| hop.origin);
@@ -244,8 +249,8 @@ impl Hops {
         self.any_delivered = self.all.iter().any(|hop| hop.capabilities.delivered);
     }
 
-    /// Marks the hops into a process that forwards requests (`forwards_requests`), and those out of it (`repeats_requests`). Such a process
-    /// sends requests itself, or is none of the schedulers, if those are known.
+    /// Marks the hops into a process that forwards requests (`forwards_requests`), and those out of it (`repeats_requests`). A receiver of
+    /// requests forwards them if it also sends requests, or if the schedulers are known and it is none of them.
     fn mark_forwarding_hops(&mut self) {
         let origins = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests);
         let schedulers: BTreeSet<u16> = origins.map(|hop| hop.ends.from).collect();
@@ -279,19 +284,19 @@ impl Hops {
         let new_group = self.all[hop_index].group;
         let moved = self.all[hop_index].counts;
         let others = self.all.iter().filter(|hop| hop.group == old_group);
-        // The other hops' maxima need not have occurred at one time, so the maximum of the group without this hop is not above their sum.
         let sum_of_other_maxima = others.map(|hop| hop.counts.backlog_max).sum();
         let old = &mut self.groups[old_group];
         let old_max_at = old.backlog_max_at;
         old.backlog -= moved.backlog;
+        // Without this hop, the old group cannot have had more than the other hops had at most.
         old.backlog_max = old.backlog_max.min(sum_of_other_maxima);
         let new = &mut self.groups[new_group];
         new.backlog += moved.backlog;
-        // The new group has had at least the maximum of this hop, and has the present sum.
-        let max = moved.backlog_max.max(new.backlog);
-        if max > new.backlog_max {
-            new.backlog_max = max;
-            // The time of the hop's own maximum is not kept; that of its old group stands for it.
+        // With this hop, the new group has had at least the hop's maximum and the sum of now.
+        let least_max = moved.backlog_max.max(new.backlog);
+        if least_max > new.backlog_max {
+            new.backlog_max = least_max;
+            // A hop does not keep the time of its maximum, so that of its old group is used.
             new.backlog_max_at = old_max_at;
         }
     }

@@ -66,8 +66,8 @@ impl InFlightEntry {
     }
 
     /// Adds its chunks to `judged` as part of a delivery. The first chunk of the delivery counts as delivered, and the others as merged
-    /// into it. `has_carrier`: whether an earlier entry of the delivery has that first chunk; true afterwards. If the entry has several
-    /// chunks, and earlier deliveries (up to count `delivered_to_count`) carried a part of them, they are unjudged.
+    /// into it. If the entry has several chunks, some of which earlier deliveries (up to count `delivered_to_count`) may have carried, all
+    /// are unjudged. `has_carrier`: whether an earlier entry of the delivery had its first chunk. It is set to true.
     pub(super) fn push_judged_as_carried(
         &self,
         delivered_to_count: u32,

@@ -33,8 +33,8 @@ struct QueueLevel {
 }
 
 impl KernelQueue {
-    /// Records a sample of the bytes in the sockets' buffers. `backlog_frames`: those sent on the hops (channels) and not received, `None`
-    /// if sends or receives are not observed. `mean_frame_bytes`: mean frame length.
+    /// Records a sample of the bytes in the sockets' buffers. `backlog_frames`: number of frames sent on the hops (channels) and not
+    /// received; `None` if sends or receives are not observed. `mean_frame_bytes`: mean length of a frame.
     pub(crate) fn add_sample(
         &mut self,
         at: MonoNs,
@@ -49,8 +49,8 @@ impl KernelQueue {
         let Some(bytes) = sample.receive_bytes else { return };
         self.bytes_max = self.bytes_max.max(Some(bytes));
         if let Some(backlog_frames) = backlog_frames {
-            // Frames that wait outside the kernel wait in the receiver's inbox, libzmq's own queue. Rounded up, so that the inbox is not
-            // overestimated.
+            // Queued frames that are not in the kernel are in the receiver's inbox, libzmq's own queue. The number in the kernel is
+            // rounded up, so that the inbox is not overestimated.
             let frames_in_kernel = bytes.div_ceil(mean_frame_bytes.max(1));
             self.inbox_max = self.inbox_max.max(Some(backlog_frames.saturating_sub(frames_in_kernel)));
         }

@@ -54,8 +54,8 @@ impl LateFrames {
         self.longest_ns = self.longest_ns.max(wait_ns);
         let sent_at = MonoNs(at.0.saturating_sub(wait_ns));
         self.times.record_span(sent_at, at);
-        // Late receives without a long pause between them form one stretch, of which `first_at` is the start. This one begins another,
-        // unless it follows the last one soon.
+        // Late receives without a long pause between them form one stretch, which begins at `first_at`. This receive begins a stretch,
+        // unless it soon follows the last late one.
         let mut stretch_start = at;
         if let Some(last) = self.last_late
             && at.since(last.at) < MAX_PAUSE_NS

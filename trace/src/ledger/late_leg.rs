@@ -232,20 +232,18 @@ impl LateLeg {
         }
     }
 
-    /// Counts the request as concurrent, and the one before it, if both were on this leg (part of the time to first token) at the same
-    /// time.
+    /// Counts the late request and the previous one as concurrent, if their times on this leg (part of the time to first token) overlap.
     fn count_concurrent(&mut self, late: &LateRequest) {
-        // Its time on the leg, which is compared with that of the request before.
         let mut span = LegSpan { from: late.from, to: late.to(), is_concurrent: false };
-        if let Some(last) = self.last_span
-            && last.from < span.to
-            && span.from < last.to
-        {
-            span.is_concurrent = true;
-            self.concurrent += 1;
-            // The last request counts, too, unless it was counted together with the one before it.
-            if !last.is_concurrent {
+        if let Some(previous) = self.last_span {
+            let overlaps = previous.from < span.to && span.from < previous.to;
+            if overlaps {
+                span.is_concurrent = true;
                 self.concurrent += 1;
+                // The previous request counts once, even if it also overlapped with the one before it.
+                if !previous.is_concurrent {
+                    self.concurrent += 1;
+                }
             }
         }
         self.last_span = Some(span);

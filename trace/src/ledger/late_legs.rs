@@ -125,23 +125,24 @@ fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if may_be_of_pair { None } else { Some(leg.end()) }
 }
 
-/// Minimum length, in nanoseconds, of the leg of this request that makes it late. A leg is the time from one observed moment to the next
-/// one; it has several parts if moments between them were not observed. `None` if the leg is not judged by its length.
+/// Minimum length, in nanoseconds, that makes a leg of this request late. `None` if the leg is not judged by its length. A leg is the time
+/// from one observed moment to the next one. It has several parts if moments in between were not observed.
 fn min_late_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
-    let is_single_part = leg.parts().len() == 1;
+    // Moments are ordered by time: the scheduler receives the request, queues it, puts it in a batch, and sends the first chunk.
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
-    let is_queue = is_single_part && leg.from == Queued;
-    // Everywhere in the scheduler but in its queue, a request of a pair of servers may wait for the other one.
-    let may_wait_for_other_server = is_in_scheduler && !is_queue && is_of_pair(request);
+    let is_queue_wait_alone = leg.from == Queued && leg.parts().len() == 1;
+    // A request of a pair of servers may wait for the other server, except in the queue.
+    let may_wait_for_other_server = is_in_scheduler && !is_queue_wait_alone && is_of_pair(request);
     if may_wait_for_other_server {
         return None;
     }
+    // The prefill is the last part before the first send.
     let has_prefill = is_in_scheduler && leg.to >= FirstSent;
     if has_prefill { min_late_ns_with_prefill(request, leg) } else { Some(GAP_WARNING_NS) }
 }
 
-/// Minimum length, in nanoseconds, that makes a leg late if the prefill is a part of it: a second for the rest of the leg, and the time
-/// that a prompt of this length needs. `None` if the leg is not judged by its length.
+/// Minimum length, in nanoseconds, that makes a leg with the prefill late: the time that a prompt of this length needs, and a second for
+/// the rest of the leg. `None` if the leg is not judged by its length.
 fn min_late_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     // A prefill alone is compared with other prefills instead.
     let is_prefill_alone = leg.parts().len() == 1;
@@ -154,8 +155,8 @@ fn min_late_ns_with_prefill(request: &Request, leg: TtftLeg) -> Option<u64> {
     Some(GAP_WARNING_NS.saturating_add(prefill_ns))
 }
 
-/// The time with which the legs of this request up to the moment `last_moment` are compared: its time to first token if it is streamed,
-/// otherwise the sum of these legs. `None` if a streamed one has no time to first token.
+/// The time with which each leg of this request is compared. For a streamed request, that is its time to first token; `None` if unknown.
+/// Otherwise it is the sum of its legs up to the moment `last_moment`.
 fn compared_time_ns(request: &Request, path: &TtftPath, last_moment: TtftMoment) -> Option<u64> {
     if request.is_streamed() {
         return path.ttft_ns();
@@ -187,8 +188,8 @@ fn is_each_leg_judged_until_first_token(request: &Request, path: &TtftPath) -> b
 }
 
 impl LateLegs {
-    /// Records the legs of a request, the parts of its time to first token between two observed moments. Those on which it spent long are
-    /// judged at a later tick, and its prefill beside others.
+    /// Records the legs of a request: the parts of its time to first token between two observed moments. A long leg is kept, and judged at
+    /// a later tick. So is the prefill, which is compared with others.
     pub(super) fn record_legs(&mut self, request: &Request, path: &TtftPath, limits: &mut CountedLimits) {
         let is_streamed = request.is_streamed();
         // The first chunk of a response that is not streamed has several tokens, so the end of its prefill is not known.
@@ -279,13 +280,13 @@ impl LateLegs {
         self.window.add_time(ttft_ns);
     }
 
-    /// Begins a later window of ten seconds. First keeps, for each leg, the greatest share that it had in all times to first token of two
-    /// windows in a row.
+    /// Begins a later window of ten seconds. First updates, for each leg, the greatest share that it has had in all times to first token
+    /// of two windows in a row.
     fn begin_window(&mut self, window_number: u64) {
-        // Otherwise the window just before the new one was empty, and its sums are 0.
+        // If not, the window just before the new one was empty.
         let follows_last_window = window_number == self.window_number + 1;
         for late in &mut self.legs {
-            // Before the sums of the leg and of the whole are replaced.
+            // Must come before the sums are replaced: those of the leg in the next statement, those of all times after the loop.
             late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
             late.window.begin_window(follows_last_window);
         }
@@ -339,8 +340,8 @@ impl LateLegs {
 }
 
 impl Ledger {
-    /// Judges the requests that spent long on a leg, once it is known whether the engine was silent while they waited. A silence, in which
-    /// no request goes on, is a finding of its own.
+    /// Judges the requests that spent long on a leg (part of the time to first token), once it is known whether the engine was silent
+    /// meanwhile. Requests that a silence delayed are recorded apart, because the silence is a finding of its own.
     pub(super) fn judge_late_requests(&mut self, now: MonoNs) {
         if self.ttft.late_legs.unjudged.is_empty() || self.silences.is_undecided(now) {
             return;
@@ -352,7 +353,7 @@ impl Ledger {
                 continue;
             }
             let mut receiver_use = None;
-            // Later legs do not begin in the process that answers clients, so its use of time does not explain them.
+            // The receiver is the process that answers clients. Its use of time explains only legs that begin in it.
             let begins_in_receiver = late.leg.from <= Read;
             if begins_in_receiver {
                 receiver_use = self.time_use_of_only_receiver(late.from, late.to());
@@ -370,7 +371,7 @@ impl Ledger {
         let other_threads = process_threads.filter(|thread| thread.id != main_thread);
         let mut process = main;
         for spent in other_threads.filter_map(|thread| thread.use_between(from, to)) {
-            // Threads run beside each other, so their intervals do not add up.
+            // The times that threads spent add up, but the interval stays the same, because they run beside each other.
             process = TimeUse { interval_ns: main.interval_ns, ..process.plus(spent) };
         }
         Some(ReceiverUse { main, process })

@@ -43,11 +43,11 @@ impl Ledger {
 
     /// Closes finished requests: those of which everything has arrived, and those whose last receives or deliveries did not come in time.
     fn close_finished_requests(&mut self, now: MonoNs) {
-        // Everything of these has arrived. They are kept briefly, so that a repeated finish is recognised.
+        // Lingering requests: everything of them has arrived. They are kept briefly, so that a repeated finish is recognised.
         while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
             self.close_request(ticket, CloseReason::Ended);
         }
-        // These wait for their last receives and deliveries. Most are closed through the other queue before they are due.
+        // Settling requests wait for their last receives and deliveries. Most linger before they are due, and are closed above.
         while let Some(&(due, ticket)) = self.settling.front() {
             let is_closed = self.table.get(ticket).is_none();
             if due > now && !is_closed {
@@ -73,9 +73,9 @@ impl Ledger {
     /// Closes requests that have been silent for the orphan timeout, in the part of the table that this tick examines.
     fn close_silent_requests(&mut self, now: MonoNs) {
         let slots = self.table.slot_count();
-        // A part of the table, so that no tick of a large one delays events.
-        let examined = MIN_SLOTS_PER_TICK.max(slots / TICKS_PER_ROUND).min(slots);
-        for _ in 0..examined {
+        // Each tick examines the next part only, because a whole large table would delay events.
+        let examined_slots = MIN_SLOTS_PER_TICK.max(slots / TICKS_PER_ROUND).min(slots);
+        for _ in 0..examined_slots {
             let Some(ticket) = self.table.advance_one_slot() else { continue };
             let Some(request) = self.table.get(ticket) else { continue };
             if now.since(request.last_at) <= self.limits.orphan_after_ns {
@@ -93,7 +93,7 @@ impl Ledger {
     pub(super) fn admit_request(&mut self, rid: &str, at: MonoNs) -> Ticket {
         self.make_room_for_rid(rid);
         self.totals.requests.seen += 1;
-        // The load that this request meets, without itself.
+        // The load that this request meets. Counted before it is added, so without it.
         self.dispatched.running = self.table.live_count() as u64;
         let ticket = self.table.insert(rid, at);
         // Nearly always the set of shared rids is empty, and nothing is compared.
@@ -150,8 +150,8 @@ impl Ledger {
         }
     }
 
-    /// Ticket of the request that has been silent longest, of the next few in the table. A search of the whole table would be too slow for
-    /// each new request.
+    /// Looks at the next few requests in the table, and returns the ticket of the one that has been silent longest. A search of the whole
+    /// table would be too slow for each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
         // Each call advances the table's cursor, so that the next eviction looks at others.
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] =
@@ -258,8 +258,8 @@ impl Ledger {
         }
     }
 
-    /// Marks first tokens and ends of requests that the tokenizer may have received unobserved: those on their way when observations were
-    /// missed. All of them are marked, on whichever hop they were seen last: their sends on later hops may have been missed, too.
+    /// Marks first tokens and ends of requests that the tokenizer may have received unobserved, because they were on their way when
+    /// observations were missed. The hop on which they were last seen does not matter: their sends on later hops may have been missed, too.
     fn mark_missed_receives(&mut self) {
         let Some(until) = self.receives_missed_until.take() else { return };
         for request in self.table.iter_mut() {

@@ -178,8 +178,8 @@ impl CountedLimits {
         *self.times_reached.entry(Cow::Borrowed(name)).or_default() += 1;
     }
 
-    /// Whether a further chunk may get an in-flight entry of its own, with this many entries of its request and of all. If not, counts
-    /// each limit that forbids it as reached.
+    /// Whether a further chunk may get an in-flight entry of its own, while its request has `entries_of_request` entries and all requests
+    /// have `all_entries`. If not, counts each limit that forbids it as reached.
     pub(crate) fn has_room_in_flight_else_count_reached(
         &mut self,
         entries_of_request: usize,

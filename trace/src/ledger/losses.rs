@@ -36,15 +36,17 @@ impl LostRange {
         u64::from(self.last_token() - self.first_token()) + 1
     }
 
-    /// Appends `next` to this range if its tokens and chunks continue those here, and both or none have token ids. Returns whether it did.
+    /// Appends `next` to this range if its tokens and chunks directly follow, and either both ranges have token ids or neither has. Returns
+    /// whether it was appended.
     fn extend_if_continued_by(&mut self, next: &Self) -> bool {
         let Some([first_chunk, last_chunk]) = self.chunks else { return false };
         let Some([next_first_chunk, next_last_chunk]) = next.chunks else { return false };
         let continues_tokens = self.last_token().checked_add(1) == Some(next.first_token());
-        // Both may be parts of one chunk.
-        let continues_chunks = next_first_chunk == last_chunk || last_chunk.checked_add(1) == Some(next_first_chunk);
-        let has_same_details = self.ids.is_empty() == next.ids.is_empty();
-        if !continues_tokens || !continues_chunks || !has_same_details {
+        // Both ranges may be parts of one chunk.
+        let is_in_same_chunk = next_first_chunk == last_chunk;
+        let continues_chunks = is_in_same_chunk || last_chunk.checked_add(1) == Some(next_first_chunk);
+        let has_ids_as_next = self.ids.is_empty() == next.ids.is_empty();
+        if !continues_tokens || !continues_chunks || !has_ids_as_next {
             return false;
         }
         self.tokens[1] = next.last_token();
@@ -82,8 +84,8 @@ impl Losses {
         self.unlisted > 0 && position > last_listed
     }
 
-    /// Adds a lost range: to the last one if it continues that, otherwise as a new one if `has_room`, otherwise only to the sums. Returns
-    /// whether it was added as a new one.
+    /// Adds a lost range. It extends the last one if it continues it. Otherwise it is listed as a new one if `has_room`, and only counted
+    /// (`unlisted`) if not. Returns whether it was listed as a new one.
     fn add_range_and_check_if_new(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
         let has_extended_last = self.ranges.last_mut().is_some_and(|last| last.extend_if_continued_by(&range));
@@ -135,18 +137,16 @@ impl LossMemory {
         losses.last_at = Some(at);
         self.clear_ids_if_over_limit(&mut range, limits);
         let id_count = range.ids.len();
-        // `unlisted`: lost tokens that are in the sums only.
-        let unlisted_before = losses.unlisted;
         let is_total_full = self.ranges >= limits.lost_ranges;
         let is_request_full = losses.ranges.len() >= limits.lost_ranges_per_rid;
         let has_room = !is_total_full && !is_request_full;
+        let unlisted_before = losses.unlisted;
         let is_new_range = losses.add_range_and_check_if_new(range, has_room);
         self.ranges += usize::from(is_new_range);
-        // Even at a limit, a range is listed if it continues the last one; `add_range_and_check_if_new` counts only the tokens of others as
-        // unlisted.
+        // A range without room is unlisted, unless it extends the last one.
         let is_listed = losses.unlisted == unlisted_before;
         if is_listed {
-            // Ids of a range that is not listed were not kept.
+            // Only a listed range keeps its ids.
             self.ids += id_count;
         } else if is_request_full {
             limits.count_reached("lost_ranges_per_rid");

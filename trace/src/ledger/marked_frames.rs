@@ -50,7 +50,8 @@ struct MarkedLane {
 }
 
 impl MarkedLane {
-    /// Removes the frames up to `seq`, except those whose processing is still to be reported: the oldest ones at the limit.
+    /// Removes the frames up to number `seq`. Received ones whose end of processing will be reported (`expects_processed`) stay, up to
+    /// [`MAX_UNPROCESSED_FRAMES`] of the oldest.
     fn remove_frames_up_to_except_unprocessed(&mut self, seq: u64, expects_processed: bool) {
         let mut index = 0;
         while let Some(frame) = self.frames.get(index) {
@@ -74,8 +75,8 @@ pub(super) struct MarkedFrames {
 }
 
 impl MarkedFrames {
-    /// Registers the first report of a frame. Keeps its `marks`, the requests whose first or finishing chunk is in it, until its later
-    /// stages are reported, if they are observed. Returns the stages of the frame that were reported before it; `None` if there were none.
+    /// Registers a frame when its content is reported. Keeps its `marks` (requests whose first or finishing chunk is in it) until its later
+    /// stages are reported, if those are observed. Returns the stages that were reported before; `None` if there were none.
     pub(super) fn register_frame_and_take_early_stages(
         &mut self,
         id: FrameId,

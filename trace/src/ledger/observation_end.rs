@@ -15,8 +15,8 @@ pub struct ObservationEnd {
     pub at: MonoNs,
 }
 
-/// When a stage of these hops ceased to be observed, on the last of them; `None` while it is observed on one, and if it never was.
-/// `is_observed` and `end_of`: whether the stage of one hop is observed, and when that ended.
+/// When a stage ceased to be observed on the last of these hops. `None` while it is observed on any of them, and if it never was.
+/// `is_observed`: whether the stage is observed on a hop. `end_of`: when it ceased to be observed there.
 fn last_observation_end<'a>(
     hops: impl Iterator<Item = &'a Hop> + Clone,
     is_observed: fn(&Hop) -> bool,
@@ -52,9 +52,9 @@ impl Ledger {
         deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }
 
-    /// Until when the scheduler's sends are known: the last moment at which its threads were sampled, once no receive of the output is
-    /// observed and nothing was sent since then. A sender that is not sampled any more has exited or is not watched. `None` while its
-    /// threads may be sampled again, and where they never were.
+    /// Until when the scheduler's sends are known, once receives of its output are not observed any more: until the last receive or the
+    /// last sample of its threads. A sender that is not sampled any more has exited or is not watched. `None` if its threads were never
+    /// sampled, and if something was sent later.
     pub(crate) fn sends_known_until(&self) -> Option<MonoNs> {
         let receives_end = receives_end(self.hops.all.iter().filter(|hop| !hop.carries_requests))?;
         let senders = self.threads().iter().filter(|thread| self.is_scheduler_role(&thread.role));
@@ -81,21 +81,19 @@ impl Ledger {
         self.output_groups().any(|(_, group)| group.last_frame_at > Some(at))
     }
 
-    /// Groups with stages that are not observed any more, if the run has gone on since then: frames were sent, or ten seconds have passed.
-    /// An engine that ends together with its run has left nothing unobserved.
+    /// Stages that are not observed any more, by group of hops. A group counts only if the run has gone on since then: frames were sent, or
+    /// ten seconds have passed. If observations end together with the run, nothing is left unobserved.
     pub fn observation_ends(&self) -> Vec<ObservationEnd> {
         let mut ends = Vec::new();
         for (index, group) in self.groups().iter().enumerate() {
             let receives_end = self.group_receives_end(index);
             let deliveries_end = self.group_deliveries_end(index);
-            // If both have ended, the end of the receives is shown.
+            // If both have ended, the time is that of the receives.
             let Some(at) = receives_end.or(deliveries_end) else { continue };
-            let stages = if receives_end.is_none() {
-                "deliveries"
-            } else if deliveries_end.is_none() {
-                "receives"
-            } else {
-                "receives and deliveries"
+            let stages = match (receives_end, deliveries_end) {
+                (Some(_), Some(_)) => "receives and deliveries",
+                (Some(_), None) => "receives",
+                (None, _) => "deliveries",
             };
             let has_run_on = self.was_sent_after(at) || self.now.since(at) >= WINDOW_NS;
             if has_run_on {

@@ -59,15 +59,17 @@ impl OccurrenceTimes {
     /// any order.
     pub(crate) fn record_span(&mut self, start: MonoNs, end: MonoNs) {
         let new = Episode { first: start, last: end.max(start) };
-        // Episodes are sorted by time: those before this index ended too long before the new one.
+        // Episodes are sorted by time. Those before `index` ended too early to join the new one, and those after the near ones begin too
+        // late. (`since` is 0 for a later time.)
         let index = self.episodes().partition_point(|episode| new.first.since(episode.last) >= WINDOW_NS);
-        let later = &self.episodes()[index..];
-        let near_count = later.iter().take_while(|episode| episode.first.since(new.last) < WINDOW_NS).count();
+        let others = &self.episodes()[index..];
+        let near_count = others.iter().take_while(|episode| episode.first.since(new.last) < WINDOW_NS).count();
         if near_count > 0 {
             self.join_near_episodes(index, near_count, new);
         } else if self.count == MAX_EPISODES {
             self.insert_into_full_list(index, new);
         } else {
+            // The later ones move up by one.
             self.episodes.copy_within(index..self.count, index + 1);
             self.episodes[index] = new;
             self.count += 1;
@@ -87,7 +89,7 @@ impl OccurrenceTimes {
         self.count -= near_count - 1;
     }
 
-    /// Inserts an episode at this index of the full list, and makes room by joining the two episodes with the shortest pause between them.
+    /// Inserts an episode at this index of the full list. To make room, joins the two neighbours with the shortest pause between them.
     fn insert_into_full_list(&mut self, index: usize, new_episode: Episode) {
         // All episodes in order of time: one more than the list holds.
         let mut episodes = [Episode::default(); MAX_EPISODES + 1];
@@ -96,11 +98,12 @@ impl OccurrenceTimes {
         episodes[index + 1..].copy_from_slice(&self.episodes[index..]);
         let pause_after = |earlier: usize| episodes[earlier + 1].first.since(episodes[earlier].last);
         let before_shortest_pause = (0..MAX_EPISODES).min_by_key(|&earlier| pause_after(earlier));
-        // There is one, because the list is not empty.
+        // There is always one, because the list is not empty.
         let joined = before_shortest_pause.unwrap_or(0);
-        episodes[joined].last = episodes[joined + 1].last;
-        // The later ones close the gap.
-        episodes.copy_within(joined + 2.., joined + 1);
+        let absorbed = joined + 1;
+        episodes[joined].last = episodes[absorbed].last;
+        // The episodes after the absorbed one move down by one.
+        episodes.copy_within(absorbed + 1.., absorbed);
         self.episodes.copy_from_slice(&episodes[..MAX_EPISODES]);
         self.joined += 1;
     }

@@ -110,8 +110,8 @@ impl JudgedList {
         self.ranges.is_empty()
     }
 
-    /// The judged chunks, in order. Each merged one gets the number of the chunk that it was delivered with (`merged_into`): the last
-    /// delivered one before it.
+    /// The judged chunks, in order. Sets `merged_into` of each merged one: the number of the chunk with which it was delivered. That is the
+    /// last delivered one before it.
     pub(crate) fn iter_with_carriers(&self) -> impl Iterator<Item = JudgedChunks> {
         // Updated by each delivered range, for the merged ones after it.
         let mut last_delivered: Option<JudgedChunks> = None;
@@ -129,10 +129,11 @@ impl JudgedList {
         })
     }
 
-    /// Changes the outcome of the first `max_chunks` merged chunks to delivered: in their response, chunks share a delivery by design.
+    /// Changes the outcome of the first `max_chunks` merged chunks to delivered, because in their response, chunks share a delivery by
+    /// design.
     pub(crate) fn mark_first_merged_as_delivered(&mut self, max_chunks: u64) {
         let mut remaining = u32::try_from(max_chunks).unwrap_or(u32::MAX);
-        // The list is built again, because a range may be split, and its parts joined with their neighbours.
+        // The list is built again, because the change may split a range, or join one with a neighbour.
         for chunks in std::mem::take(&mut self.ranges) {
             let changed = if chunks.outcome == ChunkOutcome::Merged { remaining.min(chunks.count) } else { 0 };
             remaining -= changed;

@@ -219,7 +219,8 @@ impl Prefills {
         }
         let length_ns = span.ns();
         let work = self.work_during(span, connection);
-        // For the most work that it can have been. Asked before its own length is added, so that it is not compared with itself.
+        // The usual length for the most work that it can have been. Looked up before its own length is kept, so that it is not compared
+        // with itself.
         let usual_ns = self.usual_length_ns(class_of(work.at_most));
         self.keep_length_of_mainly_own_work(length_ns, work);
         let usual_ns = usual_ns?;
@@ -232,7 +233,7 @@ impl Prefills {
     }
 
     /// Keeps the length of a prefill with this work, unless most of the work was that of other connections. Those may lead to another
-    /// scheduler, beside which this one was quick because it had little to do. Its length would make much work look quick.
+    /// scheduler. The prefill then had little work itself, and its short length would make much work look quick.
     fn keep_length_of_mainly_own_work(&mut self, length_ns: u64, work: PrefillWork) {
         if work.is_mainly_own() {
             let times = 1;
@@ -240,8 +241,8 @@ impl Prefills {
         }
     }
 
-    /// Length below which nine of ten prefills stay whose work is of this class or a lower one (classes double the number of tokens: see
-    /// [`class_of`]). `None` if there are too few to compare with.
+    /// Usual maximum length: nine of ten prefills with work of this class, or of a lower one, are not longer. Each class has twice as many
+    /// tokens as the one before (see [`class_of`]). `None` if there are too few prefills of this class to compare with.
     fn usual_length_ns(&self, work_class: usize) -> Option<u64> {
         if self.lengths[work_class].count() < MIN_OTHERS {
             return None;
@@ -253,13 +254,15 @@ impl Prefills {
 
     /// Prompt tokens of the known prefills that overlap this time, of all requests and of those on the same connection.
     fn work_during(&self, span: PrefillSpan, connection: SchedulerConnection) -> PrefillWork {
-        // They are sorted by their ends.
+        // The known prefills are sorted by their ends.
         let first = self.known.partition_point(|known| known.span.to <= span.from);
         let mut work = PrefillWork::default();
         for known in self.known.range(first..).filter(|known| known.span.from < span.to) {
-            // Tokens times overlap divided by length: the tokens computed in the overlap, if the prefill went on evenly.
-            let token_ns = u128::from(known.span.overlap_ns(span)) * u128::from(known.tokens);
-            let in_proportion = (token_ns / u128::from(known.span.ns().max(1))) as u64;
+            let overlap_ns = known.span.overlap_ns(span);
+            // A prefill without length must not divide by zero.
+            let length_ns = known.span.ns().max(1);
+            // The tokens that it computed in the overlap, if it went on evenly.
+            let in_proportion = (u128::from(known.tokens) * u128::from(overlap_ns) / u128::from(length_ns)) as u64;
             // At most, its whole prompt was computed in the overlap.
             work.at_most += u64::from(known.tokens);
             work.in_proportion += in_proportion;
@@ -313,8 +316,8 @@ impl Ledger {
         }
     }
 
-    /// Judges the prefills that ended before the oldest request without an answer was sent. Every prefill that can have run beside them is
-    /// then known.
+    /// Judges each prefill that ended before the dispatch of the oldest request that still waits for its first chunk. Every prefill that
+    /// can have run beside it is known by then.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed_messages = self.hops.missed_messages();
         self.ttft.late_legs.prefills.update_missed_messages(now, missed_messages);
@@ -324,7 +327,7 @@ impl Ledger {
         }
         // Requests that wait for their first chunk are sorted by their dispatch.
         let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
-        // A request that waits for longer has not begun its prefill, so it need not be waited for.
+        // A request without an answer for this long is not waited for: its prefill has not begun.
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
             if let Some(slow) = self.ttft.late_legs.prefills.compare_with_earlier_and_keep_length(prefill) {
@@ -333,8 +336,8 @@ impl Ledger {
         }
     }
 
-    /// Records a slow prefill: as one that a silence of the engine explains, or else as slow beside others. Not if its scheduler was
-    /// stopped meanwhile.
+    /// Records a slow prefill: as one that a silence of the engine explains, or else as slow beside others. If its scheduler was stopped
+    /// meanwhile, nothing is recorded.
     fn judge_slow_prefill(&mut self, slow: &SlowPrefill) {
         if self.silences.explains(slow.span.from, slow.span.to) {
             self.ttft.late_legs.silenced.record_silenced_request(&slow.to_late_request());
@@ -348,8 +351,8 @@ impl Ledger {
         }
     }
 
-    /// Time use of the scheduler's main thread in a prefill; of the idlest one if it is not known which scheduler computed it. `None` if
-    /// samples cover less than half of it.
+    /// Time use of the scheduler's main thread in a prefill; that of the idlest main thread if it is not known which scheduler computed the
+    /// prefill. `None` if samples cover less than half of the prefill.
     fn scheduler_time_use_during(&self, slow_prefill: &SlowPrefill) -> Option<TimeUse> {
         // The schedulers that may have received its message; all of them if its hop is not known.
         let hops_into_scheduler = self.hops.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests);
@@ -360,7 +363,7 @@ impl Ledger {
         if let Some(spent) = time_use_of_idlest_thread(main_threads, slow_prefill.span) {
             return Some(spent);
         }
-        // Without an observed receive or sample of these, the senders of output are the schedulers.
+        // If that gives no time use, falls back to all processes that send output: they are schedulers.
         let all_schedulers = self.threads.all.iter().filter(|thread| self.is_main_of_scheduler(thread));
         time_use_of_idlest_thread(all_schedulers, slow_prefill.span)
     }

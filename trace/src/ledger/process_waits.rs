@@ -138,11 +138,12 @@ fn has_changed_receiver(streams: &[Stream]) -> bool {
     groups.len() < streams.len()
 }
 
-/// Waits of a first token on its way from the scheduler to the tokenizer: for the process that receives from the scheduler, and for the one
-/// that receives from the last hop (channel). `streams`: the request on each hop. With more hops than two, only the last wait is known.
+/// Waits of a first token on its way from the scheduler to the tokenizer: for the process that receives from the scheduler, and for the
+/// receiver of the last hop (channel). With more than two hops, only the last wait is known. `streams`: the request's chunks, by hop.
 fn output_wait_spans(streams: &[Stream], way_leg: TimedLeg) -> [Option<WaitSpan>; 2] {
     // After a change of the receiver, it is unknown for which one the request waited.
-    if has_changed_receiver(streams) || !streams.iter().all(Stream::is_whole) {
+    let are_all_whole = streams.iter().all(Stream::is_whole);
+    if has_changed_receiver(streams) || !are_all_whole {
         return [None, None];
     }
     let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };

@@ -106,7 +106,7 @@ impl InProcess {
     /// Matches a chunk that has passed one side of the process (`passed_side`): its receive, or its send on the next hop. Returns when the
     /// chunk passed the other side, if that is known. Otherwise keeps the chunk until it does.
     fn take_time_of_other_side_or_keep(&mut self, passed_side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
-        // All waiting chunks have passed the side `self.side` only.
+        // All waiting chunks have passed `self.side` only. If that is the other side, this chunk may be among them.
         if self.side != passed_side {
             if let Some(matched) = self.remove_waiting_through(chunk.count) {
                 return Some(matched.at);
@@ -115,10 +115,10 @@ impl InProcess {
                 // All waiting chunks are later ones, so this chunk's other time was missed.
                 return None;
             }
-            // From here on, chunks of this side wait.
+            // No chunk waits, so from here on, chunks that have passed this side wait.
             self.side = passed_side;
         }
-        // A lower count than that of the last chunk begins again, and the other side of the chunks before is never matched.
+        // Counts began again, so the chunks before will not be matched any more.
         let has_count_restarted = self.waiting.back().is_some_and(|last| last.count > chunk.count);
         if has_count_restarted {
             self.waiting.clear();
@@ -164,8 +164,8 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the send of a chunk of a request, on the hop (channel) of the stream with this index. If the sender received the chunk on
-    /// another hop, the time since then counts as time inside the sender's process.
+    /// Records the send of a chunk by the process that sends on the hop (channel) of the stream at `stream_index`. If that process has
+    /// received the chunk on another hop, the time since then counts as time inside the process.
     pub(crate) fn record_chunk_send(
         &mut self,
         streams: &[Stream],
@@ -194,7 +194,7 @@ impl ProcessingStages {
                 chunk,
                 limits,
             );
-            // A process cannot send a chunk before its receive: the counts matched another one.
+            // A process cannot send a chunk before it receives it. A later receive is that of another chunk with the same count.
             if let Some(received) = received.filter(|&received| received <= chunk.at) {
                 processing_stage.record_time_inside(chunk.at, chunk.at.since(received), is_first_chunk);
             }
@@ -212,7 +212,7 @@ impl ProcessingStages {
         limits: &mut CountedLimits,
     ) {
         let Some(processing_stage) = self.all.get_mut(usize::from(role_index)) else { return };
-        // The send may have been reported first. One before this receive is that of another chunk with the same count.
+        // The send may have been reported before this receive.
         let sent = record_side_and_find_other_time(
             &mut self.waiting,
             in_process,
@@ -221,6 +221,7 @@ impl ProcessingStages {
             chunk,
             limits,
         );
+        // A process cannot send a chunk before it receives it. An earlier send is that of another chunk with the same count.
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
             processing_stage.record_time_inside(sent, sent.since(chunk.at), is_first_chunk);
         }
@@ -244,8 +245,8 @@ fn chunks_of_role_or_add(in_process: &mut Vec<InProcess>, role: u16, side: Stage
     &mut in_process[index]
 }
 
-/// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the
-/// other side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
+/// Records when a chunk of a request entered or left the process of a role, depending on `side`. Returns when the same chunk passed the
+/// other side, if that is known. `all_waiting`: number of chunks that wait for their other side, over all requests; it is updated.
 fn record_side_and_find_other_time(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,

@@ -17,9 +17,9 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::{FrameId, Ticket};
 
-/// Whether a request's waiter, the task that waits for its chunks, has not run yet when the next chunk is received at `next_position`. The
-/// chunk received at `woken_position` has woken it. It runs a few turns of the event loop later, and each frame of a burst takes some
-/// turns. A burst is the frames that a receiver finds without a wait.
+/// Whether a request's waiter (the task that waits for its chunks) has not run yet when the next chunk is received, at `next_position`. The
+/// chunk received at `woken_position` has woken it, but it runs some turns of the event loop later. Each frame of a burst (frames that the
+/// receiver finds without a wait) takes some turns.
 fn is_waiter_pending(woken_position: BurstPosition, next_position: BurstPosition, engine: &EngineState) -> bool {
     let is_same_burst =
         woken_position.receiver == next_position.receiver && woken_position.burst == next_position.burst;
@@ -34,8 +34,8 @@ fn take_early_receive(early_receives: &mut VecDeque<EarlyReceive>, id: FrameId) 
     early_receives.remove(index)
 }
 
-/// Keeps when a request's first chunk was received, and returns whether this is the observed receive of it. If it is another receive, and
-/// that of the first chunk is unknown, that one was missed.
+/// Keeps when a request's first chunk was received, if `receive` is the observed receive of that chunk. Returns whether it is. If it is
+/// another receive, and that of the first chunk is still unknown, it was missed.
 #[inline]
 fn keep_first_receive_or_mark_missed(request: &mut Request, receive: FrameReceive, chunk: PendingChunk) -> bool {
     if request.received_first.is_some() {
@@ -79,8 +79,8 @@ fn may_replace_last_chunk(request: &Request, position: Option<BurstPosition>, en
 }
 
 impl Totals {
-    /// Predicts the outcome of a request's previous chunk by the engine's behaviour, because the next chunk is received at `at` before the
-    /// task that waits for the request's chunks (its waiter) has run.
+    /// Predicts the outcome of a request's previous chunk from the behaviour of the engine. Called when the next chunk is received (at
+    /// `at`) before the task that waits for the request's chunks (its waiter) has run.
     fn predict_outcome_of_previous_chunk(
         &mut self,
         at: MonoNs,
@@ -93,7 +93,7 @@ impl Totals {
         request.burst += 1;
         let predicted = &mut self.predicted;
         predicted.burst_max = predicted.burst_max.max(request.burst);
-        // The waiter finds several chunks. Their tokens depend on the mode: new ones only (incremental) or all so far (cumulative).
+        // The waiter finds several chunks at once. An incremental chunk has new tokens only, a cumulative one has all so far.
         match (engine.waiter, engine.mode) {
             // The tokens of all chunks but the last are lost.
             (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
@@ -278,7 +278,6 @@ impl Ledger {
             self.count_frame_in_wakeup(at, hop_index, position);
         }
         let receive = FrameReceive { at, hop_index, position, sent_at: sent, is_observed: true };
-        let hop = &self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
             let is_observed_at_send = false;
@@ -286,10 +285,17 @@ impl Ledger {
             self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
             self.record_queue_wait_and_receive_chunks(receive, at.since(sent));
-        } else if hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq)) {
-            // Its send has not been observed yet.
+        } else if self.may_send_be_reported_later(hop_index, id) {
             self.keep_early_receive(hop_index, EarlyReceive { id, at, burst_position: position });
         }
+    }
+
+    /// Whether the send of a received frame may still be reported: its hop's sends are observed, and its lane (connection) has not yet had
+    /// this frame or a later one.
+    #[inline]
+    fn may_send_be_reported_later(&self, hop_index: usize, id: FrameId) -> bool {
+        let hop = &self.hops.all[hop_index];
+        hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq))
     }
 
     /// Counts a received frame on its hop (channel), and keeps when and by which thread it was received. If the hop leads to the scheduler,
@@ -320,8 +326,8 @@ impl Ledger {
         push_bounded(early_receives, early, self.limits.early_receives);
     }
 
-    /// Counts a received frame in the wakeup of its receiver: the frames that it receives without a wait between them. The frame may be the
-    /// first one of a new wakeup, which ends the previous one.
+    /// Counts a received frame in the wakeup of its receiver: the frames that it receives without a wait between them. If the frame begins
+    /// a new wakeup, the length of the previous one is recorded.
     fn count_frame_in_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
         let hop = &mut self.hops.all[hop_index];
         let group = &mut self.hops.groups[hop.group];
@@ -351,18 +357,19 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were
-    /// received.
+    /// Subtracts frames from the backlog that were evicted from the queue at a limit, and that the receive of frame `id` shows as received.
+    /// Those are all evicted frames, or frame `id` alone if it is one of them itself.
     fn subtract_received_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
-        let is_queued_or_later = lane.first_waiting().is_some_and(|first| first <= id.seq);
-        let evicted = lane.forget_received_evicted_frames(id.seq);
-        hop.counts.backlog -= evicted;
-        self.hops.groups[hop.group].backlog -= evicted;
-        // Otherwise the evicted frame is this one, which the caller has counted.
-        if is_queued_or_later {
-            hop.counts.frames_received += evicted;
+        // Evicted frames are older than all queued ones.
+        let is_after_evicted = lane.first_waiting().is_some_and(|first| first <= id.seq);
+        let received = lane.forget_received_evicted_frames(id.seq);
+        hop.counts.backlog -= received;
+        self.hops.groups[hop.group].backlog -= received;
+        // The caller has counted the receive of frame `id` itself.
+        if is_after_evicted {
+            hop.counts.frames_received += received;
         }
     }
 
@@ -409,7 +416,8 @@ impl Ledger {
         let chunks = std::mem::take(&mut self.pending_receive);
         let hop = &self.hops.all[receive.hop_index];
         let leads_to_tokenizer = hop.last;
-        // Reported late: the receive came before deliveries were observed, so the chunks may have been delivered before, too.
+        // A receive that is reported late may have come before deliveries were observed. Its chunks may then have been delivered
+        // unobserved.
         if receive.at < hop.deliveries_observed_at {
             self.mark_deliveries_uncertain(&chunks);
         }
@@ -467,8 +475,9 @@ impl Ledger {
         }
     }
 
-    /// Records the receive of a chunk by the tokenizer. It may replace the chunk before, if the request's waiter (the task that waits for
-    /// its chunks) has not run since. The outcome of that one is then predicted, by how the engine's waiter treats several chunks.
+    /// Records the receive of a chunk by the tokenizer. If the request's waiter (the task that waits for its chunks) has not run since the
+    /// previous chunk, this one may replace it. The outcome of the previous chunk is then predicted from how the engine's waiters treat
+    /// several chunks.
     fn receive_chunk_at_tokenizer(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
@@ -485,7 +494,7 @@ impl Ledger {
                 &mut self.limits,
             );
         } else {
-            // The waiter has run, or loses nothing if it has not. This chunk wakes it, and is the first of a burst.
+            // The waiter has read the previous chunk, or nothing is lost if not. This chunk wakes it, and is the first of a burst.
             request.last_wakeup = position;
             request.burst = 1;
         }
@@ -516,7 +525,7 @@ impl Ledger {
         let Some(sent) = sent_by_this_engine else { return };
         let gap_ns = at.since(sent);
         request.gap = gap_ns.into();
-        // As in the time slots, an observation that arrives late counts in the second in which it arrives.
+        // Counted at `now`: an observation that arrives late belongs to the second in which it arrives, as in the time slots.
         self.gap.record(self.now, gap_ns);
         self.gap_slot.record(gap_ns);
         self.worst_gap.keep_longest(at, &request.rid, gap_ns);

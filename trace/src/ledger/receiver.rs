@@ -25,11 +25,11 @@ pub(super) struct ReceiveTimes {
 impl ReceiveTimes {
     /// Whether the receiver, which asked for a frame at `requested_at`, found none and waited for this one.
     fn has_receiver_waited(self, requested_at: MonoNs) -> bool {
-        // The frame was sent only after the request for it.
+        // A frame that was sent after the receiver asked for one was not there.
         if self.sent.is_some_and(|sent| sent > requested_at) {
             return true;
         }
-        // A frame sent long before the request was there, however long the receive took.
+        // A frame that was sent long before was there already, however long its receive took.
         let was_queued = self.sent.is_some_and(|sent| requested_at.since(sent) >= MIN_QUEUED_NS);
         let took_long = self.received.since(requested_at) >= MAX_IMMEDIATE_RECEIVE_NS;
         took_long && !was_queued
@@ -117,8 +117,8 @@ impl Ledger {
 
     /// Counts a received frame in its receiver's current burst, or as the first of a new one, and returns its position there.
     ///
-    /// A receiver that finds no frame yields to its event loop, and waiters run. If processing is observed, the receiver found a frame only
-    /// if it was sent before it was requested, and was received at once or sent long before.
+    /// A burst ends when the receiver finds no frame: it then yields to its event loop, and waiters run. Whether it found this frame at
+    /// once follows from when it asked for the frame (`times.requested`), which is known if processing is observed.
     pub(super) fn add_to_burst_and_locate(
         &mut self,
         hop_index: usize,
@@ -129,7 +129,7 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let has_waited = match times.requested {
             Some(requested) => times.has_receiver_waited(requested),
-            // Where processing is observed, an unknown request may hide a wait.
+            // Where processing is observed, a missed time may hide a wait. Elsewhere, only the number of the wakeup separates bursts.
             None => hop.shows.processed,
         };
         if let Some(id) = receiver

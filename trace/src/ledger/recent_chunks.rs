@@ -136,7 +136,7 @@ impl RecentChunks {
             return;
         }
         let FrameId { hop, lane, seq } = id;
-        // The number of the wakeup takes the place of the tokens, which a receive does not have.
+        // A receive has no tokens. Their field holds the number of the wakeup.
         let tokens = wakeup.unwrap_or(0) as u32;
         let has_wakeup = wakeup.is_some();
         let kind = MomentKind::Received(has_wakeup);
@@ -172,12 +172,12 @@ impl RecentChunks {
         self.push_moment(Moment {
             at,
             rid_hash: self.hasher.hash_one(rid),
-            // The number of chunks takes the place of the frame number, which an outcome does not have.
+            // An outcome has no frame number. Its field holds the number of chunks.
             seq: chunks.count.into(),
             lane: 0,
             number: chunks.first,
             tokens: chunks.tokens_lost,
-            // The chunk in whose delivery they are takes the place of the count, which an outcome does not have.
+            // An outcome has no count. Its field holds the number of the chunk with which they were delivered.
             end: chunks.merged_into.unwrap_or(NO_COUNT),
             hop: chunks.hop,
             kind: MomentKind::Judged(chunks.outcome),
@@ -209,7 +209,7 @@ impl RecentChunks {
             collected.apply_if_outcome(moment);
         }
         let mut history = collected.history;
-        // With its first chunk, nothing of the request was evicted: it is the oldest moment of it.
+        // The first chunk is the oldest moment of a request. If that is still there, nothing of it was evicted.
         let is_whole = history.chunks.first().is_some_and(|chunk| chunk.number == 1);
         history.since = if is_whole { None } else { self.known_since() };
         history
@@ -239,7 +239,7 @@ impl CollectedHistory {
         }
     }
 
-    /// Appends a chunk of the request, of which the send is known at most.
+    /// Appends a chunk of the request, so far with the time of its send only. That is unknown if only its frame's receive was observed.
     fn add_chunk(&mut self, moment: &Moment) {
         let chunk_index = self.history.chunks.len();
         self.by_frame.entry(moment.frame_id()).or_default().push(chunk_index);
@@ -270,10 +270,10 @@ impl CollectedHistory {
         }
     }
 
-    /// Sets the outcome of neighbouring chunks, if the moment is one.
+    /// Sets the outcome of the chunks that this moment judges, if it is an outcome. Their numbers are consecutive.
     fn apply_if_outcome(&mut self, moment: &Moment) {
         let MomentKind::Judged(outcome) = moment.kind else { return };
-        // An outcome has the number of its chunks in place of a frame number.
+        // In an outcome, `seq` is the number of judged chunks.
         let end_number = moment.number.saturating_add(moment.seq as u32);
         for number in moment.number..end_number {
             // The send of a chunk may have been overwritten in the ring.
@@ -281,7 +281,7 @@ impl CollectedHistory {
             let chunk = &mut self.history.chunks[chunk_index];
             chunk.outcome = Some(outcome);
             chunk.judged_at = Some(moment.at);
-            // An outcome has the chunk in whose delivery they are in place of the count.
+            // In an outcome, `end` is the number of the chunk with which they were delivered.
             chunk.merged_into = moment.known_end();
         }
     }
@@ -301,7 +301,9 @@ pub struct HopWait {
 impl HopWait {
     /// Whether the wait of a frame with these times is one that is searched for.
     fn includes(&self, sent: MonoNs, received: MonoNs) -> bool {
-        received.since(sent) >= self.min_ns && sent <= *self.during.end() && received >= *self.during.start()
+        let is_long_enough = received.since(sent) >= self.min_ns;
+        let overlaps_span = sent <= *self.during.end() && received >= *self.during.start();
+        is_long_enough && overlaps_span
     }
 }
 
@@ -315,10 +317,10 @@ impl RecentChunks {
         self.moments.front().filter(|_| self.has_evicted).map(|moment| moment.at)
     }
 
-    /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not
+    /// Finds the frames that waited as described by `wait`, and returns the hashes of the rids of their requests. A frame that was not
     /// received waits until `now`.
     pub(super) fn rid_hashes_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
-        // All receives first: that of a frame may be reported before or after its send.
+        // A receive may be reported before or after the send of its frame, so all receives are collected first.
         let mut receives = FrameReceives::default();
         for moment in &self.moments {
             if matches!(moment.kind, MomentKind::Received(_)) && wait.hops.contains(&moment.hop) {

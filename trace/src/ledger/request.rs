@@ -222,17 +222,20 @@ impl Request {
         newly_missing
     }
 
-    /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought at most `max_tokens` of them.
+    /// Takes back tokens that seemed to be missing on the hops of this group, because a late chunk brought them. `max_tokens`: maximum
+    /// number of tokens that it can have brought.
     #[cold]
     pub(crate) fn take_back_wire_loss(&mut self, group_index: usize, max_tokens: u32) -> FoundTokens {
         let mut on_hop = 0;
         for stream in self.streams.iter_mut().filter(|stream| stream.is_on_group(group_index)) {
-            let found = stream.missing_tokens.min(max_tokens - on_hop);
+            let remaining = max_tokens - on_hop;
+            let found = stream.missing_tokens.min(remaining);
             stream.missing_tokens -= found;
             on_hop += found;
         }
-        let missing = self.streams.iter().map(|stream| stream.missing_tokens).max().unwrap_or(0);
-        let of_request = self.wire_missing.saturating_sub(missing);
+        // The request misses as many tokens as the stream that misses most.
+        let most_missing = self.streams.iter().map(|stream| stream.missing_tokens).max().unwrap_or(0);
+        let of_request = self.wire_missing.saturating_sub(most_missing);
         self.wire_missing -= of_request;
         FoundTokens { on_hop, of_request }
     }
@@ -277,7 +280,7 @@ impl Request {
 
     /// Numbers of the request, for tables and exports. `worker`: the one that it belongs to, if there are several.
     pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> RequestNumbers {
-        // `None`, as is everything below that deliveries would show, if they are not observed.
+        // If deliveries are not observed, this is `None`, and so is everything below that they would show.
         let outcomes = self.outcomes();
         RequestNumbers {
             first_at: self.first_at,
@@ -312,7 +315,7 @@ impl Request {
             inflated: self.inflated || self.tracker.as_deref().is_some_and(|tracker| tracker.is_inflated),
             bursts: self.burst_seen,
             damaged_call: self.damaged_call,
-            // As the engine's log shows. What frames show of it, the ledger adds.
+            // From the engine's log only. The ledger adds what frames show.
             is_abandoned: self.marks.as_deref().is_some_and(StageMarks::is_abandoned),
             changed_receiver: self.changed_receiver,
             is_streamed: self.is_streamed(),

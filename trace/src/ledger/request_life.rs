@@ -94,7 +94,7 @@ impl ChunkState {
 }
 
 impl Ledger {
-    /// Follows the chunks of a request with these numbers through all hops. `history` is [`Self::history`], or an earlier copy of it.
+    /// Follows the chunks of a request through all hops. `history`: the request's [`Self::history`], or an earlier copy of it.
     pub fn life_of_request(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
         let hops: Vec<CrossedHop<'_>> = self.hops().iter().filter_map(|hop| self.crossed_hop(hop)).collect();
         let mut legs = legs_crossed(history, &hops);
@@ -181,7 +181,7 @@ fn leg_over_hops(history: &RequestHistory, hops_of_leg: &[&CrossedHop<'_>]) -> O
 }
 
 /// Follows each chunk of the first leg through all legs (hops between the same two roles) by token count. A process between two hops may
-/// combine chunks, so a chunk continues in the first one whose count is not below its own, and has the outcome of that one.
+/// combine chunks. So on each leg, a chunk continues in the first chunk whose count is not below its own, and has the outcome of that one.
 fn follow_chunks(
     legs: &[LifeLeg],
     predicted_losses: Option<&Losses>,
@@ -189,7 +189,7 @@ fn follow_chunks(
 ) -> Vec<ChunkLife> {
     let Some((origin, further_legs)) = legs.split_first() else { return Vec::new() };
     let if_not_received = if origin.observes_received { ChunkState::Waiting } else { ChunkState::Sent };
-    // Token counts only grow, so the search on each leg goes on where it found the chunk before.
+    // Token counts only grow, so the search on each leg goes on where it found the previous chunk.
     let mut search_from = vec![0; further_legs.len()];
     let mut on_last_leg: Vec<Option<&ChunkRecord>> = Vec::new();
     let mut lives: Vec<ChunkLife> = Vec::new();
@@ -202,14 +202,13 @@ fn follow_chunks(
         // Its outcome is that on the last leg that has one.
         let judged = on_each_leg.iter().rev().flatten().find(|seen| seen.outcome.is_some());
         let last = on_each_leg.last().copied().flatten();
-        // Several chunks that continue in one follow each other.
-        let previous = on_last_leg.last().copied().flatten();
-        // Numbers count from 1, so `index` is the number of the chunk before this one.
-        let combined_with = if is_same_chunk(previous, last) {
-            lives.last().map(|previous_life| previous_life.combined_with.unwrap_or(index))
-        } else {
-            None
-        };
+        // Chunks that continue in the same one follow each other. Each is combined with the first of them.
+        let last_of_previous = on_last_leg.last().copied().flatten();
+        let is_combined = is_same_chunk(last_of_previous, last);
+        // Numbers count from 1 and indices from 0, so this is the number of the previous chunk.
+        let previous_number = index;
+        let first_combined = lives.last().map(|previous| previous.combined_with.unwrap_or(previous_number));
+        let combined_with = if is_combined { first_combined } else { None };
         lives.push(ChunkLife {
             sent: chunk.sent,
             waits_ns: on_each_leg.iter().map(|seen| queue_wait_ns(seen.as_ref()?)).collect(),
@@ -234,8 +233,8 @@ fn is_same_chunk(one: Option<&ChunkRecord>, other: Option<&ChunkRecord>) -> bool
     std::ptr::eq(one, other)
 }
 
-/// Sets, for each chunk that was merged or lost, the chunk received next in the same wakeup, which may have replaced it. `on_last_leg`: the
-/// chunk of the last leg in which each of them continues.
+/// Sets `next_in_wakeup` of each chunk that was merged or lost: the chunk received next in the same wakeup, which may have replaced it.
+/// `on_last_leg`: for each chunk, the one of the last leg in which it continues.
 fn set_next_in_wakeup(lives: &mut [ChunkLife], on_last_leg: &[Option<&ChunkRecord>]) {
     for (index, pair) in on_last_leg.windows(2).enumerate() {
         let [Some(chunk), Some(next)] = pair else { continue };

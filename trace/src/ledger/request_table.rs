@@ -95,7 +95,7 @@ impl RequestTable {
         self.get(ticket).is_some_and(|request| request.is_mapped)
     }
 
-    /// Adds a request, to which its rid leads from now on.
+    /// Adds the record of a request, maps its rid to it, and returns its ticket (handle).
     pub(crate) fn insert(&mut self, rid: &str, first_at: MonoNs) -> Ticket {
         let request = Request::new(rid, first_at);
         self.rid_bytes += rid.len();
@@ -152,7 +152,7 @@ impl RequestTable {
         true
     }
 
-    /// Removes and returns a record, to which its ticket (its handle) leads no more. `None` if the ticket leads to none.
+    /// Removes and returns the record with this ticket (handle), which is invalid from then on. `None` if there is no such record.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
         // Leaves if the ticket is that of an earlier record in the slot.
         self.get(ticket)?;
@@ -163,7 +163,7 @@ impl RequestTable {
         self.free.push(ticket.slot);
         let request = slot.request.take()?;
         self.rid_bytes -= request.rid.len();
-        // `unmap_rid` has counted this record by its rid.
+        // An unmapped record is counted by its rid: see `unmap_rid`.
         if !was_mapped && let EntryRef::Occupied(mut count) = self.unmapped.entry_ref(&*request.rid) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {

@@ -134,8 +134,8 @@ impl RequestTimeline {
         }
     }
 
-    /// Keeps the times of a chunk's frame, if the chunk is the request's first one on its hop (channel) or the finishing one
-    /// (`finishes`). Returns the index of the hop in that case; `None` otherwise.
+    /// Keeps the times of a chunk's frame if the chunk is the request's first one on its hop (channel), or the first finishing one there
+    /// (`finishes`). Returns the index of the hop if the times were kept.
     fn keep_times_if_first_or_finishing(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
@@ -143,7 +143,8 @@ impl RequestTimeline {
             return Some(self.hops.len() - 1);
         };
         let last = &mut self.hops[index].last;
-        if !finishes || last.is_some() {
+        let is_first_finishing = finishes && last.is_none();
+        if !is_first_finishing {
             return None;
         }
         *last = Some(times);

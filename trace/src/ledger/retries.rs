@@ -39,7 +39,7 @@ impl AttemptEnd {
         since_first_ns + MAX_EARLY_NS >= abort_delay_ns && !self.is_abort_past(abort_at, abort_delay_ns)
     }
 
-    /// Whether the abort that the engine sends `abort_delay_ns` after the end is still to come, and when is known.
+    /// Whether the abort that the engine sends `abort_delay_ns` after the end is still to come, and it is known when.
     fn awaits_abort(self, now: MonoNs, abort_delay_ns: u64) -> bool {
         let is_abort_to_come = self.last_at <= now && !self.is_abort_past(now, abort_delay_ns);
         // If the signs of the end came far apart, it is not known from which one the engine counts.
@@ -113,7 +113,7 @@ impl Retries {
         // An end whose abort is past ends no retry any more.
         self.ended.retain(|_, end| !end.is_abort_past(at, abort_delay_ns));
         if self.ended.len() >= MAX_FOLLOWED {
-            // Retries of these are not recognised, which is no false finding.
+            // Retries of these attempts will not be recognised. That hides findings, but makes no false ones.
             self.ended.clear();
         }
     }
@@ -151,15 +151,16 @@ impl Retries {
         }
     }
 
-    /// Records an abort with this rid. One that is sent when the abort of the earlier attempt is due is taken for that one: it ends the
-    /// followed retry, which stays followed. Any other one is an abort of the retry itself, which is not followed any more.
+    /// Records an abort with this rid. A followed retry stays followed if the abort is for the earlier attempt, but ends the retry. The
+    /// time shows that: the abort is sent when that of the earlier attempt is due. Otherwise the abort is for the retry itself, which is
+    /// not followed any more.
     fn record_abort_of_attempt(&mut self, at: MonoNs, rid: &str, abort_delay_ns: u64) {
         if let Some(retry) = self.remove_followed(rid) {
-            // By its time: the abort itself does not show which attempt it is for.
+            // The abort does not name its attempt, so its time decides.
             let is_abort_of_earlier = retry.earlier.is_followed_by_abort(at, abort_delay_ns);
             // The dispatch of the retry has removed the end of the earlier attempt, so this is an end since then.
             let has_ended_since_dispatch = self.ended.contains_key(&hash_rid(rid));
-            // Of a second abort it is not known which one has an effect.
+            // With a second abort, it is not known which of the two ended the retry.
             let is_first_abort = retry.aborted.is_none();
             if is_abort_of_earlier && is_first_abort && !has_ended_since_dispatch {
                 push_bounded(&mut self.followed, Retry { aborted: Some(at), ..retry }, MAX_FOLLOWED);
@@ -192,7 +193,8 @@ impl Retries {
         self.count_retry_if_client_waited(index);
     }
 
-    /// Records that something of a response was written. Until then, the abort of a retry may come from a client that has left.
+    /// Records that a part of a response was written, so that its client waits for it. Before that, an abort of a retry may be due to a
+    /// client that has left.
     pub(super) fn record_response_of_retry(&mut self, at: MonoNs, rid: &str) {
         // Nearly every response is not that of a retry.
         if self.followed.is_empty() {
@@ -205,8 +207,8 @@ impl Retries {
         }
     }
 
-    /// Counts the followed retry (a later attempt with the rid of an earlier one) at this index if the abort of the earlier attempt has
-    /// ended it, and its own client waited for it. It is not followed any more then.
+    /// Counts the followed retry (a later attempt with the rid of an earlier one) at this index, if the abort of the earlier attempt has
+    /// ended it while its own client waited for it. A counted retry is not followed any more.
     fn count_retry_if_client_waited(&mut self, retry_index: usize) {
         let Some(retry) = self.followed.get(retry_index) else { return };
         // Until its response begins, a client that leaves is not seen to leave, and may have caused the abort.

@@ -145,7 +145,7 @@ impl Ledger {
         }
         let new_ticket = self.admit_request(rid, context.at);
         self.keep_predecessor(new_ticket, old_ticket, live_stream);
-        // Late chunks of the old request could then be taken for those of the new one.
+        // While the old request's chunks are still on their way, late ones could be taken for chunks of the new request.
         let is_predecessor_in_transit = is_old_final_in_transit && self.predecessors.contains_key(&new_ticket);
         if is_predecessor_in_transit || self.overlaps_predecessor(new_ticket, context.at) {
             self.stop_judging_requests_of_rid(new_ticket);
@@ -153,8 +153,8 @@ impl Ledger {
         new_ticket
     }
 
-    /// Remembers the previous request with the rid of `new_ticket`, whose further chunks must not count for the new request. It is the old
-    /// one with its `live_stream`, or, if that has ended (`None`), the one before it.
+    /// Remembers which previous request with the rid of `new_ticket` may be live, because its further chunks must not count for the new
+    /// one. That is the old request with its `live_stream`. If it has ended (`None`), it is the request remembered for it, if any.
     fn keep_predecessor(&mut self, new_ticket: Ticket, old_ticket: Ticket, live_stream: Option<Stream>) {
         let predecessor = match live_stream {
             Some(stream) => Some(Predecessor { ticket: old_ticket, stream }),
@@ -173,8 +173,8 @@ impl Ledger {
         !request.final_received && (is_undelivered || is_before_last_hop)
     }
 
-    /// Whether the final chunk of a request was sent on a hop into the tokenizer. That of an unfinished request is the last one that the
-    /// scheduler has sent so far.
+    /// Whether the final chunk of a request was sent on a hop into the tokenizer. For an unfinished request, the last chunk that the
+    /// scheduler has sent so far counts as the final one.
     fn has_final_chunk_on_last_hop(&self, request: &Request) -> bool {
         let is_unfinished = request.finish.is_none();
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.highest);
@@ -194,9 +194,8 @@ impl Ledger {
         !self.predecessors.is_empty() || !self.shared_rids.is_empty()
     }
 
-    /// Whether a chunk continues a previous request with the same rid. If its id column does not show which tokens are new, a chunk that
-    /// fits both requests may belong to either. So may a chunk on a later hop that does not add up, because chunks of the previous
-    /// request arrive there late.
+    /// Whether a chunk may belong to a previous request with the same rid (a predecessor): if it continues that request's stream, or if it
+    /// contradicts its own request's counts on a later hop.
     pub(super) fn may_chunk_be_of_predecessor(
         &self,
         checked: CheckedChunk,
@@ -205,11 +204,14 @@ impl Ledger {
     ) -> bool {
         let CheckedChunk { ticket, stream_index, step } = checked;
         let contradicts_request = matches!(step.verdict, CountVerdict::Loss { .. } | CountVerdict::Overlap);
-        if contradicts_request && stream_index > 0 && self.predecessors.contains_key(&ticket) {
+        let is_on_later_hop = stream_index > 0;
+        // Chunks of a predecessor may still arrive late on a later hop.
+        if contradicts_request && is_on_later_hop && self.predecessors.contains_key(&ticket) {
             return true;
         }
         let fits_request = step.verdict == CountVerdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
         self.predecessors_of(ticket).any(|predecessor| {
+            // A chunk that fits its own request belongs to that, unless its ids do not show which tokens are new.
             let may_own_chunk = !fits_request || predecessor.may_own_fitting_chunk(context);
             may_own_chunk && predecessor.is_stream_continued_by(context, chunk)
         })
@@ -220,8 +222,8 @@ impl Ledger {
         self.predecessors_of(ticket).any(|predecessor| at.since(predecessor.stream.last_at) < MAX_LATE_NS)
     }
 
-    /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name, which
-    /// forms a group with this hop. A stream is a request on one hop.
+    /// Whether this chunk, which lists all ids of its request, begins a second live request with the rid. It does if the known request has
+    /// an unfinished stream on another hop of the group (hops of one name). A stream is a request on one hop.
     pub(super) fn begins_concurrent_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
         let is_known_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
@@ -232,14 +234,14 @@ impl Ledger {
         let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
         streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
-            // Such a stream would continue with the next tokens only, but this chunk lists all of its own.
+            // A stream that lists new ids only would not continue with a chunk that lists all ids.
             let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.highest > 1;
             is_open && lists_only_new_ids
         })
     }
 
-    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any
-    /// more.
+    /// Marks the request and the previous ones with its rid as live at the same time, because a chunk has shown that. None of them is
+    /// judged any more.
     pub(super) fn mark_requests_of_rid_concurrent(&mut self, ticket: Ticket) {
         // The previous ones were counted as overwritten when their rid was reused, but they have not ended.
         let predecessors = self.predecessors_of(ticket).count() as u64;

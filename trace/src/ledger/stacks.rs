@@ -175,15 +175,16 @@ impl StackRole {
         Some(TopFunction { function, own: function.all.own, running: self.all.running })
     }
 
-    /// Counts the recent samples mostly between `from` and `to` as taken while a request was late on the leg (part of the time to first
-    /// token) that begins with `leg_from`. A sample counts once, even if several requests were late then.
+    /// Counts recent samples as taken while a request was late on the leg that begins with `leg_from`, if more than half of their interval
+    /// is between `from` and `to`. A leg is a part of the time to first token. A sample counts once per leg, even if several requests were
+    /// late on it then.
     fn count_late_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         for samples in &mut self.recent {
             let overlap_ns = samples.to.min(to).since(samples.from.max(from));
             let is_mostly_late = overlap_ns > samples.to.since(samples.from) / 2;
             let counted_samples = samples.late.counter_of_leg(leg_from);
-            let is_counted = *counted_samples > 0;
-            if !is_counted && is_mostly_late {
+            let is_counted_already = *counted_samples > 0;
+            if is_mostly_late && !is_counted_already {
                 *counted_samples = samples.own;
                 *self.functions[samples.function].late.counter_of_leg(leg_from) += samples.own;
                 *self.late.counter_of_leg(leg_from) += samples.own;
@@ -191,8 +192,7 @@ impl StackRole {
         }
     }
 
-    /// Keeps the samples of the function with index `function_index` for a while: a request that was late then may be recognised only
-    /// later.
+    /// Keeps the samples of the function at `function_index` for a while, because a request that was late at that time is recognised later.
     fn keep_recent_samples(&mut self, at: MonoNs, sample: &StackSample<'_>, function_index: usize) {
         let own = u64::from(sample.own);
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
@@ -237,11 +237,11 @@ impl StackRole {
         false
     }
 
-    /// Replaces the rarest function by `new_function`, which has this sample, unless the new one is rarer still. The samples of the one
-    /// that is left out are only counted.
+    /// Replaces the rarest function by `new_function`, whose first sample is `sample`. If the new one is rarer still, it is left out
+    /// instead. The samples of the function that is left out are only counted.
     fn replace_rarest_function(&mut self, at: MonoNs, sample: &StackSample<'_>, new_function: StackFunction) {
         let functions = self.functions.iter_mut().enumerate();
-        // The one in the fewest samples; of equal ones, the one that was innermost in the fewest.
+        // The function in the fewest samples. Of equal ones, the one that was the innermost function in the fewest.
         let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let left_out = match rarest {
             Some((index, rarest)) if rarest.all.total < new_function.all.total => {
@@ -323,9 +323,9 @@ impl Stacks {
         max_functions: usize,
     ) -> bool {
         let last = self.last_window_and_make_room(sample.thread.pid);
-        // All threads of a process share the end of an interval, and a thread's functions follow each other.
+        // The samples of a process in one interval come in a row, thread by thread: one event for each function.
         let same_interval = last.filter(|last| last.at == at);
-        let begins_thread = same_interval.is_none_or(|window| window.thread != sample.thread);
+        let is_first_of_thread = same_interval.is_none_or(|window| window.thread != sample.thread);
         let window = match same_interval {
             Some(known) => BacklogWindow { thread: sample.thread, ..known },
             None => BacklogWindow::after_previous_window(last, at, sample.thread, count_waiting_frames()),
@@ -335,8 +335,8 @@ impl Stacks {
         role.receives |= window.backlog.is_some();
         role.gil_observed &= sample.gil.is_some();
         let counts = StackCounts {
-            // The thread's number of samples is in each of its functions' events.
-            samples: if begins_thread { u64::from(sample.samples) } else { 0 },
+            // Each event of a thread repeats the thread's number of samples, so it is added once.
+            samples: if is_first_of_thread { u64::from(sample.samples) } else { 0 },
             running: u64::from(sample.own),
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
@@ -390,8 +390,8 @@ impl Ledger {
         }
     }
 
-    /// Counts stack samples of the process that answers clients, taken while a request was late on the leg of its time to first token
-    /// that begins with this moment.
+    /// Counts stack samples of the process that answers clients that were taken while a request was late, between `from` and `to`. The
+    /// request was late on the leg (part of its time to first token) that begins with the moment `leg_from`.
     pub(super) fn count_late_stack_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
         let Some(hop) = self.hops.all.iter().find(|hop| hop.last) else { return };
         let role = &self.hops.groups[hop.group].ends.to;

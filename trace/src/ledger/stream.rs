@@ -44,9 +44,9 @@ impl Stream {
         Self { hop, group: group as u32, ends, first_at: at, last_at: at, ..Self::default() }
     }
 
-    /// Checks a chunk's counts against the stream. `claimed_ids`: which ids the engine's release is known to list. `watched_frames`:
-    /// consecutive frames observed before on the chunk's connection; `None` while an evicted request may resume. The caller updates the
-    /// times.
+    /// Counts a chunk of the stream, and checks its counts against the stream's. `claimed_ids`: which ids the engine's release is known to
+    /// list. `epoch`: number that changes when observations of the hop were missed. `watched_frames`: number of frames observed in a row
+    /// before on the chunk's connection; `None` while an evicted request may resume. The caller updates the times.
     pub(crate) fn count_and_check_chunk(
         &mut self,
         chunk: &Chunk<'_>,
@@ -64,7 +64,7 @@ impl Stream {
             completion_tokens: chunk.completion_tokens,
             finish: chunk.finish,
             retracted,
-            // As if the connection had been observed for ever.
+            // Such a chunk counts as if the connection had been observed for ever.
             watched_frames: if is_certainly_first { Some(u64::MAX) } else { watched_frames },
         };
         self.count.count_and_check_chunk(reported, epoch)

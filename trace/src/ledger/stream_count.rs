@@ -206,8 +206,8 @@ impl StreamCount {
         CountStep::after_finish(repeats_finish)
     }
 
-    /// Counts a later chunk of the stream with count `completion_count` by the number of ids that it lists: either the new ones or all so
-    /// far.
+    /// Counts a later chunk of the stream by the number of ids that it lists. What they are is known of the stream (new ids or all so far),
+    /// or may be decided by this chunk. `completion_count`: the chunk's own count.
     fn count_chunk_by_listed_ids(
         &mut self,
         reported: ReportedCounts,
@@ -220,8 +220,9 @@ impl StreamCount {
             Evidence::Delta => return self.count_chunk_with_new_ids(reported, listed_ids, completion_count, epoch),
             Evidence::Undecided => {}
         }
-        // A list of all ids never has fewer than the count.
-        if listed_ids > 0 && listed_ids < completion_count && reported.finish.is_none() {
+        // A list of all ids has at least as many as the count. (In a final chunk it may not: ids of an abort may be trimmed.)
+        let lists_too_few_for_all = listed_ids > 0 && listed_ids < completion_count && reported.finish.is_none();
+        if lists_too_few_for_all {
             self.evidence = Evidence::Delta;
             return self.count_chunk_with_new_ids(reported, listed_ids, completion_count, epoch);
         }
@@ -259,8 +260,8 @@ impl StreamCount {
         CountStep::new(new, carried, verdict)
     }
 
-    /// Whether a chunk without a count follows the last observed one of its stream. If chunks before it may have been missed, the stream is
-    /// not whole, and positions in it are unknown. Called before the chunk is counted.
+    /// Checks whether a chunk without a count directly follows the last observed one of its stream. If chunks before it may have been
+    /// missed, marks the stream as not whole: positions in it are then unknown. Called before the chunk is counted.
     #[inline]
     fn check_continuity_without_counts(&mut self, reported: ReportedCounts, epoch: u32) -> CountVerdict {
         if !self.has_begun {
@@ -291,8 +292,8 @@ impl StreamCount {
         }
     }
 
-    /// Records the first observed chunk of a stream, with count `completion_count`. If it lists all its tokens, the stream is whole, that
-    /// is, observed from its first token on.
+    /// Records the first observed chunk of a stream, with count `completion_count`. If the chunk lists all its tokens, the stream is whole:
+    /// observed from its first token on.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -310,11 +311,11 @@ impl StreamCount {
             return self.begin_stream_without_ids(reported, completion_count, may_resume);
         };
         if listed_ids < completion_count {
-            // Tokens before it were missed. Without ids, its count may be too low, too.
+            // Tokens before the chunk were missed. If it lists no ids at all, its count may also be too low.
             self.catch_up = if listed_ids == 0 { CatchUpState::SinceJoin } else { CatchUpState::No };
             return CountStep::new(listed_ids, listed_ids, CountVerdict::JoinedLate);
         }
-        // Such a column may list all ids so far, as a later chunk of an evicted request would.
+        // An undecided column may list all ids so far. Then a later chunk of an evicted request would look like a first one.
         if may_resume && claim == IdColumn::Undecided {
             return CountStep::new(completion_count, completion_count, CountVerdict::JoinedLate);
         }
@@ -343,9 +344,10 @@ impl StreamCount {
         completion_count: u32,
         may_resume: bool,
     ) -> CountStep {
-        // A low count is plausible for a first chunk. A higher one is, too, if an earlier chunk would have been observed.
+        // A low count is plausible for a first chunk. With a higher count, it is the first one if an earlier one would have been observed.
+        let has_low_count = completion_count <= MAX_START_TOKENS;
         let is_surely_first = reported.was_watched_long() && !reported.retracted;
-        self.is_whole = (completion_count <= MAX_START_TOKENS || is_surely_first) && !may_resume;
+        self.is_whole = (has_low_count || is_surely_first) && !may_resume;
         let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
         CountStep::new(completion_count, completion_count, verdict)
     }
@@ -357,10 +359,10 @@ impl StreamCount {
         CountStep::fits(new)
     }
 
-    /// Counts a chunk whose ids (`listed_ids`: their number) are all so far. If the engine's release is known to list only new ones
-    /// (`claimed_ids`), and several chunks have contradicted that, the repeated ids are a finding.
+    /// Counts a chunk of a stream that lists all ids so far (`listed_ids`: their number). The repeated ids are a finding if the engine's
+    /// release is known to list only new ones (`claimed_ids`), and several chunks have contradicted that.
     fn count_chunk_with_all_ids(&mut self, claimed_ids: IdColumn, listed_ids: u32, completion_count: u32) -> CountStep {
-        // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
+        // In releases that send all ids (up to 0.4.6.post3), counts never fall, so a lower count is that of another request with the rid.
         let may_send_all_ids = matches!(claimed_ids, IdColumn::Cumulative | IdColumn::Undecided);
         let lists_all = listed_ids == completion_count;
         if may_send_all_ids && lists_all && completion_count < self.highest {
@@ -368,7 +370,7 @@ impl StreamCount {
         }
         let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
         let step = self.raise_count_to(completion_count);
-        // If all its tokens are new, a list of new ids would be the same.
+        // If all tokens of the chunk are new, a list of new ids would be the same, so it proves nothing.
         let lists_new_only = listed_ids == step.new;
         if lists_all && !lists_new_only {
             self.evidence = Evidence::Cumulative;
@@ -380,10 +382,10 @@ impl StreamCount {
         step
     }
 
-    /// Counts a chunk of which it is not known whether it lists new ids or all so far. The first chunk that allows only one of these
-    /// readings decides it for the stream. `epoch` changes whenever observations of the hop were missed.
+    /// Counts a chunk that may list new ids only, or all so far: that is not known of the stream yet. The first chunk that allows only one
+    /// of these readings decides it. `epoch` changes whenever observations of the hop were missed.
     fn count_chunk_of_undecided_ids(&mut self, listed_ids: u32, completion_count: u32, epoch: u32) -> CountStep {
-        // In either reading the chunk starts at the first token of its request, so another request has the rid now.
+        // In either reading, its ids begin with its request's first token. The stream is beyond it, so another request has the rid now.
         if listed_ids > 0 && listed_ids == completion_count && completion_count < self.highest {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
@@ -398,8 +400,8 @@ impl StreamCount {
         CountStep::new(new, carried, CountVerdict::Fits)
     }
 
-    /// Continues the count after missed observations. With ids, the count is the new base, even a lower one: another request may have the
-    /// rid. Without ids, a retracted request may be recomputing, with lower counts that do not count.
+    /// Continues the count after missed observations. The count of a chunk with ids becomes the new base. It may be lower, because another
+    /// request may have the rid. A chunk without ids may be one of a retracted request that recomputes, whose lower count is ignored.
     fn rebase_count(&mut self, listed: u32, completion: u32, epoch: u32) {
         self.epoch = epoch;
         self.highest = if listed > 0 { completion } else { self.highest.max(completion) };
@@ -419,7 +421,7 @@ impl StreamCount {
         }
     }
 
-    /// Records a chunk of a column that lists only new ids, and compares their number (`listed_ids`) with the growth of the count to
+    /// Counts a chunk of a stream that lists only new ids. Compares their number (`listed_ids`) with the growth of the count to
     /// `completion_count`. `epoch` changes whenever observations of the hop were missed.
     fn count_chunk_with_new_ids(
         &mut self,
@@ -428,10 +430,12 @@ impl StreamCount {
         completion_count: u32,
         epoch: u32,
     ) -> CountStep {
+        // The stream has these tokens already, so a first chunk is that of another request with the rid.
         if completion_count <= self.highest && looks_like_first_chunk(reported, listed_ids, completion_count) {
             return CountStep::without_tokens(CountVerdict::Restart);
         }
-        if epoch != self.epoch {
+        let has_missed_chunks = epoch != self.epoch;
+        if has_missed_chunks {
             return self.rebase_count_of_new_ids(listed_ids, completion_count, epoch);
         }
         let new = completion_count.saturating_sub(self.highest);
@@ -443,25 +447,41 @@ impl StreamCount {
         if listed_ids == new {
             return self.check_chunk_with_matching_ids(new, completion_count, is_behind);
         }
+        self.check_chunk_with_differing_ids(reported, listed_ids, completion_count, new)
+    }
+
+    /// Judges a chunk of a stream with new ids only that lists more or fewer ids than it has new tokens (`new_tokens`). `completion_count`:
+    /// the chunk's own count.
+    #[inline]
+    fn check_chunk_with_differing_ids(
+        &mut self,
+        reported: ReportedCounts,
+        listed_ids: u32,
+        completion_count: u32,
+        new_tokens: u32,
+    ) -> CountStep {
         // An abort's ids may be trimmed to what the client asked for.
         if reported.finish == Some(Finish::Abort) {
-            return CountStep::new(new, new.min(listed_ids), CountVerdict::Fits);
+            return CountStep::new(new_tokens, new_tokens.min(listed_ids), CountVerdict::Fits);
         }
+        // If the last chunk listed all ids, it may belong to another request with the rid.
         let mixes_requests = self.last_chunk_listed_all();
-        if listed_ids < new {
-            let verdict = verdict_of_missing_ids(reported, new - listed_ids, mixes_requests);
-            return CountStep::new(new, listed_ids, verdict);
+        if listed_ids < new_tokens {
+            let missing_ids = new_tokens - listed_ids;
+            let verdict = verdict_of_missing_ids(reported, missing_ids, mixes_requests);
+            return CountStep::new(new_tokens, listed_ids, verdict);
         }
-        // The ids beyond the new ones may be those of the prompt's tail, in releases that list it.
+        // From here on, the chunk lists extra ids. In some releases, they are those of the prompt's tail.
         if reported.claim == IdColumn::DeltaAfterPromptTail {
-            return CountStep::fits(new);
+            return CountStep::fits(new_tokens);
         }
+        // It lists all ids so far, against what is known of the stream.
         if listed_ids == completion_count {
-            return self.count_contradicting_chunk(listed_ids, new);
+            return self.count_contradicting_chunk(listed_ids, new_tokens);
         }
-        let verdict =
-            if mixes_requests { CountVerdict::Overlap } else { CountVerdict::Surplus { extra: listed_ids - new } };
-        CountStep::new(new, new, verdict)
+        let extra = listed_ids - new_tokens;
+        let verdict = if mixes_requests { CountVerdict::Overlap } else { CountVerdict::Surplus { extra } };
+        CountStep::new(new_tokens, new_tokens, verdict)
     }
 
     /// Continues a stream whose chunks list only new ids after missed observations. The chunk is not judged.
@@ -475,11 +495,11 @@ impl StreamCount {
         CountStep::new(new, new.min(listed_ids), CountVerdict::Rebased)
     }
 
-    /// Judges a chunk that lists exactly its `new_tokens` tokens. They fit, unless the chunk before listed all ids so far: both then belong
-    /// to different requests with the same rid. `is_behind`: the count of the chunk, `completion_count`, is below the stream's highest.
+    /// Judges a chunk that lists exactly its new tokens. It fits, unless the previous chunk listed all ids so far: the two then belong to
+    /// different requests with the same rid. `is_behind`: the chunk's count, `completion_count`, is below the stream's highest.
     #[inline]
     fn check_chunk_with_matching_ids(&mut self, new_tokens: u32, completion_count: u32, is_behind: bool) -> CountStep {
-        // Asked before this chunk ends the row of chunks that listed all.
+        // Asked before `contradicting_chunks` changes, on which it depends.
         let mixes_requests = self.last_chunk_listed_all();
         if new_tokens > 0 {
             self.contradicting_chunks = 0;
@@ -508,15 +528,15 @@ impl StreamCount {
         )
     }
 
-    /// Records a chunk after observations were missed. Chunks without ids then report counts that may be too low, so the stream's count is
-    /// not known until a chunk with ids shows it.
+    /// Records a chunk after observations were missed, until one with ids shows the stream's count. Counts of chunks without ids may be too
+    /// low.
     fn count_chunk_while_catching_up(
         &mut self,
         listed_ids: u32,
         completion_count: u32,
         tokens_above_highest: u32,
     ) -> CountStep {
-        // Of a stream joined late, the tokens before this chunk are not new.
+        // In a stream joined late, only the listed tokens are new, because those before the chunk are not counted.
         let new_tokens = if self.catch_up == CatchUpState::SinceJoin { listed_ids } else { tokens_above_highest };
         if listed_ids > 0 {
             self.highest = completion_count;

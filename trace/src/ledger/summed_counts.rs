@@ -16,8 +16,8 @@ fn is_sum_of_counts(stream: &Stream, claimed: u32) -> bool {
 }
 
 impl Totals {
-    /// Records a process that adds up cumulative counts, and returns true, if `claimed_tokens`, its count of a request's tokens, shows
-    /// that. It is then the sum of all counts on one of the request's first `hops_before` hops, which precede the process.
+    /// Records that a process wrongly adds up cumulative counts, if its token count of a request shows that (`claimed_tokens`). The count
+    /// must be the sum of all counts on one hop before the process: one of the request's first `hops_before` hops. Returns whether it is.
     pub(super) fn record_claim_if_sum(
         &mut self,
         at: MonoNs,
@@ -26,11 +26,13 @@ impl Totals {
         claimed_tokens: u32,
         hops_before: usize,
     ) -> bool {
+        // A request has one stream on each hop.
         let earlier = &request.streams[..hops_before.min(request.streams.len())];
         let Some(generated) = earlier.iter().map(|stream| stream.count.highest).max() else {
             return false;
         };
-        // If a request changes its worker, the sum of its counts at the first one can equal a later count at the second.
+        // A wrong sum is greater than the true count. (If a request changes its worker, the sum of the counts at the first one may equal a
+        // true count at the second.)
         let is_plain_count = claimed_tokens <= generated;
         if is_plain_count {
             return false;
@@ -58,8 +60,8 @@ impl Totals {
 }
 
 impl Ledger {
-    /// Records a delivery or response whose count of its request, `claimed_tokens`, is the sum of all counts on one of the request's hops.
-    /// Returns whether it is such a sum.
+    /// Records a delivery or response if its token count, `claimed_tokens`, is a wrong sum: that of all cumulative counts on one of the
+    /// request's hops. Returns whether it is.
     pub(super) fn record_claim_of_rid_if_sum(&mut self, at: MonoNs, rid: &str, claimed_tokens: Option<u32>) -> bool {
         let Some(claimed_tokens) = claimed_tokens else { return false };
         let Some(ticket) = self.table.ticket_of(rid) else { return false };

@@ -108,9 +108,8 @@ impl Thread {
     /// Adds a sample of the thread's CPU time, which covers the interval until `at`. At most `max_samples` are kept.
     fn add_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
         let kept_ns = self.max_sample_age_ns(sample.part);
-        // The timeline has a mark with the sums so far at the end of each sample.
+        // The timeline keeps the sums at the end of each sample, and at the beginning of the first.
         if self.timeline.is_empty() {
-            // The first sample needs one where it begins, too.
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }
@@ -173,8 +172,8 @@ impl Threads {
         Some(thread)
     }
 
-    /// The thread with this id, which is added if unknown. At the limit, it replaces one without samples for long; `None` if there is no
-    /// such one.
+    /// The thread with this id, which is added if unknown. At the limit, it replaces a thread that has had no samples for long. `None` if
+    /// there is no such thread.
     fn thread_or_add(&mut self, id: ThreadId, at: MonoNs, max_threads: usize) -> Option<&mut Thread> {
         if let Some(&index) = self.by_id.get(&id) {
             return self.all.get_mut(index);

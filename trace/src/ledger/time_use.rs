@@ -114,14 +114,14 @@ struct TimeUseMark {
 }
 
 impl TimeUseTimeline {
-    /// Adds the sums at the end of a sample, which covers the time since the previous one. Removes samples that ended more than `kept_ns`
-    /// ago, and the oldest above `max_samples`.
+    /// Adds a mark: the sums at the end of a sample, which began at the previous mark. Removes samples that ended more than `kept_ns` ago,
+    /// and the oldest ones beyond `max_samples`.
     pub(crate) fn push_sums(&mut self, at: MonoNs, sums: TimeUse, kept_ns: u64, max_samples: usize) {
         if self.marks.back().is_some_and(|last| last.at >= at) {
             // Out of order. The sums of the next sample include this one.
             return;
         }
-        // The first mark begins the first sample, the second one ends it.
+        // The oldest sample begins with the first mark and ends with the second one.
         while let Some(first_end) = self.marks.get(1).map(|mark| mark.at) {
             let is_full = self.marks.len() > max_samples.max(1);
             if !is_full && at.since(first_end) <= kept_ns {
@@ -150,7 +150,8 @@ impl TimeUseTimeline {
         (spent.interval_ns > 0).then_some(spent)
     }
 
-    /// Sums at a time between two samples, as if the thread had run evenly. `None` without samples.
+    /// Sums at any time. Within a sample, the thread is assumed to have run evenly. Outside of the kept samples, the nearest known sums.
+    /// `None` without samples.
     fn sums_at(&self, at: MonoNs) -> Option<TimeUse> {
         let next = self.marks.partition_point(|mark| mark.at <= at);
         let Some(before) = next.checked_sub(1).and_then(|index| self.marks.get(index)) else {
@@ -162,9 +163,9 @@ impl TimeUseTimeline {
             return Some(before.sums);
         };
         let interval_ns = after.at.since(before.at).max(1);
-        let share = at.since(before.at) as f64 / interval_ns as f64;
+        let elapsed_share = at.since(before.at) as f64 / interval_ns as f64;
         let whole_sample = after.sums.minus(before.sums);
-        Some(before.sums.plus(whole_sample.scaled_by(share)))
+        Some(before.sums.plus(whole_sample.scaled_by(elapsed_share)))
     }
 }
 

@@ -53,7 +53,7 @@ impl AffectedRequests {
             return;
         }
         self.requests.remove_rid(rid);
-        // The second worst is not known. The next one takes its place.
+        // The second worst is not known, so the next affected request becomes the worst.
         if *self.worst == *rid {
             self.worst = Box::default();
             self.amount = 0;

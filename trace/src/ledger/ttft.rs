@@ -166,7 +166,7 @@ impl Ttft {
     /// between two observed moments). A second call for a request changes nothing.
     pub(super) fn record_ttft_of_request(&mut self, request: &mut Request, limits: &mut CountedLimits) {
         let Some(details) = &request.details else { return };
-        // Without a moment before the first token and its send, there is no time to judge.
+        // Nothing is judged unless a moment before the first token and the send of the first token are known.
         let has_time = details.has_early_moment() && request.sent_first.is_some();
         if !has_time || request.is_ttft_recorded {
             return;
@@ -178,7 +178,7 @@ impl Ttft {
             self.late_legs.judged.shared_rids += 1;
             return;
         }
-        // Without effect here: the path of moments has neither the worker nor the received tokens.
+        // The path uses neither the worker nor the received tokens, so these two arguments have no effect here.
         let worker = None;
         let observes_receives = true;
         let numbers = request.numbers(worker, observes_receives);

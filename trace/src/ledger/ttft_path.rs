@@ -215,11 +215,12 @@ impl TtftPath {
 
     /// This path with only the moments that are in order. Of two that contradict each other, the more certain one stays.
     fn without_contradictions(self) -> Self {
-        // Messages and deliveries are observed, so they come first; the rest is related to them by a connection, the next call, or the
+        // Messages and deliveries are observed themselves. The other moments are inferred from a connection, the next call, or the
         // engine's own clock.
         let certain = [Dispatched, SchedulerReceived, FirstSent, FirstReceived, FirstDelivered];
         let less_certain = [Arrived, Read, Queued, BatchEntered, Processed];
         let mut checked = Self::default();
+        // A moment is kept if it agrees with those kept before it, so the certain ones come first.
         for moment in certain.into_iter().chain(less_certain) {
             let index = moment.index();
             checked.times[index] = self.times[index].filter(|at| checked.allows(index, *at));

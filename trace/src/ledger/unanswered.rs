@@ -71,7 +71,7 @@ impl Ledger {
         });
         unanswered.map(move |waiting| {
             let hop = waiting.message.hop;
-            // Of those answered by now, the ones answered since a later request overtook this one.
+            // Number of requests answered since a later one overtook this one.
             let answered_since =
                 waiting.overtaken.map_or(0, |progress| self.answered_requests(hop) - progress.answered);
             UnansweredRequest { rid: &waiting.rid, dispatch: waiting.times, answered_since, hop }
@@ -96,7 +96,8 @@ impl Ledger {
             return;
         }
         self.dispatched.judged_at = Some(now);
-        // An answer may be on a hop beyond the limit. On a socket to several schedulers, a later request may have gone to another one.
+        // Nothing is judged if answers may be on a hop beyond the limit. Nor if several schedulers share a socket: a later request that was
+        // answered may have gone to another one.
         if self.has_unseen_hops() || !self.hops.each_scheduler_has_request_hop() {
             return;
         }
@@ -107,14 +108,14 @@ impl Ledger {
 
     /// Numbers of the dispatched requests that have waited for their first chunk for too long, although the scheduler answered later ones.
     fn overdue_request_numbers(&self, now: MonoNs) -> Vec<u64> {
-        // By hop; `None` if it cannot be judged now.
+        // The wait that is too long, by hop; `None` if requests on the hop cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
         let waiting_prefill_ns = self.waiting_prefill_ns();
         let mut overdue = Vec::new();
         for (&number, waiting) in &self.dispatched.waiting {
+            // Sorted by dispatch, oldest first, so all further ones have waited for a shorter time.
             if now.since(waiting.times.sent) < UNANSWERED_NS {
-                // Oldest first: the others wait for less.
                 break;
             }
             // Messages missed since its dispatch may contain the answer.
@@ -125,13 +126,13 @@ impl Ledger {
                 overdue.push(number);
                 continue;
             }
-            // Output of the engine when a later request of the same hop had its first chunk; `None` before that.
+            // Judged from when a later request of the same hop had its first chunk. `overtaken`: the engine's progress at that time.
             let Some(overtaken) = waiting.overtaken else { continue };
             let hop = waiting.message.hop;
             let shortest_wait_ns =
                 *shortest_waits_ns.entry(hop).or_insert_with(|| self.shortest_unanswered_wait_ns(hop, now));
             let Some(shortest_wait_ns) = shortest_wait_ns else { continue };
-            // Only the time in which the engine sends output counts.
+            // Of the time since then, only that in which the engine sends output counts.
             let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
             let own_prefill_ns = prefill_ns(waiting.times.prompt_tokens.unwrap_or(0).into());
             if busy_ns_since >= shortest_wait_ns.saturating_add(own_prefill_ns) {
@@ -151,7 +152,8 @@ impl Ledger {
     fn mark_unanswered_if_without_chunks(&mut self, request_number: u64) {
         let Some(waiting) = self.dispatched.waiting.get_mut(&request_number) else { return };
         if self.table.ticket_of(&waiting.rid).is_some() {
-            // It has chunks, which were not recognised as its answer. With this mark, no number of missed messages makes it unanswered.
+            // It has chunks, which were not recognised as its answer. This value equals no number of missed messages, so the request is
+            // never judged again.
             waiting.missed_before = UNJUDGED;
             return;
         }
@@ -175,9 +177,9 @@ impl Ledger {
             && check_sent.since(waiting_request.times.sent) >= shortest_delay_ns.saturating_add(waiting_prefill_ns)
     }
 
-    /// Shortest wait, in nanoseconds and without the time for its prompt, with which a request of this hop (channel to the scheduler)
-    /// counts as unanswered. `None` without a usual wait. Also `None` if the hop's receives are not observed: the scheduler may then run
-    /// on another machine, where its output is not observed either.
+    /// Shortest wait, in nanoseconds, after which a request of this hop (channel to the scheduler) counts as unanswered. The time for the
+    /// request's own prompt comes on top. `None` without a usual wait. Also `None` if the hop's receives are not observed: the scheduler
+    /// may then run on another machine, where its output is not observed either.
     fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
         let observes_receives = self.hops.get(hop).is_some_and(|hop| hop.counts.frames_received > 0);
         if !observes_receives {

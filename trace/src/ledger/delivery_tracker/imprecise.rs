@@ -39,23 +39,23 @@ impl DeliveryTracker {
         covered
     }
 
-    /// Judges an incremental delivery up to count `to_count` that has fewer tokens than the sent chunks up to there, some of which are
-    /// imprecise: the number of their own tokens is not known. The delivery carried the last ones of these chunks. Those that it certainly
-    /// carried are merged, those that it certainly did not are dropped, and the others are unjudged. If it `proves_no_loss`, none is
-    /// dropped.
+    /// Judges an incremental delivery up to count `to_count` that has fewer tokens than the sent chunks up to there. Some of these chunks
+    /// are imprecise: the number of their own tokens is not known. So it is not known how many of the last chunks the delivery carried.
+    /// Those that it certainly carried are merged, those that it certainly did not carry are dropped, and the others are unjudged. If it
+    /// `proves_no_loss`, none is dropped.
     pub(super) fn judge_imprecise_delivery(
         &mut self,
         delivery: &Delivery<'_>,
         to_count: u32,
         proves_no_loss: bool,
     ) -> DeliveryResult {
-        // No entry ends at `to_count`: the last delivered chunk was not observed, or shares an entry with later chunks.
-        // The last covered entry is then not the end of the delivery.
+        // If no entry ends at `to_count`, the delivery's last chunk was not observed, or shares an entry with later chunks. The last
+        // covered entry is then not the end of the delivery.
         let misses_end = self.last_covered_end(to_count).is_some_and(|end| end < to_count);
         let proves_no_loss = proves_no_loss || misses_end;
         let covered = self.count_covered_entries(to_count, delivery.finished);
         let proven = if proves_no_loss { None } else { self.carrier_count_bounds(covered, delivery) };
-        // Without proof, it carried the last chunk and any number of those before.
+        // Without proof, the delivery carried the last covered chunk and any number of those before.
         let carriers = proven.unwrap_or(CarrierCounts { min: 1, max: covered });
         let cause = if proves_no_loss { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
         let mut result = self.judge_covered_entries(covered, carriers, cause);
@@ -65,8 +65,8 @@ impl DeliveryTracker {
         result
     }
 
-    /// Removes the `covered_count` entries of a delivery, of which the last ones carried it, and judges them: as carried, as dropped, or,
-    /// if they may be either, as unjudged for this `cause_if_unknown`.
+    /// Removes the `covered_count` oldest entries in flight, of which the last ones carried a delivery, and judges them. Those that may be
+    /// carried or dropped are unjudged, for the cause `cause_if_unknown`.
     fn judge_covered_entries(
         &mut self,
         covered_count: usize,
@@ -102,15 +102,15 @@ impl DeliveryTracker {
         entry.end_count.saturating_sub(lost_tokens).max(self.delivered_to)
     }
 
-    /// Minimum and maximum number of chunks in a row, ending with the last of the `covered_count` entries, that can carry exactly the
-    /// delivered tokens. `None` if no number can, or if it is unknown with which chunk of an entry they begin.
+    /// Minimum and maximum number of chunks that can carry exactly the delivered tokens. They are consecutive, and end with the last of
+    /// the `covered_count` oldest entries. `None` if no number fits, or if the entry in which they begin has several chunks or lost tokens.
     fn carrier_count_bounds(&self, covered_count: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
         let mut min_tokens = 0_u32;
         let mut max_tokens = 0_u32;
         let mut counts: Option<CarrierCounts> = None;
-        // From the last chunk backwards, one more in each step.
+        // Tries one chunk, two chunks and so on, from the last covered one backwards.
         for (index, entry) in self.in_flight.iter().take(covered_count).rev().enumerate() {
-            // In an entry with several chunks or missing tokens, it is unknown where the carriers begin.
+            // In such an entry, it is unknown where the carrying chunks begin.
             if entry.chunks > 1 || entry.missing_tokens > 0 {
                 return None;
             }

@@ -85,8 +85,8 @@ impl AbandonedRequests {
         if self.is_logged() { "the engine's log" } else { "responses and frames" }
     }
 
-    /// Adds an output that the engine discarded, because its request has no client, to those of the request so far (`discarded`). Once they
-    /// span [`ABANDONED_NS`], which is longer than an abort takes, the request counts as abandoned.
+    /// Adds an output that the engine discarded, because its request has no client. `discarded`: such outputs of the request so far. Once
+    /// they span [`ABANDONED_NS`], which is longer than an abort takes, the request counts as abandoned.
     pub(super) fn add_discarded_output(&mut self, rid: &str, at: MonoNs, discarded: &mut DiscardedOutputs) {
         discarded.outputs += 1;
         let since = discarded.since.map_or(at, |since| since.min(at));
@@ -101,7 +101,7 @@ impl AbandonedRequests {
             self.outputs += 1;
         } else {
             self.requests += 1;
-            // With those before it was known to be abandoned.
+            // Also adds the earlier ones, which were not counted until the request was known to be abandoned.
             self.outputs += discarded.outputs;
         }
         self.times.record_span(since, at);

@@ -43,11 +43,11 @@ impl GapStatePairs {
             self.sample.push(GapState { gap_ns, states });
             return;
         }
-        // Reservoir sampling: of `seen` pairs, each is kept with the same probability if the new one replaces the pair at a random index
-        // below `seen`, and none at an index beyond the sample. The sequence is fixed (see [`KNUTH_MULTIPLIER`]), so that replaying a
-        // recording gives the same correlation.
+        // Reservoir sampling: draws a random index below `seen`. The new pair replaces the pair at that index, or none if the index is
+        // beyond the sample. All pairs are then kept with the same probability. The random numbers form a fixed sequence (see
+        // [`KNUTH_MULTIPLIER`]), so that replaying a recording gives the same correlation.
         self.random = self.random.wrapping_mul(KNUTH_MULTIPLIER).wrapping_add(1);
-        // The random number has 64 bits, so this is `seen` times a fraction below 1.
+        // The random number divided by 2^64 is a fraction below 1, which is multiplied by `seen`.
         let index = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
         if let Some(pair) = self.sample.get_mut(index) {
             *pair = GapState { gap_ns, states };

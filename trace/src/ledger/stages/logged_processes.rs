@@ -123,7 +123,7 @@ impl StateSeries {
         self.steps[index] = self.steps[index].max(Some(states));
     }
 
-    /// Index of the step of this time, within the limit of steps: their length is doubled until it is.
+    /// Index of the step with this time. If it is beyond the limit of steps, doubles the length of all steps until it is not.
     fn step_index_within_limit(&mut self, at: MonoNs) -> usize {
         // `since` is 0 for an earlier time, so values before the first count in its step: timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
@@ -163,14 +163,14 @@ impl LoggedProcess {
         }
     }
 
-    /// Records that the process says it has had no message since then, and keeps the longest such silence. `logged_wait_ns`: how long it
-    /// has waited for a message, if it says that.
+    /// Records that the process says at `at` that it has had no message since `since`. Keeps the longest such silence. `logged_wait_ns`:
+    /// how long it has waited for a message, if it says that.
     fn record_message_silence(&mut self, at: MonoNs, since: MonoNs, logged_wait_ns: Option<u64>) {
         // A logged wait dates the last message. Without one, `since` stands for its time.
         let last_message = logged_wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let mut silence = LoggedSilence { last_message, since, until: at, checks: 1 };
         if let Some(longest) = self.silence {
-            // It may be the same one, seen by an earlier check.
+            // An earlier check may have seen the same silence.
             silence = longest.joined_with(silence).unwrap_or(silence);
             if silence.ns() < longest.ns() {
                 return;
@@ -238,8 +238,8 @@ impl LoggedProcesses {
         }
     }
 
-    /// Number of states at `at` of the process with that name, or of the only process that logs states if none has that name. `None` if
-    /// there are several, or none.
+    /// Number of states at `at` of the process with this name. If it logs none, that of the only process that logs states. `None` if there
+    /// is no such process, or several.
     pub(super) fn state_count_at(&self, process_name: &str, at: MonoNs) -> Option<u32> {
         let mut logging = self.list.iter().filter(|process| process.last_states.is_some());
         if let Some(process) = logging.clone().find(|process| *process.by == *process_name) {

@@ -86,6 +86,7 @@ impl StageMarks {
             return MarkPlacement::Last { after };
         }
         self.list.insert(index, mark);
+        // `gaps_taken` refers to receives by index, and those behind this mark have moved up.
         self.move_taken_gaps_up(index);
         MarkPlacement::Earlier
     }
@@ -110,9 +111,9 @@ impl StageMarks {
         (self.gaps_taken & (1 << index)) != 0
     }
 
-    /// Returns the gaps whose receive no earlier call has returned, and marks them as returned. `sent_name` and `received_name` are the
-    /// numbers of the names of the two stages. A receive belongs to the latest send before it, because a request that went through two
-    /// servers has two of each.
+    /// Returns the gaps that no earlier call has returned, and marks their receives as returned. A gap is the time from a send to a
+    /// receive; `sent_name` and `received_name` are the numbers of these stages' names. A receive belongs to the latest send before it: a
+    /// request that went through two servers has two of each.
     pub(super) fn take_new_gaps(&mut self, sent_name: u8, received_name: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
         // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
@@ -122,6 +123,7 @@ impl StageMarks {
             if mark.name == sent_name {
                 latest_send = *mark;
             } else if mark.name == received_name && !self.is_gap_taken(index) {
+                // One bit for each index in the list.
                 self.gaps_taken |= 1 << index;
                 gaps.push(LoggedGap { receive_index: index, begin: latest_send, end: *mark });
             }

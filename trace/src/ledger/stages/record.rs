@@ -9,8 +9,8 @@ use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
 
 impl Stages {
-    /// Name of the latest of these stages that is in the same chain, the stages that one process passes in order, and the time from it
-    /// until `at`. `None` if there is none.
+    /// Finds the latest of these stages that is in the chain with this index (stages that one process passes in order). Returns its name
+    /// and the time from it until `at`; `None` if there is none.
     fn previous_name_in_chain_and_ns_since(&self, marks: &StageMarks, chain: usize, at: MonoNs) -> Option<(u8, u64)> {
         let mut latest_first = marks.list.iter().rev();
         let before = latest_first.find(|mark| self.meanings[usize::from(mark.name)].chain == Some(chain))?;
@@ -26,7 +26,7 @@ impl Stages {
     }
 
     /// Keeps a gap that ended at the stage `received`, to correlate its length with the number of requests of which the receiving process
-    /// had state then. Returns that number; `None`, and nothing is kept, if it is not logged.
+    /// had state then. Returns that number. If it is not logged, keeps nothing and returns `None`.
     fn keep_gap_and_find_state_count(&mut self, received: StageMark, gap_ns: u64) -> Option<u32> {
         let receiver = self.loggers.name_of(received.by);
         let states = self.logged_processes.state_count_at(receiver, received.at)?;
@@ -120,6 +120,7 @@ impl Ledger {
         self.gap.record(receive_mark.at, gap_ns);
         self.worst_gap.keep_longest(receive_mark.at, &request.rid, gap_ns);
         if let Some(states) = stages.keep_gap_and_find_state_count(receive_mark, gap_ns) {
+            // `receive_mark` is a copy of the mark in the list.
             for mark in marks.list.iter_mut().filter(|mark| **mark == receive_mark) {
                 mark.states = Some(states);
             }
@@ -127,8 +128,8 @@ impl Ledger {
         keep_request_if_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
-    /// Keeps the time of a logged stage if it is an end of the gap of its request: the time from its first send to its first receive.
-    /// `position`: that of the stage relative to the gap.
+    /// Keeps the time of a logged stage if the gap of its request begins or ends with it. The gap is the time from the first send to the
+    /// first receive. `position`: position of the stage relative to the gap.
     fn keep_gap_end(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
         let Some(request) = self.table.get_mut(ticket) else { return };
         let stages = &mut self.stages;
@@ -149,12 +150,13 @@ impl Ledger {
         }
     }
 
-    /// Records a logged stage that may be the first send or the first receive of a request, and pairs both, whichever is logged last.
+    /// Records a logged stage of a request. If it is the first send or the first receive, and the other one is logged already, records the
+    /// gap between both.
     fn record_logged_gap(&mut self, ticket: Ticket, mark: StageMark, position: GapPosition) {
         self.keep_gap_end(ticket, mark, position);
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
-        // Sender and send of the first token whose receive is logged. What that process sent before was received before.
+        // The process that sent a first token whose receive is logged, and when. All that it sent before was received before.
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         let names = self.engine.facts().stages();
@@ -177,8 +179,8 @@ impl Ledger {
         if let Some(gap) = request.gap.get() {
             keep_request_if_slowest(&mut stages.slowest, &request.rid, gap, marks);
         }
-        if let Some((by, sent)) = overtaking {
-            self.mark_overtaken_receives(by, sent);
+        if let Some((sender, sent_at)) = overtaking {
+            self.mark_overtaken_receives(sender, sent_at);
         }
     }
 
