@@ -214,8 +214,8 @@ struct StepChecker {
 }
 
 impl StepChecker {
-    /// Returns the time of a step. Steps are checked from the last to the first, so the time becomes the limit of the next call. `None` if
-    /// the engine did not set the time, or if it is later than the limit or otherwise impossible. Counts impossible times.
+    /// Returns the time of a step. Steps are checked from the last to the first, so no time can be later than that of the previous call.
+    /// `None` if the engine did not set the time, or if it is impossible. Counts impossible times.
     fn check_step(&mut self, seconds: f64) -> Option<MonoNs> {
         // The engine leaves unset times at 0.
         if seconds == 0.0 {
@@ -260,9 +260,9 @@ impl<'a> Decoded<'a> {
         Some(SendWait { hop, ns: sent_at.since(made_at) })
     }
 
-    /// The engine's own times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine: when
-    /// the request was queued, when it first entered a batch, and when its prompt was processed. Leaves out entries without a request id,
-    /// and those in which the engine set no time.
+    /// The engine's own times of the requests whose first tokens are in the message. They say when a request was queued, when it first
+    /// entered a batch, and when its prompt was processed. `sent_at` is when the message was sent on the same machine, and no time can be
+    /// later. Leaves out entries without a request id, and those in which the engine set no time.
     pub fn request_times(&self, sent_at: MonoNs) -> impl Iterator<Item = RequestTimes<'_>> {
         self.engine_seconds.iter().filter_map(move |entry| {
             let rid = self.chunks.get(entry.chunk)?.rid;
@@ -359,8 +359,8 @@ impl Decoders {
         }
     }
 
-    /// Decodes all parts of one message of a socket, whose engine is not known at first. The first decoder that decodes a message with
-    /// output is kept in `format`, and is used for all later messages of the socket.
+    /// Decodes all parts of one message of a socket. At first the engine is unknown, so a decoder that recognises the message is chosen.
+    /// Once a decoder has decoded a message with output, `format` keeps it for all later messages of the socket.
     pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let index = match format.decoder_index {
             Some(known) => known,
