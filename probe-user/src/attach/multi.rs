@@ -177,8 +177,8 @@ fn judge_link_support(folder_errno: Option<i32>, process_errno: Option<i32>) -> 
     }
 }
 
-/// Attaches a program to all points of a file with one link, for one process. `is_at_returns`: the program runs at the returns of the
-/// functions that begin at the points.
+/// Attaches a program to all points of a file with one link, for one process. A point is an offset in the file, with a cookie that the
+/// program can read. `is_at_returns`: the program runs at the returns of the functions that begin at the points.
 fn create_link(
     program: &OwnedFd,
     is_at_returns: bool,

@@ -46,8 +46,8 @@ pub(crate) struct InterpretedLinks {
 }
 
 impl InterpretedLinks {
-    /// Interprets every link by the rules of the engine that knows its roles. The reading of a link is what it carries, and in which
-    /// direction. A wire is a link as the engines' rules see it.
+    /// Interprets every link by the rules of the first engine that knows the roles at its ends. The reading of a link is what it carries,
+    /// and in which direction. A wire is a link as the rules see it.
     pub(crate) fn interpret(engines: &[EngineKind], links: Vec<Link>, roles: &[Option<RoleWithSource>]) -> Self {
         let wires = links.iter().map(|link| Wire {
             connector: link.connector.map(|connector| connector.candidate),
@@ -55,11 +55,11 @@ impl InterpretedLinks {
             endpoint: link.endpoint.as_str(),
         });
         let wires: Vec<Wire<'_>> = wires.collect();
-        // A link stays without a reading if no engine knows its roles.
+        // Parallel to the links. A link stays without a reading if no engine knows its roles.
         let mut readings = vec![None; links.len()];
         for engine in engines {
             for (reading, reading_of_engine) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
-                // The first engine that knows a link's roles decides.
+                // A reading of an earlier engine stays.
                 *reading = reading.or(reading_of_engine);
             }
         }

@@ -59,7 +59,7 @@ pub(super) fn check_library_and_find_code(
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
     }
-    // The number says what an analysis must find: functions, or the method of an engine's server.
+    // `sought_number` says what an analysis must find: functions, or the method of an engine's server.
     let mut code = LibraryCode { identity, sought_number: SOUGHT_FUNCTIONS, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
         // Other libraries have none of these probe points.
