@@ -106,21 +106,6 @@ pub enum Opening {
     Yes(Option<u8>),
 }
 
-/// Decoder of one engine's messages. Reuses its memory from message to message.
-pub trait Decode: fmt::Debug + Send {
-    /// Whether the message looks like one of this engine, judged by its first bytes.
-    fn recognises(&self, parts: &[&[u8]]) -> bool;
-
-    /// Makes [`Decode::decode`] fill [`Chunk::ids`], from the next message on.
-    fn keep_ids(&mut self);
-
-    /// Makes [`Decode::decode`] fill [`Chunk::text`], from the next message on. Does nothing for an engine whose messages carry no text.
-    fn keep_text(&mut self) {}
-
-    /// Decodes all parts of one message. On error no part of the message is used.
-    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused>;
-}
-
 /// Reason why a message was not decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
@@ -144,6 +129,21 @@ impl Refused {
         let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(MAX_SHOWN_BYTES).collect();
         Self { reason: "codec", detail: format!("not in a known format: it begins with {first:02x?}") }
     }
+}
+
+/// Decoder of one engine's messages. Reuses its memory from message to message.
+pub trait Decode: fmt::Debug + Send {
+    /// Whether the message looks like one of this engine, judged by its first bytes.
+    fn recognises(&self, parts: &[&[u8]]) -> bool;
+
+    /// Makes [`Decode::decode`] fill [`Chunk::ids`], from the next message on.
+    fn keep_ids(&mut self);
+
+    /// Makes [`Decode::decode`] fill [`Chunk::text`], from the next message on. Does nothing for an engine whose messages carry no text.
+    fn keep_text(&mut self) {}
+
+    /// Decodes all parts of one message. On error no part of the message is used.
+    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused>;
 }
 
 /// Properties of a message that follow from its class and layout alone.
