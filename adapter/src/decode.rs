@@ -73,13 +73,13 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The captured bytes from the offset `part_offset` of the part on, up to the first byte that was not captured. `None` for an offset
-    /// that was not captured.
+    /// The captured bytes from this offset of the part on, up to the first byte that was not captured. The head has the first bytes of the
+    /// part, and the tail its last bytes. `None` for an offset that was not captured.
     pub fn bytes_from(&self, part_offset: u64) -> Option<&'a [u8]> {
         // The tail ends where the part ends.
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
         match bytes_from_offset(self.head, part_offset) {
-            // At the end of the head nothing is left of it, but the tail may begin there.
+            // The offset is not in the head, or just behind it, where the tail may begin.
             Some([]) | None => bytes_from_offset(self.tail, part_offset.checked_sub(tail_start)?),
             in_head => in_head,
         }

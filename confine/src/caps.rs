@@ -186,8 +186,9 @@ fn choosable_uids(uid_map: &str) -> Option<Range<u32>> {
 /// left.
 fn last_uids_of(mapped: &Range<u32>) -> Option<Range<u32>> {
     let end = mapped.end.checked_sub(RESERVED_LAST_USERS)?;
+    let first_of_last_users = end.saturating_sub(LAST_USERS);
     let first_after_root = 1;
-    let start = end.saturating_sub(LAST_USERS).max(mapped.start).max(first_after_root);
+    let start = first_of_last_users.max(mapped.start).max(first_after_root);
     (start < end).then_some(start..end)
 }
 

@@ -79,7 +79,7 @@ fn settings_for_load(options: ProbeOptions, types: &KernelTypes) -> LoadSettings
         offsets: types.offsets,
         // The programs of both options add to the times that the kernel side keeps for each thread.
         accounting: options.scheduler || options.polls,
-        // Offsets of 0 are never used: without the real ones, the programs for processes that serve clients are not attached.
+        // If the offsets are unknown, zeros take their place. They are never used, because the programs that need them are not attached.
         places: types.egress_offsets.clone().unwrap_or_default(),
     }
 }

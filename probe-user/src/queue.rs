@@ -219,7 +219,8 @@ impl SocketQuery {
     }
 }
 
-/// What was read about a process; `None` if it has exited. Fails with the error of a network namespace that cannot be identified.
+/// The value that was read about a process. `None` if the process has exited. Any other error means that its network namespace cannot be
+/// identified.
 fn none_if_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -169,9 +169,9 @@ fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
 /// one to a folder in an impossible process. `None` stands for an accepted link.
 fn judge_link_support(folder_errno: Option<i32>, process_errno: Option<i32>) -> Result<(), MultiUprobeError> {
     match (folder_errno, process_errno) {
-        // As it should be: a process that does not exist is refused first, and otherwise the folder.
+        // As it should be, the kernel refuses the impossible process before it looks at the folder.
         (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
-        // The first kernels with these links check the file first, and compare the process id with that of a thread.
+        // The first kernels with these links check the file before the process, and compare the process id with that of a thread.
         (Some(libc::EBADF), _) => Err(MultiUprobeError::MainThreadOnly),
         _ => Err(MultiUprobeError::NoLinks),
     }

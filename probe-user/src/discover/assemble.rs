@@ -172,8 +172,8 @@ fn infer_roles(
     roles
 }
 
-/// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. Unknown sockets count as such
-/// evidence.
+/// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. A process with unknown sockets counts
+/// as such evidence.
 fn is_confirmed(engine: &Engine, pids_with_unread_sockets: &[u32]) -> bool {
     // A process may run the engine's server inside itself.
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());

@@ -16,8 +16,8 @@ pub(crate) struct SocketConnection {
     pub(crate) endpoint: String,
 }
 
-/// Whether a socket is the accepted side of a connection: the only side with a name. If both have one, because the connecting socket was
-/// bound before, the side with a listener's name accepted.
+/// Whether a socket is the accepted side of a connection. Usually only that side has a name. If the connecting socket has been bound, it
+/// has a name, too. Then the accepted side is the one with a listener's name.
 fn is_accepted_side(socket: &UnixSocket, peer_name: &[u8], listener_names: &HashSet<&[u8]>) -> bool {
     if socket.is_listening || socket.name.is_empty() {
         return false;

@@ -46,7 +46,8 @@ struct CandidateCounts {
 }
 
 impl CandidateCounts {
-    /// The count of candidates with a stated role, or of those without, whichever this one is. `None` for a process that is no candidate.
+    /// The count in which this process is included: that of candidates with a stated role, or of those without. `None` if it is no
+    /// candidate.
     fn matching_count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
         match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),

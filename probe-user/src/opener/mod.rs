@@ -123,7 +123,7 @@ struct RequestPace {
 }
 
 impl RequestPace {
-    /// Counts a request. Returns how long it must wait if there were too many in this interval. `None` if it need not wait.
+    /// Counts a request. If there were too many in this interval, returns how long it must wait. `None` if it need not wait.
     fn count_request_and_find_delay(&mut self) -> Option<Duration> {
         if self.interval_start.elapsed() >= PACE_INTERVAL {
             *self = Self { interval_start: Instant::now(), requests: 0 };

@@ -352,6 +352,7 @@ impl Probe {
         self.attach_tls_uprobes(target_index);
         self.attach_accept_uprobes(target_index);
         if self.options.polls {
+            // Programs in the kernel may count the polls of all targets. Otherwise uprobes on libc do.
             let observes_polls = self.polls_in_kernel
                 || self.attach_feature_uprobes(Feature::Polls, target_index, library::open_libc(pid));
             self.targets[target_index].observes_polls = observes_polls;

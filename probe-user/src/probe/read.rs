@@ -103,8 +103,8 @@ impl Probe {
         })
     }
 
-    /// Totals of the losses. `None` while there are no records, except once in [`REST_INTERVAL`]: there are hardly any losses then, and
-    /// reading their counters may be a request to another process.
+    /// Totals of the losses. Without records there are hardly any losses, and their counters may be in another process. So they are then
+    /// read only once in [`REST_INTERVAL`]. `None` if they are not read.
     fn read_losses_if_due(&mut self) -> Result<Option<LossCounts>, ProbeError> {
         let is_due = self.has_read_since_loss_count || self.last_loss_count.elapsed() >= REST_INTERVAL;
         if !is_due {

@@ -48,8 +48,9 @@ impl Probe {
 
     /// Attaches the programs that observe writes, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_writes(&mut self) -> bool {
-        self.serving.observes_writes =
-            self.serving.observes_writes || self.attach_group_or_record_refusal(Group::Writes, Feature::Egress);
+        if !self.serving.observes_writes {
+            self.serving.observes_writes = self.attach_group_or_record_refusal(Group::Writes, Feature::Egress);
+        }
         self.serving.observes_writes
     }
 
@@ -76,8 +77,9 @@ impl Probe {
 
     /// Attaches the programs that observe arrivals, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_arrivals(&mut self) -> bool {
-        self.serving.observes_arrivals =
-            self.serving.observes_arrivals || self.attach_group_or_record_refusal(Group::Arrivals, Feature::Arrivals);
+        if !self.serving.observes_arrivals {
+            self.serving.observes_arrivals = self.attach_group_or_record_refusal(Group::Arrivals, Feature::Arrivals);
+        }
         self.serving.observes_arrivals
     }
 

@@ -141,7 +141,7 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function_address: u64) -
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
         return Some(point);
     }
-    // Not inlined: the call is `s_sendmsg(socket, message, flags)`, and the send is called there.
+    // Where `s_sendmsg(socket, message, flags)` is not inlined, this is its call, and the send is called in it.
     let at_entry = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message]);
     let inner = find_call_with_message(code, outer.call.near_branch_target(), at_entry)?;
     find_error_return_after(code, &inner.call, inner.state)
@@ -184,15 +184,15 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
-/// Finds an instruction that only a receive which must wait reaches: it has found no message, and processes the socket's commands until one
-/// comes. `function_address` is that of `zmq_msg_recv`. `None` if the code has another form.
+/// Finds an instruction that is reached only by a receive that must wait. Such a receive has found no message, and processes the socket's
+/// commands until one comes. `function_address` is that of `zmq_msg_recv`. `None` if the code has another form.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function_address: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function_address, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let callee = outer.call.near_branch_target();
     if let Some(point) = find_wait_in_receive(code, callee) {
         return Some(point);
     }
-    // Not inlined: the call is `s_recvmsg(socket, message, flags)`, and the receive is called there.
+    // Where `s_recvmsg(socket, message, flags)` is not inlined, this is its call, and the receive is called in it.
     let inner = find_call_with_message(code, callee, called_with_flags(BLOCKING))?;
     find_wait_in_receive(code, inner.call.near_branch_target())
 }

@@ -97,9 +97,10 @@ fn find_name_occurrences<'s>(
     })
 }
 
-/// Whether the pointer at this address, to a name of this length, is a field of an entry in a method table. Then the entry also has this
-/// length, and the flags of a method that gets an array of its arguments.
+/// Whether the pointer at this address, to a name of `length_bytes` bytes, is a field of an entry in a method table. Such an entry has the
+/// length in another field, and in a third the flags of a method that gets an array of its arguments.
 fn is_name_pointer_of_method_entry(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
+    // The fields are at fixed distances from the pointer.
     let length = address.checked_add(LENGTH_DISTANCE).and_then(|field| word_at(segments, field));
     let flags = address.checked_add(FLAGS_DISTANCE).and_then(|field| word_at(segments, field));
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)

@@ -245,8 +245,8 @@ impl SamplingThread {
         }
     }
 
-    /// Waits until the next reading is due, and returns its time. If that is over, returns the current time at once. Missed readings are
-    /// counted and not made up for.
+    /// Waits until the next reading is due, and returns its time. If it should have begun already, returns the current time at once. Missed
+    /// readings are counted, and not made up for.
     fn wait_and_count_missed_readings(&self, due: Instant, period: Duration) -> Instant {
         let now = Instant::now();
         let Some(behind) = now.checked_duration_since(due) else {
