@@ -114,7 +114,7 @@ impl RegularFile {
         }
         // `NONBLOCK` does not wait for the holder of a lease on the file.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        // By its descriptor, because another file may have its name by now.
+        // Opened by its descriptor, because another file may have its name by now.
         let file = File::from(openat(CWD, descriptor_path(located.as_fd()), flags, Mode::empty())?);
         let opened = fstat(&file)?;
         // Only the located file has passed the checks.

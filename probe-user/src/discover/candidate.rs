@@ -168,8 +168,8 @@ impl StatedRole {
 }
 
 impl Candidate {
-    /// The candidate as far as its command, status and mapped files show it. The caller adds what other files show. Fails if the status
-    /// cannot be read.
+    /// Creates a candidate from the command, the status and the mapped files of a process. The caller adds what other files show. Fails if
+    /// the status cannot be read.
     fn from_process(
         process: &ProcDir,
         stat: &ProcessStat,

@@ -6,9 +6,9 @@ use adapter::discover::{EngineKind, Reading, RoleWithSource, Wire};
 
 use super::links::Link;
 
-/// The links without those of clients, of which there may be thousands. The processes of one engine reach each other by one transport. If
-/// a process with a stated role reaches an acceptor over a socket file, then those that reach it over TCP are clients. `stated_roles` has
-/// the roles that titles and commands state, by process.
+/// The links without those of clients, of which there may be thousands. The processes of one engine reach each other by one transport. So
+/// if a process with a stated role reaches an acceptor over a socket file, the processes that reach it over TCP are clients. `stated_roles`
+/// has the role of each process that its title or command states.
 pub(crate) fn remove_client_links(links: &[Link], stated_roles: &[Option<RoleWithSource>]) -> Vec<Link> {
     let engine_transports = engine_transports_by_acceptor(links, stated_roles);
     let mut engine_links = links.to_vec();

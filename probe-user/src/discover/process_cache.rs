@@ -230,6 +230,7 @@ impl ProcessCache {
         } else {
             candidate::examine_process(process, &stat, user_spec, is_parent, self.room_left(), self.engines)?
         };
+        // A final result needs no further examination.
         let examine_after = (!is_final(&state, &stat)).then(|| examination_interval(&stat, &state));
         let now = Instant::now();
         Ok(Some(CachedProcess {

@@ -343,8 +343,9 @@ impl MachineState {
     /// Updates the known values of registers, of the stack frame and of the last comparison as the instruction does. After an instruction
     /// of a kind that is not modelled here, all that it writes is unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
-        // The flags then no longer show the last comparison.
-        if instruction.rflags_modified() != 0 {
+        // Once the flags have changed, they no longer show the last comparison.
+        let changes_flags = instruction.rflags_modified() != 0;
+        if changes_flags {
             self.last_comparison = None;
         }
         if let Some(comparison) = self.compared_operands(instruction) {
