@@ -73,13 +73,13 @@ impl<'a> Excerpt<'a> {
         self.head.len() as u64 == self.length
     }
 
-    /// The captured bytes from the offset `part_offset` of the part on, up to the first byte that was not captured. `None` for an offset
-    /// that was not captured.
+    /// The captured bytes from this offset of the part on, up to the first byte that was not captured. The head has the first bytes of the
+    /// part, and the tail its last bytes. `None` for an offset that was not captured.
     pub fn bytes_from(&self, part_offset: u64) -> Option<&'a [u8]> {
         // The tail ends where the part ends.
         let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
         match bytes_from_offset(self.head, part_offset) {
-            // At the end of the head nothing is left of it, but the tail may begin there.
+            // The offset is not in the head, or just behind it, where the tail may begin.
             Some([]) | None => bytes_from_offset(self.tail, part_offset.checked_sub(tail_start)?),
             in_head => in_head,
         }
@@ -106,21 +106,6 @@ pub enum Opening {
     Yes(Option<u8>),
 }
 
-/// Decoder of one engine's messages. Reuses its memory from message to message.
-pub trait Decode: fmt::Debug + Send {
-    /// Whether the message looks like one of this engine, judged by its first bytes.
-    fn recognises(&self, parts: &[&[u8]]) -> bool;
-
-    /// Makes [`Decode::decode`] fill [`Chunk::ids`], from the next message on.
-    fn keep_ids(&mut self);
-
-    /// Makes [`Decode::decode`] fill [`Chunk::text`], from the next message on. Does nothing for an engine whose messages carry no text.
-    fn keep_text(&mut self) {}
-
-    /// Decodes all parts of one message. On error no part of the message is used.
-    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused>;
-}
-
 /// Reason why a message was not decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
@@ -144,6 +129,21 @@ impl Refused {
         let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(MAX_SHOWN_BYTES).collect();
         Self { reason: "codec", detail: format!("not in a known format: it begins with {first:02x?}") }
     }
+}
+
+/// Decoder of one engine's messages. Reuses its memory from message to message.
+pub trait Decode: fmt::Debug + Send {
+    /// Whether the message looks like one of this engine, judged by its first bytes.
+    fn recognises(&self, parts: &[&[u8]]) -> bool;
+
+    /// Makes [`Decode::decode`] fill [`Chunk::ids`], from the next message on.
+    fn keep_ids(&mut self);
+
+    /// Makes [`Decode::decode`] fill [`Chunk::text`], from the next message on. Does nothing for an engine whose messages carry no text.
+    fn keep_text(&mut self) {}
+
+    /// Decodes all parts of one message. On error no part of the message is used.
+    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused>;
 }
 
 /// Properties of a message that follow from its class and layout alone.
@@ -214,8 +214,8 @@ struct StepChecker {
 }
 
 impl StepChecker {
-    /// Returns the time of a step. Steps are checked from the last to the first, so the time becomes the limit of the next call. `None` if
-    /// the engine did not set the time, or if it is later than the limit or otherwise impossible. Counts impossible times.
+    /// Returns the time of a step. Steps are checked from the last to the first, so no time can be later than that of the previous call.
+    /// `None` if the engine did not set the time, or if it is impossible. Counts impossible times.
     fn check_step(&mut self, seconds: f64) -> Option<MonoNs> {
         // The engine leaves unset times at 0.
         if seconds == 0.0 {
@@ -260,9 +260,9 @@ impl<'a> Decoded<'a> {
         Some(SendWait { hop, ns: sent_at.since(made_at) })
     }
 
-    /// The engine's own times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine: when
-    /// the request was queued, when it first entered a batch, and when its prompt was processed. Leaves out entries without a request id,
-    /// and those in which the engine set no time.
+    /// The engine's own times of the requests whose first tokens are in the message. They say when a request was queued, when it first
+    /// entered a batch, and when its prompt was processed. `sent_at` is when the message was sent on the same machine, and no time can be
+    /// later. Leaves out entries without a request id, and those in which the engine set no time.
     pub fn request_times(&self, sent_at: MonoNs) -> impl Iterator<Item = RequestTimes<'_>> {
         self.engine_seconds.iter().filter_map(move |entry| {
             let rid = self.chunks.get(entry.chunk)?.rid;
@@ -359,8 +359,8 @@ impl Decoders {
         }
     }
 
-    /// Decodes all parts of one message of a socket, whose engine is not known at first. The first decoder that decodes a message with
-    /// output is kept in `format`, and is used for all later messages of the socket.
+    /// Decodes all parts of one message of a socket. At first the engine is unknown, so a decoder that recognises the message is chosen.
+    /// Once a decoder has decoded a message with output, `format` keeps it for all later messages of the socket.
     pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let index = match format.decoder_index {
             Some(known) => known,

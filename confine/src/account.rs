@@ -23,8 +23,8 @@ pub fn can_change_user() -> std::result::Result<bool, &'static str> {
     is_root_with_capabilities(&NEEDED)
 }
 
-/// Whether this process runs as root with all the needed capabilities, each given with its name. Without root, none is checked and the
-/// result is `false`. If root lacks one of them, the error is its name.
+/// Whether this process runs as root and has all the needed capabilities. Each of them is given with its name. `false` without root,
+/// whatever the capabilities are. If root lacks a capability, the error is its name.
 pub(crate) fn is_root_with_capabilities(
     needed_capabilities: &[(CapabilitySet, &'static str)],
 ) -> std::result::Result<bool, &'static str> {
@@ -43,13 +43,13 @@ pub(crate) fn is_root_with_capabilities(
 
 /// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.
 pub(crate) fn change_thread_user_and_leave_groups(account: Account) -> Result<()> {
-    // Already this user, whose groups stay as they are.
+    // This process already runs as the user. Then its groups stay as they are.
     if geteuid().as_raw() == account.user {
         return Ok(());
     }
     let user = Uid::from_raw(account.user);
     let group = Gid::from_raw(account.group);
-    // By default, the kernel drops the permitted capabilities, too, when a thread stops being root.
+    // Otherwise the kernel would also drop the permitted capabilities when the thread stops being root.
     set_keep_capabilities(true)?;
     set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;

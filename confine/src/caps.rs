@@ -28,8 +28,8 @@ pub(crate) struct DroppedRights {
     pub(crate) user_change: Option<Result<u32>>,
 }
 
-/// Drops all capabilities, the parts of root's rights, except those that `plan` keeps or its files need. Changes the user if planned.
-/// Returns the capabilities that were kept, and the result of the change. The order of the steps matters, because each needs some rights.
+/// Drops all capabilities except those that `plan` keeps or its files need. A capability is a part of root's rights. Also changes the user
+/// if that is planned. Returns the capabilities that were kept, and the result of the change.
 pub(crate) fn drop_capabilities_and_change_user(plan: &Plan) -> Result<DroppedRights> {
     let permitted = capabilities(None)?.permitted;
     // Without capabilities there is nothing to drop, and the user cannot be changed.
@@ -37,10 +37,9 @@ pub(crate) fn drop_capabilities_and_change_user(plan: &Plan) -> Result<DroppedRi
         return Ok(DroppedRights { kept: permitted, user_change: None });
     }
     let keep = capabilities_to_keep(plan, permitted)?;
-    // The bounding set comes first, since changing it needs CAP_SETPCAP.
+    // The next steps need capabilities themselves, so this process drops its own only at the end.
     reduce_bounding_set(keep)?;
     clear_ambient_set()?;
-    // Before the capabilities are dropped that the change of the user needs.
     let user_change = change_user_as_planned(plan);
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok(DroppedRights { kept: keep, user_change })
@@ -64,7 +63,8 @@ fn change_user_as_planned(plan: &Plan) -> Option<Result<u32>> {
     }
 }
 
-/// Removes all capabilities but `keep` from the bounding set of this thread: those that a program which it executes could gain.
+/// Removes all capabilities but `keep` from the bounding set of this thread. A program that the thread executes can gain only the
+/// capabilities in this set.
 fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
     for bit in 0..CAPABILITY_BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
@@ -85,7 +85,8 @@ fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
     Ok(())
 }
 
-/// The `permitted` capabilities that the plan keeps or its files need. Fails if those of this process cannot be changed for a test.
+/// The `permitted` capabilities that the plan keeps or its files need. To find out what the files need, all capabilities may be switched
+/// off for a moment. Fails if that is not possible.
 fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabilities> {
     let planned = plan.keep & permitted;
     if plan.unprivileged {
@@ -93,13 +94,14 @@ fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabili
         return Ok(planned);
     }
     if plan.account.is_some() {
-        // The new user's permissions decide which files can be written, but all named files can be read.
-        let needed_to_read = if plan.read.is_empty() { Capabilities::empty() } else { READ_ALL & permitted };
-        return Ok((planned - BYPASS_PERMISSIONS) | needed_to_read);
+        // The new user must itself have the permission to write files, but may read all files that the plan names.
+        let without_bypass = planned - BYPASS_PERMISSIONS;
+        let reads_files = !plan.read.is_empty();
+        return Ok(if reads_files { without_bypass | (READ_ALL & permitted) } else { without_bypass });
     }
     // A process that keeps its user may bypass file permissions only if a file of the plan needs that.
-    let keeps_bypass = permitted.contains(BYPASS_PERMISSIONS) && !are_files_accessible_without_capabilities(plan)?;
-    Ok(if keeps_bypass { planned | BYPASS_PERMISSIONS } else { planned })
+    let needs_bypass = permitted.contains(BYPASS_PERMISSIONS) && !are_files_accessible_without_capabilities(plan)?;
+    Ok(if needs_bypass { planned | BYPASS_PERMISSIONS } else { planned })
 }
 
 /// Whether this process is not refused the access to a file.
@@ -162,8 +164,9 @@ fn find_unused_uid(uid_map: &str) -> Option<u32> {
         // Random, because two processes in different PID namespaces may choose at the same time.
         let random = RandomState::new().build_hasher().finish();
         let user = choosable.start + (random % user_count) as u32;
-        // The kernel finds no process of an unused user.
-        if getpriority_user(Uid::from_raw(user)) == Err(Errno::SRCH) {
+        // The call asks for a property of the user's processes, so it finds none for an unused id.
+        let is_unused = getpriority_user(Uid::from_raw(user)) == Err(Errno::SRCH);
+        if is_unused {
             return Some(user);
         }
     }
@@ -183,8 +186,9 @@ fn choosable_uids(uid_map: &str) -> Option<Range<u32>> {
 /// left.
 fn last_uids_of(mapped: &Range<u32>) -> Option<Range<u32>> {
     let end = mapped.end.checked_sub(RESERVED_LAST_USERS)?;
+    let first_of_last_users = end.saturating_sub(LAST_USERS);
     let first_after_root = 1;
-    let start = end.saturating_sub(LAST_USERS).max(mapped.start).max(first_after_root);
+    let start = first_of_last_users.max(mapped.start).max(first_after_root);
     (start < end).then_some(start..end)
 }
 

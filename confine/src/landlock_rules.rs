@@ -76,14 +76,14 @@ impl LandlockRules {
         let mut paths = path_rules(&COMMON_FILES, read);
         paths.extend(path_rules(&TERMINAL, terminal));
         let mut ports = plan.ports.clone();
-        // For host names, which work on files never resolves.
+        // All work except that on files may resolve host names.
         if plan.work != Work::Files {
             paths.extend(path_rules(&RESOLVER_FILES, read));
             ports.push(PortAccess::Connect(DNS_PORT));
         }
         paths.extend(path_rules(&plan.read, read));
         paths.extend(path_rules(&plan.write, read | write_access()));
-        // Signals to processes outside are refused, and so are connections to their abstract sockets unless the plan permits these.
+        // A scope refuses the access to processes outside: signals to them, and connections to their abstract sockets.
         let scopes = if plan.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(NEWEST) };
         Self { paths, ports, scopes }
     }

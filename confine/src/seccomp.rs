@@ -68,11 +68,11 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
         // Other processes depend on this one or are observed by it. So the run continues, and the caller reports the refused call.
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
-    // A call that is in neither list fails as on a kernel that lacks it. Libraries then fall back to an older call.
+    // A call in neither list fails with the error of a kernel that lacks it. Libraries then fall back to an older call.
     let action_if_in_neither = SeccompAction::Errno(libc::ENOSYS as u32);
     let forbidden_calls = forbidden_rules(work).map_err(|error| error.to_string())?;
     let permitted_calls = permitted_rules(work).map_err(|error| error.to_string())?;
-    // Each filter has a result for calls that match none of its rules, and then one for those that match.
+    // The first action is for calls that match none of the rules, the second for those that match.
     let forbidden = compile_filter(forbidden_calls, SeccompAction::Allow, action_if_forbidden)?;
     let permitted = compile_filter(permitted_calls, action_if_in_neither, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.

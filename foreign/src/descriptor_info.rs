@@ -50,11 +50,11 @@ fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 impl RegularFile {
-    /// Opens the regular file that the process whose directory in `/proc` is `process_dir` has open as `descriptor`. Refuses a descriptor
-    /// of `O_PATH`, which a process may have of a file that it must not read.
+    /// Opens the regular file behind a `descriptor` of another process. `process_dir` is the directory of that process in `/proc`. Refuses
+    /// a descriptor that was opened with `O_PATH`, because the process may not be allowed to read that file.
     pub fn open_by_process(process_dir: impl AsFd, descriptor: u32) -> Result<Self, ReadError> {
         let opened = Self::open_at(&process_dir, format!("fd/{descriptor}"), ExpectedFile::ANY)?;
-        // Compared after the open, because the process can exchange the descriptor at any time.
+        // Read after the open, because the process can put another file behind its descriptor at any time.
         let theirs = DescriptorInfo::read(&process_dir, &format!("fdinfo/{descriptor}"))?;
         let ours = DescriptorInfo::read(CWD, &format!("/proc/self/fdinfo/{}", opened.file().as_raw_fd()))?;
         if theirs.flags & O_PATH != 0 {

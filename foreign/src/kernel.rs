@@ -16,20 +16,20 @@ pub const MAX_STATUS_BYTES: usize = 1 << 20;
 /// Limit of [`read_text`]: `/proc/PID/mountinfo` of a machine with thousands of containers.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
-/// Opens a file of the kernel. Refuses to follow a link that leads to a file of a process. Fails with `XDEV` for a path outside of `/proc`
-/// and `/sys`, and for one with `..`.
+/// Opens a file of the kernel, which is one in `/proc` or `/sys`. Does not follow the links there that lead to the files of a process.
+/// Fails with `XDEV` for any other path, and for a path with `..`.
 pub fn open(path: impl AsRef<Path>) -> Result<File, ReadError> {
     let path = path.as_ref();
     let is_in_kernel_folder = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
-    // The path of a cgroup outside the current namespace begins with `..`, and leads out of the folder.
+    // The kernel writes the path of a cgroup outside the current namespace with `..`, which leads out of the folder.
     let has_parent = path.components().any(|part| part == Component::ParentDir);
     if !is_in_kernel_folder || has_parent {
         return Err(ReadError::Os(Errno::XDEV));
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
-        // Seccomp profiles of old container runtimes refuse the call. A plain open may follow a link of a process in the middle of the
-        // path, so callers must not take these paths from a process.
+        // Seccomp profiles of old container runtimes refuse the call. The plain open still follows such a link in the middle of the path,
+        // so callers must not pass a path that a process has chosen.
         Err(Errno::NOSYS | Errno::PERM) => Ok(File::from(openat(CWD, path, flags | OFlags::NOFOLLOW, Mode::empty())?)),
         opened => Ok(File::from(opened?)),
     }

@@ -94,8 +94,9 @@ impl RegularFile {
         Self::open_located_if_accepted(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
     }
 
-    /// Opens a file that was located without opening its content (`O_PATH`), if it is regular, expected, and on a file system whose type is
-    /// accepted. All checks come first, because opening a device, a pipe or a file of the kernel may have effects.
+    /// Opens a file that was located with `O_PATH`, which does not open its content. The file must be regular and expected, and
+    /// `accepts_file_system` must accept the type of its file system. All this is checked before the open, because opening a device, a pipe
+    /// or a file of the kernel may have effects.
     pub(crate) fn open_located_if_accepted(
         located: &OwnedFd,
         expected: ExpectedFile,
@@ -113,10 +114,10 @@ impl RegularFile {
         }
         // `NONBLOCK` does not wait for the holder of a lease on the file.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        // By its descriptor, because another file may have its name by now.
+        // Opened by its descriptor, because another file may have its name by now.
         let file = File::from(openat(CWD, descriptor_path(located.as_fd()), flags, Mode::empty())?);
         let opened = fstat(&file)?;
-        // The checks were made of the file that was located.
+        // Only the located file has passed the checks.
         let is_same_file = opened.st_dev == found.st_dev && opened.st_ino == found.st_ino;
         if !is_same_file {
             return Err(ReadError::Replaced);

@@ -103,8 +103,8 @@ impl Btf {
         Self::parse(data.map_err(|_| BtfError::Read(first_error))?)
     }
 
-    /// Parses BTF, the kernel's format of type descriptions: a header, a record for each type with a trailer that depends on its kind, and
-    /// a section of strings. The error says what is malformed.
+    /// Parses BTF, the kernel's format of type descriptions. It has a header, a section with a record for each type, and a section of
+    /// strings. The error says what is malformed.
     pub(crate) fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
         // Id 0 is `void`, which has no record.
         let mut btf = Self { data, type_positions: vec![0], strings: 0..0, struct_ids: HashMap::new() };
@@ -112,10 +112,13 @@ impl Btf {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
         let header_bytes = btf.header_word(HEADER_LENGTH_AT)?;
-        // The offsets of both sections count from the end of the header.
-        let types = section_range(header_bytes, btf.header_word(TYPES_OFFSET_AT)?, btf.header_word(TYPES_LENGTH_AT)?);
-        btf.strings =
-            section_range(header_bytes, btf.header_word(STRINGS_OFFSET_AT)?, btf.header_word(STRINGS_LENGTH_AT)?);
+        let types_offset = btf.header_word(TYPES_OFFSET_AT)?;
+        let types_length = btf.header_word(TYPES_LENGTH_AT)?;
+        let strings_offset = btf.header_word(STRINGS_OFFSET_AT)?;
+        let strings_length = btf.header_word(STRINGS_LENGTH_AT)?;
+        // Both offsets count from the end of the header.
+        let types = section_range(header_bytes, types_offset, types_length);
+        btf.strings = section_range(header_bytes, strings_offset, strings_length);
         if header_bytes < HEADER_BYTES || types.end > btf.data.len() || btf.strings.end > btf.data.len() {
             return Err(BtfError::Malformed("a section extends past the end"));
         }
@@ -123,8 +126,8 @@ impl Btf {
         Ok(btf)
     }
 
-    /// Notes where the record of each type is, and the id of each struct by its name. A type's id is its number in the section, which has
-    /// the records one after another, each with a trailer that depends on its kind.
+    /// Notes the position of each type's record, and the id of each struct by its name. The records follow each other, and the id of a type
+    /// is the number of its record. Behind a record comes a trailer, whose length depends on the kind of the type.
     fn index_types(&mut self, section: &Range<usize>) -> Result<(), BtfError> {
         let mut position = section.start;
         while position + RECORD_BYTES <= section.end {
@@ -136,7 +139,8 @@ impl Btf {
                 // Of several structs with one name, the first is used.
                 self.struct_ids.entry(name).or_insert(id);
             }
-            position += RECORD_BYTES + trailer_byte_count(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
+            let trailer_bytes = trailer_byte_count(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
+            position += RECORD_BYTES + trailer_bytes;
         }
         Ok(())
     }
@@ -183,7 +187,7 @@ impl Btf {
         pointed_type.is_some_and(|id| self.struct_ids.get(struct_name.as_bytes()) == Some(&id))
     }
 
-    /// Id of the type to which a function's parameter points. `None` without such a function or parameter, or if it is no pointer.
+    /// Id of the type to which a function's parameter points. `None` if there is no such function or parameter, or if it is no pointer.
     fn pointed_type_id_of_parameter(&self, function: &str, parameter_index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
         let prototype = self.prototype_position(function)?;
@@ -193,7 +197,8 @@ impl Btf {
         }
         // The parameters follow the record of the prototype. Each has two words: the offset of its name and the id of its type.
         let parameter = prototype + RECORD_BYTES + parameter_index * PARAMETER_BYTES;
-        let pointer = self.unaliased_type_position(self.word_at(parameter + WORD_BYTES)?)?;
+        let parameter_type_id = self.word_at(parameter + WORD_BYTES)?;
+        let pointer = self.unaliased_type_position(parameter_type_id)?;
         if self.type_info_at(pointer)?.kind != POINTER {
             return None;
         }
@@ -246,7 +251,8 @@ impl Btf {
         tail.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// Position of the type that typedefs and qualifiers lead to; `None` for `void` and after [`MAX_ALIASES`].
+    /// Position of the record of a type. A typedef or a qualifier such as `const` is followed to the type for which it stands. `None` for
+    /// `void`, and after [`MAX_ALIASES`] of them.
     fn unaliased_type_position(&self, mut type_id: u32) -> Option<usize> {
         for _ in 0..MAX_ALIASES {
             // Id 0 is void, which has no record.
@@ -263,7 +269,7 @@ impl Btf {
     }
 
     /// Finds a member of a struct or union by its name. Also searches the anonymous structs and unions in it, at most `max_depth` levels
-    /// deep. The offset of the member counts from the outermost struct. `None` if there is none.
+    /// deep. The offset in the result counts from the start of this type, even for a member of an inner one. `None` if there is none.
     fn find_member(&self, type_id: u32, name: &[u8], max_depth: u32) -> Option<Member> {
         const MEMBER_BYTES: usize = 12;
         let position = self.unaliased_type_position(type_id)?;

@@ -252,7 +252,7 @@ impl Permissions {
             kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::new(0, 0)),
             // A namespace that cannot be read counts as the initial one.
             is_in_user_namespace: NamespaceKind::User.is_initial() == Some(false),
-            // Otherwise set by `with_perf_events`.
+            // `with_perf_events` sets it where they are used.
             uses_perf_events: false,
         }
     }

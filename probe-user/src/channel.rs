@@ -18,8 +18,7 @@ pub fn message_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Sends one message with descriptors. Fails with `MSGSIZE` if there are too many descriptors. The kernel sends a message as a whole, so
-/// the number of sent bytes is not returned.
+/// Sends one message with descriptors. Fails with `MSGSIZE` if there are too many descriptors.
 pub fn send_message(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -30,6 +29,7 @@ pub fn send_message(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[Borro
         // A peer that has exited must not end this process by SIGPIPE.
         sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)
     })
+    // The kernel sends a message as a whole, so the number of sent bytes says nothing more.
     .map(drop)
 }
 
@@ -53,7 +53,7 @@ pub fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Rece
             descriptors.extend(passed);
         }
     }
-    // Checked only now, because descriptors in the vector are closed when a refused message is dropped.
+    // Checked only now, because the descriptors of a refused message are closed when the vector is dropped.
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(Errno::MSGSIZE);
     }

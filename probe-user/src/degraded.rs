@@ -68,7 +68,7 @@ impl Degraded {
         match &self.missing {
             Missing::Capabilities(lacking) => {
                 let needs = self.feature.required_capabilities(Permissions::current().kernel());
-                // Perf events may need more capabilities than the links that this kernel version has.
+                // The probe may use perf events instead of the links that this kernel version has. They need further capabilities.
                 let others = lacking.iter().filter(|capability| !needs.contains(capability));
                 environment.grant_remedy(&needs.iter().chain(others).copied().collect::<Vec<_>>())
             }
@@ -145,7 +145,7 @@ fn machine_restriction(feature: Feature) -> Option<Missing> {
     if !filtered.is_empty() {
         return Some(Missing::Filtered(filtered));
     }
-    // Only features outside the kernel depend on ptrace access, which a scope of 3 forbids to all.
+    // A scope of 3 forbids ptrace access to all processes. Only features outside the kernel need that access.
     if !feature.is_in_kernel() && ptrace_scope() == Some(3) {
         return Some(Missing::PtraceScope);
     }

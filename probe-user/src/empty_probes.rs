@@ -39,8 +39,8 @@ pub fn attach_empty_probes(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>,
     })
 }
 
-/// Attaches programs that do nothing to probe points of process `pid`, to measure what the kernel alone costs. `traps` says which points:
-/// at each of them, the process traps into the kernel. Fails if the process has not loaded libzmq.
+/// Attaches programs that do nothing to probe points of process `pid`, to measure what the kernel alone costs. `traps` selects the points,
+/// at each of which the process traps into the kernel. Fails if the process has not loaded libzmq.
 fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[EMPTY_PROGRAM]);
@@ -145,8 +145,8 @@ fn file_offset_of_code(maps: &str, address: u64) -> Option<u64> {
     maps.lines().find_map(|line| file_offset_in_mapping(line, address))
 }
 
-/// Offset in the mapped file of the code at `address`. `maps_line` is one of `/proc/self/maps`, such as `7f12-7f34 r-xp 00002000 ..`.
-/// `None` if it describes another mapping.
+/// Converts the `address` of code to its offset in the file that is mapped there. `maps_line` is a line of `/proc/self/maps`, such as
+/// `7f12-7f34 r-xp 00002000 ..`. `None` if its mapping does not contain the address.
 fn file_offset_in_mapping(maps_line: &str, address: u64) -> Option<u64> {
     let mut fields = maps_line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -155,7 +155,7 @@ fn file_offset_in_mapping(maps_line: &str, address: u64) -> Option<u64> {
     if !(start..end).contains(&address) {
         return None;
     }
-    // The permissions come between.
+    // The permissions come between. The offset is that of the mapping's start in the file.
     let mapped_offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
     (address - start).checked_add(mapped_offset)
 }

@@ -32,8 +32,8 @@ pub fn check_duplicable(holder: Holder) -> Result<(), String> {
     duplicate_socket(holder).map(drop)
 }
 
-/// Waits until `holder`'s socket has been empty for a moment, and makes the process close the connection. Fails if that takes longer than
-/// `patience`, or if the socket's inode is not `expected_inode`. Returns the time of the shutdown.
+/// Waits until `holder`'s socket has been empty for a moment, and then makes the process close the connection. Returns the time when the
+/// socket was shut down. Fails if the wait takes longer than `patience`, or if the socket's inode is not `expected_inode`.
 pub fn disconnect_sender(holder: Holder, expected_inode: u64, patience: Duration) -> Result<Instant, String> {
     let socket = duplicate_socket(holder)?;
     let Holder { pid, fd } = holder;
@@ -47,8 +47,8 @@ pub fn disconnect_sender(holder: Holder, expected_inode: u64, patience: Duration
             "process {pid} never had an empty socket for {QUIET:?} within {patience:?}: its receiver does not keep up, or the load is too high; try again with less traffic"
         ));
     }
-    // libzmq reads an end of file, closes the connection and connects again. The connection ends when the duplicate is closed, too, on
-    // return.
+    // libzmq now reads an end of file, closes its descriptor and connects again. The old connection ends once `socket` is closed, too,
+    // which happens at the return.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
     shut.map_err(|errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}"))?;
     Ok(Instant::now())
@@ -58,7 +58,7 @@ pub fn disconnect_sender(holder: Holder, expected_inode: u64, patience: Duration
 fn wait_until_quiet(patience: Duration, socket: &OwnedFd) -> bool {
     let began = Instant::now();
     let mut quiet_since = began;
-    // Without a sleep, because every write in the quiet period must be noticed.
+    // The loop does not sleep, because it must notice every write in the quiet period.
     loop {
         let now = Instant::now();
         if bytes_unread_by_receiver(socket) != Some(0) {

@@ -50,7 +50,7 @@ struct KernelTypes {
 }
 
 impl KernelTypes {
-    /// Reads what the running kernel says about its types (BTF). If it says nothing, the reason is kept for the features that need it.
+    /// Reads the running kernel's description of its types (BTF). If there is none, keeps the reason for the features that need it.
     fn read() -> Self {
         match Btf::read_running_kernel() {
             Ok(btf) => Self {
@@ -79,7 +79,7 @@ fn settings_for_load(options: ProbeOptions, types: &KernelTypes) -> LoadSettings
         offsets: types.offsets,
         // The programs of both options add to the times that the kernel side keeps for each thread.
         accounting: options.scheduler || options.polls,
-        // Offsets of 0 are never used: without the real ones, the programs for processes that serve clients are not attached.
+        // If the offsets are unknown, zeros take their place. They are never used, because the programs that need them are not attached.
         places: types.egress_offsets.clone().unwrap_or_default(),
     }
 }
@@ -230,7 +230,7 @@ impl KernelSide {
         Ok(links)
     }
 
-    /// Says what the kernel's description of its types lacks, of all that the programs of a group read. `None` if it lacks nothing.
+    /// Says what the programs of a group read, but the kernel's description of its types lacks. `None` if it lacks nothing.
     fn reason_of_missing_types(&self, group: Group) -> Option<String> {
         match group {
             Group::Scheduler => {
@@ -260,7 +260,7 @@ impl KernelSide {
         batch: &Batch,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
-        // The kernel takes a path. This one leads to the examined file even if its name leads to another one.
+        // The kernel takes a path. This one leads to the examined file, even if another file has its name by now.
         let path = PathBuf::from(format!("/proc/self/fd/{}", library.as_raw_fd()));
         let links = self
             .attach_method

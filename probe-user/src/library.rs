@@ -169,7 +169,7 @@ impl LibraryReader {
 
     /// Reads and analyses a library whose file has not been read yet. The results fill the caches of the kernel and of the helper.
     fn read_and_analyse_if_new(&mut self, pid: u32, library: &Library, set: PointSet) {
-        // After the limit, files are read again, which costs time only.
+        // At the limit, all files are forgotten. They are then read again, which costs time only.
         if self.read_files.len() == MAX_CACHED {
             self.read_files.clear();
         }

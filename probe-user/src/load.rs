@@ -38,8 +38,8 @@ impl LoadSettings {
     }
 }
 
-/// Parses the embedded object of eBPF programs and creates its maps. Gives the object's constants the values in `settings`, which must be
-/// done before the programs are loaded. Loads none of them yet.
+/// Parses the embedded object of eBPF programs and creates its maps. Gives the object's constants the values in `settings`, which cannot
+/// change once a program is loaded. Loads no program yet.
 pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError> {
     // The programs translate the ids of processes into this namespace.
     let namespace = own_pid_namespace();
@@ -80,8 +80,8 @@ fn object_for_older_kernel() -> Option<Box<AlignedObject>> {
     if has_private_stacks { None } else { Some(object_without_tail_calls()) }
 }
 
-/// The object without the tail calls of its uprobe programs. These calls keep the programs off private stacks, which older kernels do not
-/// have. ARM64 before Linux 6.0 refuses tail calls in programs that call functions.
+/// The object without the tail calls of its uprobe programs. ARM64 kernels before Linux 6.0 refuse tail calls in programs that call
+/// functions. The calls only keep the programs off private stacks, which these kernels do not have.
 fn object_without_tail_calls() -> Box<AlignedObject> {
     let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
     for range in uprobe_code_ranges() {

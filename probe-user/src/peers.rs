@@ -63,7 +63,7 @@ impl Peers {
                 connections.push(PeerConnection { connector, acceptor: pair.acceptor });
             }
         }
-        // A socket dump has no order, and lists a connection at each of its ends.
+        // The kernel lists the sockets in no order, and a connection at each of its ends.
         connections.sort_unstable();
         connections.dedup();
         Ok(connections)

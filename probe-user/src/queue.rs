@@ -87,7 +87,7 @@ impl Queues {
     }
 
     /// Reads the number of queued bytes at `socket`. `None` if it is closed. The first call for a socket searches for it, which takes
-    /// longer for TCP. The result of that search is remembered, and so is an error.
+    /// longer for TCP. Later calls use the result of that search, even if it was an error.
     pub fn read_queue_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
         // The namespace and the addresses by which the kernel is asked about this socket.
         let query = self.known_or_found_query(socket)?;
@@ -95,13 +95,13 @@ impl Queues {
         let Some(namespace) = query.namespace() else { return Ok(None) };
         match self.ask_queue_depth(query, socket.inode) {
             Ok(Some(depth)) => Ok(Some(depth)),
-            // Remembered, so that a closed socket is not searched for again.
+            // The socket is closed. That is remembered, so that it is not searched for again.
             Ok(None) => {
                 self.sockets.insert(socket, Ok(SocketQuery::Closed));
                 Ok(None)
             }
             Err(error) => {
-                // The netlink socket is closed, so that a late reply cannot be read as the next one.
+                // Closes the netlink socket, so that a late reply cannot be read as the reply to the next request.
                 self.namespaces.remove(&namespace);
                 let failed = QueueError::Diag(socket.pid, error);
                 self.sockets.insert(socket, Err(failed));
@@ -219,7 +219,8 @@ impl SocketQuery {
     }
 }
 
-/// What was read about a process; `None` if it has exited. Fails with the error of a network namespace that cannot be identified.
+/// The value that was read about a process. `None` if the process has exited. Any other error means that its network namespace cannot be
+/// identified.
 fn none_if_exited<T>(pid: u32, result: Result<T, ReadError>) -> Result<Option<T>, QueueError> {
     match result {
         Ok(value) => Ok(Some(value)),

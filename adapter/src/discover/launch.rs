@@ -20,8 +20,8 @@ impl FlagName {
         Self { name, shortest, has_value: true }
     }
 
-    /// Value of the flag, which comes after `=` or is the next argument. For a switch, the argument as written; a switch with the value
-    /// `false` or `0` counts as absent. `None` if the flag is absent.
+    /// Value of the flag: the text after `=`, or else the next argument. A switch has no value, so the argument itself is returned. A
+    /// switch that is set to `false` or `0` counts as absent. `None` if the flag is absent.
     fn find_value_in_command(&self, argv: &[String]) -> Option<String> {
         for (index, argument) in argv.iter().enumerate() {
             let (flag, value_after_equals) = match argument.split_once('=') {
@@ -36,7 +36,7 @@ impl FlagName {
                 return value_after_equals.or(next_argument).map(str::to_owned);
             }
             let is_switched_off = matches!(value_after_equals, Some("false" | "False" | "0"));
-            // One that is switched off may be switched on by a later argument.
+            // If it is switched off, a later argument may still switch it on.
             if !is_switched_off {
                 return Some(argument.clone());
             }
@@ -107,10 +107,11 @@ enum PythonOption<'a> {
 }
 
 impl<'a> PythonOption<'a> {
-    /// Parses an argument behind its dash. Single-letter options may be combined, up to one that takes the rest or the next argument: `-um
-    /// race`.
+    /// Parses an argument without its first dash. Single-letter options may be combined, as in `-um race`. The last of them may take the
+    /// rest of the argument, or the next argument.
     fn parse(letters: &'a str) -> Self {
         let last_option = letters.trim_start_matches(|letter| OPTIONS_WITHOUT_VALUE.contains(letter));
+        // A single dash is a program on standard input, and `-c` one in the command itself.
         if letters.is_empty() || last_option.starts_with('c') {
             return Self::OtherProgram;
         }

@@ -94,8 +94,8 @@ const MAX_DETACHING_THREADS: usize = 32;
 /// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach_links`].
 pub(crate) type Link = Box<dyn Send>;
 
-/// Detaches links, which keep programs attached, in parallel. For each link the kernel waits until no CPU can still run its program. Waits
-/// that begin together also end together, so several threads need less time than one.
+/// Detaches links in parallel. A link keeps a program attached. For each link the kernel waits until no CPU can still run its program.
+/// Waits that begin together also end together, so several threads need less time than one.
 pub(crate) fn detach_links(links: Vec<Link>) {
     let thread_count = MAX_DETACHING_THREADS.min(links.len());
     let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(thread_count).collect();
@@ -144,8 +144,8 @@ impl AttachMethod {
         }
     }
 
-    /// Attaches a batch, which is a program with its probe points, to process `pid`, which has the library at `library_path` mapped. The
-    /// path names an open descriptor, so that a file replaced meanwhile is not reached.
+    /// Attaches a batch, which is a program with its probe points, to process `pid`. The points are in the library at `library_path`. The
+    /// path names an open descriptor, so that it still leads to this file if another one has taken its place.
     pub(crate) fn attach_batch(
         &mut self,
         ebpf: &mut Ebpf,
@@ -160,8 +160,8 @@ impl AttachMethod {
     }
 }
 
-/// Attaches a program to each point of the batch by a perf event of its own. The program can read the cookie of its point, which tells the
-/// points apart.
+/// Attaches the program of the batch to each of its points, by a separate perf event. A point is an offset in the library with a cookie,
+/// which the program reads to tell the points apart.
 fn attach_by_perf_events(
     ebpf: &mut Ebpf,
     batch: &Batch,

@@ -169,16 +169,16 @@ fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
 /// one to a folder in an impossible process. `None` stands for an accepted link.
 fn judge_link_support(folder_errno: Option<i32>, process_errno: Option<i32>) -> Result<(), MultiUprobeError> {
     match (folder_errno, process_errno) {
-        // As it should be: a process that does not exist is refused first, and otherwise the folder.
+        // As it should be, the kernel refuses the impossible process before it looks at the folder.
         (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
-        // The first kernels with these links check the file first, and compare the process id with that of a thread.
+        // The first kernels with these links check the file before the process, and compare the process id with that of a thread.
         (Some(libc::EBADF), _) => Err(MultiUprobeError::MainThreadOnly),
         _ => Err(MultiUprobeError::NoLinks),
     }
 }
 
-/// Attaches a program to all points of a file with one link, for one process. `is_at_returns`: the program runs at the returns of the
-/// functions that begin at the points.
+/// Attaches a program to all points of a file with one link, for one process. A point is an offset in the file, with a cookie that the
+/// program can read. `is_at_returns`: the program runs at the returns of the functions that begin at the points.
 fn create_link(
     program: &OwnedFd,
     is_at_returns: bool,

@@ -134,24 +134,24 @@ impl SampledThread {
     }
 
     /// Nanoseconds of the interval since the last sample in which the thread waited for a CPU. `None` if the kernel does not count waits.
-    /// The kernel adds a wait to `times` only once it is over. So a wait that lasts is reported early, interval by interval, and later
-    /// subtracted from what the kernel adds. `unchanged_state` is the state letter if `times` have not changed since the last sample.
+    /// `unchanged_state` is the state letter if `times` have not changed since the last sample.
     fn account_wait_ns(&mut self, times: &ThreadTimes, interval_ns: u64, unchanged_state: Option<char>) -> Option<u64> {
-        // A thread that could run, but did not, has waited for the whole interval.
-        let waits_all_along = unchanged_state == Some('R');
-        if times.wait_ns.is_some() && waits_all_along {
+        // A thread that was runnable (`R`), but did not run, has waited for the whole interval. The kernel adds a wait to `times` only once
+        // it is over, so it is reported here before that.
+        let has_waited_throughout = unchanged_state == Some('R');
+        if times.wait_ns.is_some() && has_waited_throughout {
             self.reported_early_ns += interval_ns;
             return Some(interval_ns);
         }
-        let added_ns = times.wait_ns?.saturating_sub(self.last.wait_ns?);
-        let already_reported_ns = added_ns.min(self.reported_early_ns);
+        let added_by_kernel_ns = times.wait_ns?.saturating_sub(self.last.wait_ns?);
+        let not_yet_reported_ns = added_by_kernel_ns.saturating_sub(self.reported_early_ns);
         let has_run = times.on_ns > self.last.on_ns;
-        // The wait is over, and the kernel has added all of it.
-        if added_ns > 0 || has_run {
+        let is_wait_over = added_by_kernel_ns > 0 || has_run;
+        if is_wait_over {
             self.reported_early_ns = 0;
         }
         // A wait that began before the interval may be longer than it.
-        Some((added_ns - already_reported_ns).min(interval_ns))
+        Some(not_yet_reported_ns.min(interval_ns))
     }
 }
 
@@ -206,7 +206,7 @@ impl CpuSampler {
         }
     }
 
-    /// Times of the threads in the interval of this length since the last sample. Forgets the threads that have exited.
+    /// Reads how long each thread ran and waited since the last sample, which was `interval_ns` ago. Forgets the threads that have exited.
     fn sample_threads_and_forget_exited(&mut self, interval_ns: u64) -> Vec<ThreadUse> {
         let pid = self.pid;
         let mut used = Vec::with_capacity(self.threads.len());

@@ -31,9 +31,9 @@ impl ThreadTimesFile {
     pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
         if let Ok(file) = kernel::open(format!("/proc/{pid}/task/{tid}/schedstat")) {
             const NEVER_COUNTED: ThreadTimes = ThreadTimes { on_ns: 0, wait_ns: Some(0) };
-            // Without `tick_ns`, `read` parses the file as `schedstat`.
+            // Without `tick_ns`, `ThreadTimesFile::read` expects the format of `schedstat`.
             let schedstat = Self { file, tick_ns: None };
-            // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
+            // If all numbers are 0, the kernel may not count them (CONFIG_SCHED_INFO switched off), or the thread has never run.
             if schedstat.read().is_some_and(|times| times != NEVER_COUNTED) {
                 return Some(schedstat);
             }

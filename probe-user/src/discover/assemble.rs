@@ -18,8 +18,8 @@ pub(crate) struct Assembly {
     pub(crate) roles: Vec<Option<RoleWithSource>>,
 }
 
-/// Assembles engines from candidates, which are processes that may belong to one, and from their links. Adds to `blind_spots_to_report`
-/// what cannot be observed. Nodes and roles are parallel to the candidates, and groups consist of indexes of candidates.
+/// Assembles engines from candidates, which are processes that may belong to one, and from the links between them. Adds to
+/// `blind_spots_to_report` what cannot be observed.
 pub(crate) fn assemble_engines(
     engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
@@ -27,6 +27,7 @@ pub(crate) fn assemble_engines(
     pids_with_unread_sockets: &[u32],
     blind_spots_to_report: &mut Vec<BlindSpot>,
 ) -> Assembly {
+    // Nodes and roles are parallel to the candidates.
     let nodes = nodes_of_candidates(candidates);
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let engine_links = link_meaning::remove_client_links(links, &stated);
@@ -35,24 +36,23 @@ pub(crate) fn assemble_engines(
         interpret_and_separate_links(engine_kinds, candidates, &nodes, &roles, engine_links, blind_spots_to_report);
 
     let mut engines: Vec<Engine> = Vec::new();
+    // A group consists of indexes of candidates.
     for group in &group_processes_by_engine(&nodes, &roles, &links) {
         let mut engine = assemble_engine(engine_kinds, group, candidates, &roles, &links, blind_spots_to_report);
-        // Only processes with a role become part of the engine. No process of this group has one.
+        // No process of the group has a role.
         if engine.processes.is_empty() {
             continue;
         }
-        // A process that had a role in the last scan keeps it while its peers are gone.
-        let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
-        let is_other_program = !is_engine(&engine, has_lost_peers);
-        if is_other_program {
-            // It only uses ZMQ as well, so its processes have no roles.
+        let had_role_at_last_scan = group.iter().any(|&index| candidates[index].last_role.is_some());
+        if is_engine(&engine, had_role_at_last_scan) {
+            engine.is_confirmed = is_confirmed(&engine, pids_with_unread_sockets);
+            engines.push(engine);
+        } else {
+            // Another program that uses ZMQ. The roles that its links suggest are wrong.
             for &index in group {
                 roles[index] = None;
             }
-            continue;
         }
-        engine.is_confirmed = is_confirmed(&engine, pids_with_unread_sockets);
-        engines.push(engine);
     }
     sort_by_certainty(&mut engines);
     Assembly { engines, roles }
@@ -79,8 +79,8 @@ fn nodes_of_candidates(candidates: &[&Candidate]) -> Vec<Node> {
 }
 
 /// Interprets the links between processes: what each carries, and in which direction. Leaves out the links between two engines, unless they
-/// carry output. Adds the omitted links to `blind_spots_to_report`, and the processes that several engines share. `nodes` and `roles` are
-/// parallel to `candidates`.
+/// carry output. Reports the omitted links, and the processes that several engines share, in `blind_spots_to_report`. `nodes` and `roles`
+/// are parallel to `candidates`.
 fn interpret_and_separate_links(
     engine_kinds: &[EngineKind],
     candidates: &[&Candidate],
@@ -102,8 +102,8 @@ fn interpret_and_separate_links(
     interpreted
 }
 
-/// Groups the processes of each engine: those that exchange messages, and children with their parents. A group consists of the indexes of
-/// its processes.
+/// Groups the processes of each engine. Processes that exchange messages are in one group, and so is a child with its parent. A group
+/// consists of the indexes of its processes.
 fn group_processes_by_engine(
     nodes: &[Node],
     roles: &[Option<RoleWithSource>],
@@ -133,11 +133,12 @@ fn is_of_same_engine(child: Option<RoleWithSource>, parent: Option<RoleWithSourc
     parent.is_some() && is_started_by_engine
 }
 
-/// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. While the peers of such a hop
-/// are gone, it stays an engine: `has_lost_peers` means that a process of the group had a role at the last scan.
-fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
+/// Whether a group is an engine. Many programs use ZMQ, so an unnamed group needs a hop that must be output. It stays an engine while the
+/// peers of such a hop are gone. `had_role_at_last_scan`: a process of the group had one.
+fn is_engine(engine: &Engine, had_role_at_last_scan: bool) -> bool {
     let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
-    has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
+    let has_lost_peers = engine.hops.is_empty() && had_role_at_last_scan;
+    has_output || has_lost_peers || engine.is_named()
 }
 
 /// The pairs of connected processes, each once: the connecting process, and then the accepting one.
@@ -150,8 +151,8 @@ fn connected_candidate_pairs(links: &[Link]) -> Vec<(usize, usize)> {
     edges
 }
 
-/// Determines the role of each candidate. A role that the user, the title or the command states comes first, then one that an engine infers
-/// from the links, then that of the last scan. `None` if there is none of them.
+/// Determines the role of each candidate. A role that the user, the title or the command states comes first. Next comes one that an engine
+/// infers from the links, and last that of the last scan. `None` if there is none of them.
 fn infer_roles(
     engines: &[EngineKind],
     candidates: &[&Candidate],
@@ -171,8 +172,8 @@ fn infer_roles(
     roles
 }
 
-/// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. Unknown sockets count as such
-/// evidence.
+/// Whether more than titles and commands shows that this is an engine, see [`Engine::is_confirmed`]. A process with unknown sockets counts
+/// as such evidence.
 fn is_confirmed(engine: &Engine, pids_with_unread_sockets: &[u32]) -> bool {
     // A process may run the engine's server inside itself.
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
@@ -189,7 +190,7 @@ fn end_of_socket(socket: OpenSocket, candidates: &[&Candidate], roles: &[Option<
     Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
 }
 
-/// Assembles the engine of a group of candidates that are connected or related. Candidates without a role are left out. Adds to
+/// Assembles the engine of a group, which has indexes of connected or related candidates. Candidates without a role are left out. Adds to
 /// `blind_spots_to_report` what cannot be observed.
 fn assemble_engine(
     engine_kinds: &[EngineKind],
@@ -207,6 +208,7 @@ fn assemble_engine(
     // In a fixed order, because the topology of two searches is compared.
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
     let hops = hops_of_group(group, candidates, roles, links);
+    // The first process with a role that an engine knows decides the kind.
     let kind = processes.iter().find_map(|process| engine_with_role(engine_kinds, process.role));
     let mut engine = Engine { processes, hops, kind, ..Engine::default() };
     blind_spots_to_report.extend(set_launcher_releases_and_settings(&mut engine, group, candidates));
@@ -256,7 +258,7 @@ fn set_launcher_releases_and_settings(
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
     engine.launcher = main.launcher;
     engine.releases = releases_of_engine(engine.kind, main, group.iter().map(|&index| candidates[index]));
-    // A program that runs the engine inside decides some of its settings. An unknown program has no known settings.
+    // A program that runs the engine inside decides some of its settings. If neither is known, no setting is.
     let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     engine.settings = deciding_kind.settings(&Evidence {
         pid: main.id.pid,
@@ -281,7 +283,8 @@ fn blind_spot_of_output_beside_zmq(engine: &Engine, main_pid: u32) -> Option<Bli
     Some(BlindSpot::NoZmqOutput { pid: main_pid, variable })
 }
 
-/// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them, and are left out.
+/// Releases of the engine's package, and of the packages of programs that run engines inside. Other engines may be installed there, too,
+/// and are left out. `main` is the main process, and `candidates` are all processes of the engine.
 fn releases_of_engine<'a>(
     kind: Option<EngineKind>,
     main: &Candidate,
@@ -291,7 +294,7 @@ fn releases_of_engine<'a>(
     let hosts = main.installed.releases.iter().filter(|installed| installed.engine.roles().is_empty());
     let mut releases: Vec<PackageRelease> = hosts.cloned().collect();
     if let Some(kind) = kind {
-        // Another process may import packages from other folders than the main one.
+        // If the main process has no release of it, another process may import it from other folders.
         let main_release = main.installed.release(kind);
         let own_release = main_release.or_else(|| candidates.find_map(|candidate| candidate.installed.release(kind)));
         releases.extend(own_release.cloned());

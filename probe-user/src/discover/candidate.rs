@@ -150,10 +150,9 @@ pub(crate) struct StatedRole {
 }
 
 impl StatedRole {
-    /// Role that the user or the command line states. The role given by the user comes first, then the role of the title, then the role of
-    /// the command.
+    /// Finds the role that is stated: by the user, or else by the title, or else by the command. A title replaces the first argument.
     pub(crate) fn from_argv(argv: &[String], user_spec: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
-        // Role and rank in the title, which replaces the first argument.
+        // The role and the rank in the title.
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
         let role_by_user = user_spec.and_then(|spec| spec.role);
@@ -169,8 +168,8 @@ impl StatedRole {
 }
 
 impl Candidate {
-    /// The candidate as far as its command, status and mapped files show it. The caller adds what other files show. Fails if the status
-    /// cannot be read.
+    /// Creates a candidate from the command, the status and the mapped files of a process. The caller adds what other files show. Fails if
+    /// the status cannot be read.
     fn from_process(
         process: &ProcDir,
         stat: &ProcessStat,

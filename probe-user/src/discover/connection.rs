@@ -16,8 +16,8 @@ pub(crate) struct SocketConnection {
     pub(crate) endpoint: String,
 }
 
-/// Whether a socket is the accepted side of a connection: the only side with a name. If both have one, because the connecting socket was
-/// bound before, the side with a listener's name accepted.
+/// Whether a socket is the accepted side of a connection. Usually only that side has a name. If the connecting socket has been bound, it
+/// has a name, too. Then the accepted side is the one with a listener's name.
 fn is_accepted_side(socket: &UnixSocket, peer_name: &[u8], listener_names: &HashSet<&[u8]>) -> bool {
     if socket.is_listening || socket.name.is_empty() {
         return false;
@@ -25,7 +25,8 @@ fn is_accepted_side(socket: &UnixSocket, peer_name: &[u8], listener_names: &Hash
     peer_name.is_empty() || listener_names.contains(socket.name.as_slice())
 }
 
-/// Finds Unix connections. The accepted side has its listener's name, and the connecting side usually has none.
+/// Finds the connections between these Unix sockets. A socket that was accepted has the name of its listener, and the connecting one
+/// usually has no name.
 pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
     let listening = sockets.iter().filter(|socket| socket.is_listening);
     let listener_names: HashSet<&[u8]> = listening.map(|socket| socket.name.as_slice()).collect();
@@ -81,7 +82,8 @@ impl TcpListeners {
     }
 }
 
-/// Finds the TCP connections in this table of one network namespace. Both ends must be listed, and one must belong to a listener.
+/// Finds the connections between these TCP sockets of one network namespace. Both ends must be listed, and one must have the port of a
+/// listener.
 pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     let mut inode_by_ends: HashMap<(SocketAddr, SocketAddr), u64> = HashMap::new();
     let mut listeners = TcpListeners::default();

@@ -163,8 +163,8 @@ impl DiagSocket {
         Ok(listeners)
     }
 
-    /// Lists the sockets that match the request and that `parse` accepts, at most `max_sockets`. `to_refusal_error` makes the error of a
-    /// refused request.
+    /// Lists the sockets that match the request and that `parse` accepts, at most `max_sockets`. If the kernel refuses the request,
+    /// `to_refusal_error` makes the error from its number.
     fn dump_sockets<T>(
         &self,
         request: SockDiagMessage,
@@ -183,7 +183,7 @@ impl DiagSocket {
                     DiagReply::Refused(errno) => return Err(to_refusal_error(errno)),
                 }
             }
-            // Read and discard the rest of the dump, so that the next request gets its own reply.
+            // The rest of the dump is read and dropped. Otherwise it would be read as the reply to the next request.
             if listing.items.len() > max_sockets {
                 listing.is_truncated = true;
                 listing.items.truncate(max_sockets);
@@ -232,7 +232,8 @@ impl DiagSocket {
         self.query_depth(request, inode, DiagError::NoTcp)
     }
 
-    /// Asks for the queues of one socket. `None` if it does not exist any more. `to_refusal_error` makes the error of a refused request.
+    /// Asks for the queues of one socket. `None` if it does not exist any more. If the kernel refuses the request, `to_refusal_error` makes
+    /// the error from its number.
     fn query_depth(
         &self,
         request: SockDiagMessage,
@@ -243,12 +244,12 @@ impl DiagSocket {
         let no_flags = 0;
         let body = match self.query_single_reply(request, no_flags, to_refusal_error, &mut buffer) {
             Ok(body) => body,
-            // The kernel's answer if there is no such socket. Without its module it answers the same, see `check_unix_support`.
+            // There is no such socket. The kernel answers the same if it cannot report sockets at all, which `check_unix_support` tests.
             Err(error) if error == to_refusal_error(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error),
         };
         let queues = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
-        // Without the connection, the kernel returns the listener of its port.
+        // If the connection is closed, the kernel describes the listener of its port instead.
         if queues.inode != inode {
             return Ok(None);
         }
@@ -256,7 +257,7 @@ impl DiagSocket {
     }
 
     /// Sends a request whose reply is one datagram. Returns the description of a socket in the reply, or `None` if it has none. `flags` are
-    /// those of [`Self::send_request`], and `to_refusal_error` makes the error of a refused request.
+    /// those of [`Self::send_request`]. If the kernel refuses the request, `to_refusal_error` makes the error from its number.
     fn query_single_reply<'b>(
         &self,
         request: SockDiagMessage,
@@ -327,7 +328,7 @@ impl<'a> DiagReply<'a> {
         match message_type {
             SOCK_DIAG_BY_FAMILY => Some(Self::Socket(body)),
             NLMSG_DONE | NLMSG_ERROR => {
-                // Both begin with 0 or a negative error number. A dump may end with an error, too.
+                // Messages of both types begin with 0 for success, or with a negative error number.
                 let errno = body.get(..4).and_then(|errno| parse_i32(errno).ok()).unwrap_or(0);
                 if errno < 0 {
                     return Some(Self::Refused(Errno::from_raw_os_error(errno.saturating_neg())));

@@ -6,9 +6,9 @@ use adapter::discover::{EngineKind, Reading, RoleWithSource, Wire};
 
 use super::links::Link;
 
-/// The links without those of clients, of which there may be thousands. The processes of one engine reach each other by one transport. If
-/// a process with a stated role reaches an acceptor over a socket file, then those that reach it over TCP are clients. `stated_roles` has
-/// the roles that titles and commands state, by process.
+/// The links without those of clients, of which there may be thousands. The processes of one engine reach each other by one transport. So
+/// if a process with a stated role reaches an acceptor over a socket file, the processes that reach it over TCP are clients. `stated_roles`
+/// has the role of each process that its title or command states.
 pub(crate) fn remove_client_links(links: &[Link], stated_roles: &[Option<RoleWithSource>]) -> Vec<Link> {
     let engine_transports = engine_transports_by_acceptor(links, stated_roles);
     let mut engine_links = links.to_vec();
@@ -46,8 +46,8 @@ pub(crate) struct InterpretedLinks {
 }
 
 impl InterpretedLinks {
-    /// Interprets every link by the rules of the engine that knows its roles. The reading of a link is what it carries, and in which
-    /// direction. A wire is a link as the engines' rules see it.
+    /// Interprets every link by the rules of the first engine that knows the roles at its ends. The reading of a link is what it carries,
+    /// and in which direction. A wire is a link as the rules see it.
     pub(crate) fn interpret(engines: &[EngineKind], links: Vec<Link>, roles: &[Option<RoleWithSource>]) -> Self {
         let wires = links.iter().map(|link| Wire {
             connector: link.connector.map(|connector| connector.candidate),
@@ -55,11 +55,11 @@ impl InterpretedLinks {
             endpoint: link.endpoint.as_str(),
         });
         let wires: Vec<Wire<'_>> = wires.collect();
-        // A link stays without a reading if no engine knows its roles.
+        // Parallel to the links. A link stays without a reading if no engine knows its roles.
         let mut readings = vec![None; links.len()];
         for engine in engines {
             for (reading, reading_of_engine) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
-                // The first engine that knows a link's roles decides.
+                // A reading of an earlier engine stays.
                 *reading = reading.or(reading_of_engine);
             }
         }

@@ -63,8 +63,8 @@ pub(crate) type DiagSockets = HashMap<u64, DiagSocket>;
 
 pub(crate) type ProcessSockets = Result<Listing<SocketDescriptor>, ReadError>;
 
-/// Finds the links, which are the connections between candidates, the processes that may belong to an engine. `processes` and `sockets` are
-/// parallel to `candidates`. Adds to the result which links may be missing.
+/// Finds the links, which are the connections between candidates. A candidate is a process that may belong to an engine. `processes` and
+/// `sockets` are parallel to `candidates`. The result also says which links may be missing.
 pub(crate) fn find_links(
     candidates: &[&Candidate],
     processes: &[&ProcDir],
@@ -77,22 +77,22 @@ pub(crate) fn find_links(
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
     // Closes the netlink sockets of namespaces in which there is no candidate any more.
     diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
-    for (namespace, members) in &namespaces {
+    for (&namespace, members) in &namespaces {
         let process = first_running_process(members, processes);
         let mut connections = find_tcp_connections(process, &mut found);
-        let unix_connections =
-            find_unix_connections(*namespace, process, diag_sockets, &mut found).unwrap_or_else(|error| {
-                // Only the accepted ends are known then, so the links lack the connecting processes.
+        match find_unix_connections(namespace, process, diag_sockets, &mut found) {
+            Ok(unix_connections) => connections.extend(unix_connections),
+            Err(error) => {
                 let pids = members.iter().map(|&member| candidates[member].id.pid).collect();
                 found.blind_spots.push(BlindSpot::Peers { pids, error });
-                find_accepted_unix_connections(process)
-            });
-        connections.extend(unix_connections);
-        // Connections of other programs are left out.
-        let links = connections
-            .into_iter()
-            .filter_map(|connection| link_from_connection(connection, &holders, has_hidden_sockets));
-        found.links.extend(links);
+                // Without their connecting ends, which only the failed query shows.
+                connections.extend(find_accepted_unix_connections(process));
+            }
+        }
+        for connection in connections {
+            // Connections of other programs are left out.
+            found.links.extend(link_from_connection(connection, &holders, has_hidden_sockets));
+        }
     }
     found.links.sort_unstable();
     // A connection may be listed at both of its ends.
@@ -144,11 +144,11 @@ fn collect_held_sockets(
                     held.keep_socket_of_older_holder(OpenSocket { candidate: index, fd, inode }, candidates);
                 }
             }
-            // The candidate may be the unknown end of a connection, so its namespace is listed.
+            // The candidate may hold the unknown end of a connection, so it counts as a member of its namespace below.
             Err(ReadError::Denied) => {
                 found.refused.entry(ProcPart::Descriptors).or_default().push(candidate.id.pid);
             }
-            // Without known sockets, for example of a process that has exited, the namespace is not listed for it.
+            // A process that has exited, for example. It does not count as a member.
             Err(_) => continue,
         }
         if let Some(namespace) = candidate.net_ns {
@@ -158,8 +158,8 @@ fn collect_held_sockets(
     held
 }
 
-/// Finds the candidates at the ends of a connection. `None` if the connection does not belong to an engine. `has_hidden_sockets`: some
-/// candidate's descriptors are unreadable, so an end without a known holder may belong to that candidate.
+/// Finds the candidates at the ends of a connection, by the `holders` of their sockets. `None` if the connection does not belong to an
+/// engine. `has_hidden_sockets`: the descriptors of some candidate are unreadable, so it may be the unknown holder of an end.
 fn link_from_connection(
     connection: SocketConnection,
     holders: &HashMap<u64, OpenSocket>,
@@ -171,9 +171,12 @@ fn link_from_connection(
     }
     let acceptor = *holders.get(&connection.acceptor)?;
     let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
-    let is_of_other_program = connector.is_none() && !may_connector_be_hidden(&connection, has_hidden_sockets);
+    // No candidate is known to hold the connecting end, so it presumably belongs to another program.
+    if connector.is_none() && !may_connector_be_hidden(&connection, has_hidden_sockets) {
+        return None;
+    }
     let is_within_process = connector.is_some_and(|connector| connector.candidate == acceptor.candidate);
-    if is_of_other_program || is_within_process {
+    if is_within_process {
         return None;
     }
     Some(Link { acceptor, endpoint: connection.endpoint, connector })

@@ -37,7 +37,7 @@ impl OwnProcess {
     pub(crate) fn blind_spots(&self, unexamined_count: usize, has_found_engine: bool) -> Vec<BlindSpot> {
         let missing_to_trace = ProcPart::Maps.missing_capabilities(self.permissions);
         let mut blind = Vec::new();
-        // Hidden processes are listed to a process that may trace them.
+        // Even where `/proc` hides processes, it lists them to a process that may trace them.
         if self.hides_pids && !missing_to_trace.is_empty() {
             blind.push(BlindSpot::HiddenPids);
         }

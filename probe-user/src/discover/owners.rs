@@ -20,8 +20,9 @@ impl Owners {
         Self { by_process: (0..nodes.len()).map(|node| outermost_main_process(node, nodes, roles)).collect() }
     }
 
-    /// Links between two engines that presumably carry no output, such as the connection of a decode server's scheduler to the bootstrap
-    /// port of a prefill server. Processes that different main processes started belong to different engines in spite of such a link.
+    /// Links between two engines that presumably carry no output. An example is the connection of a decode server's scheduler to the
+    /// bootstrap port of a prefill server. In spite of such a link, its ends belong to different engines, because different main processes
+    /// started them.
     pub(crate) fn links_between_engines(&self, links: &InterpretedLinks) -> BTreeSet<Link> {
         let engine_owners = self.owners_of_engines(links);
         let mut between_engines = BTreeSet::new();
@@ -49,8 +50,8 @@ impl Owners {
         Some(LinkOwners { connecting, accepting })
     }
 
-    /// Reports the processes that are connected to an engine that another main process owns. A process is reported once for each such
-    /// engine.
+    /// Reports the processes that have a link to another engine, which is one that another main process started. A process is reported once
+    /// for each such engine.
     pub(crate) fn blind_spots_of_foreign_connections(
         &self,
         between_engines: &BTreeSet<Link>,
@@ -94,8 +95,8 @@ impl Owners {
         pids_by_mains.into_iter().map(|(mains, pids)| BlindSpot::SharedProcesses { pids, mains })
     }
 
-    /// The engines with which each process exchanges messages. An engine is given by the index of its owner, which is a main process.
-    /// Messages of control processes do not count.
+    /// The engines with which each process exchanges messages. An engine is given by the index of its owner, which is the main process that
+    /// started it. Messages of control processes do not count.
     fn engines_by_process(
         &self,
         links: &InterpretedLinks,
@@ -110,9 +111,9 @@ impl Owners {
             if ends.iter().any(|&end| has_control_role(roles[end])) {
                 continue;
             }
-            // An engine goes by its owner, which is the main process that started an end of the link.
-            let mut engines_at_ends: BTreeSet<usize> = ends.iter().filter_map(|&end| self.by_process[end]).collect();
-            engines_at_ends.retain(|owner| engine_owners.contains(owner));
+            // Not every main process has an engine.
+            let end_owners = ends.iter().filter_map(|&end| self.by_process[end]);
+            let engines_at_ends: Vec<usize> = end_owners.filter(|owner| engine_owners.contains(owner)).collect();
             // Each end exchanges messages with its own engine and with that of the other end.
             for end in ends {
                 engines_by_process.entry(end).or_default().extend(&engines_at_ends);
@@ -121,7 +122,7 @@ impl Owners {
         engines_by_process
     }
 
-    /// The owners that have an engine: output may flow between two processes that they started. Returns their indexes.
+    /// Indexes of the owners that have an engine. Between two processes that such an owner started, output may flow.
     fn owners_of_engines(&self, links: &InterpretedLinks) -> BTreeSet<usize> {
         let mut engine_owners = BTreeSet::new();
         for (link, reading) in links.hops() {
@@ -158,7 +159,7 @@ fn is_proven_main((role, source): RoleWithSource) -> bool {
 fn outermost_main_process(process: usize, nodes: &[Node], roles: &[Option<RoleWithSource>]) -> Option<usize> {
     let mut outermost = None;
     let mut next_process = Some(process);
-    // Parents would form a circle if pids were reused while they are read.
+    // The number of steps is limited, because parents form a circle if a pid was reused while they were read.
     for _ in 0..nodes.len() {
         let Some(ancestor) = next_process else { break };
         if roles[ancestor].is_some_and(is_proven_main) {

@@ -90,8 +90,8 @@ fn prefix_of_program(program: &Path) -> Option<PathBuf> {
     program.parent()?.parent().map(Path::to_owned)
 }
 
-/// Import directories in Python's order: script or working directory, `PYTHONPATH`, package directories. The last are those that contain
-/// mapped modules, and those where the interpreter may be installed.
+/// Import directories in Python's order: script or working directory, `PYTHONPATH`, package directories. Package directories are those
+/// that contain mapped modules, and those that belong to a possible installation of the interpreter.
 pub(crate) fn directories_in_import_order(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     dirs.extend(interpreter.first_import_directory());
@@ -158,13 +158,13 @@ fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], packa
     let file = dir.join(info.folder).join("METADATA");
     let metadata = root.read(&file, MAX_METADATA_BYTES).ok();
     let version_in_file = metadata.as_deref().and_then(parse_version_header);
-    // The folder's name has the version too.
+    // If the file has no version, the name of its folder has one.
     let version = version_in_file.unwrap_or_else(|| info.version.to_owned());
     Some(Setting::new(version, Origin::File(file)))
 }
 
-/// Release of a package that is imported from its source tree in `dir` without being installed. It is in the first of `version_files` that
-/// assigns a version. `None` if none does. `names` are the entries of `dir`.
+/// Release of a package that is imported from its source tree in `dir` without being installed. The first of the `version_files` that
+/// assigns a version decides. `None` if none does. `names` are the entries of `dir`.
 fn release_in_source(
     root: &ProcessRoot<'_>,
     dir: &Path,
@@ -173,7 +173,7 @@ fn release_in_source(
 ) -> Option<Setting<String>> {
     for file in version_files {
         let folder = file.split('/').next()?;
-        // Spares the attempt to open a file in a folder that does not exist.
+        // Without its folder, the file need not be tried.
         if !names.contains(&folder) {
             continue;
         }

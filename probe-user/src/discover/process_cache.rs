@@ -46,7 +46,8 @@ struct CandidateCounts {
 }
 
 impl CandidateCounts {
-    /// The count of candidates with a stated role, or of those without, whichever this one is. `None` for a process that is no candidate.
+    /// The count in which this process is included: that of candidates with a stated role, or of those without. `None` if it is no
+    /// candidate.
     fn matching_count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
         match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
@@ -118,17 +119,27 @@ impl ProcessCache {
     /// the processes that may belong to an engine, or the information about one of them have changed.
     pub(crate) fn update_for_pids_and_report_change(&mut self, pids: &[u32], user_specs: &[RoleSpec]) -> bool {
         let previous_state = self.reported_state();
+        self.lacks_descriptors = false;
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.forget_unlisted_and_recount(&listed);
-        self.lacks_descriptors = false;
-        // Processes with a child whose role the user, the title or the command states.
-        let parents = self.parents_of_stated();
-        // First, so that no other process takes the descriptor of a process that the user named.
+        // The named processes come first, so that no other process takes the descriptors that they need.
         let named = user_specs.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
-        for pid in named.chain(pids.iter().copied()) {
+        self.examine_outdated(named.chain(pids.iter().copied()), user_specs);
+        // Last, because the examinations above show which processes are parents.
+        self.examine_due_parents(user_specs);
+        previous_state != self.reported_state()
+    }
+
+    /// Examines those of the processes that are new, have changed or were examined too long ago.
+    fn examine_outdated(&mut self, pids: impl Iterator<Item = u32>, user_specs: &[RoleSpec]) {
+        let parents = self.parents_of_stated();
+        for pid in pids {
             self.examine_unless_current(pid, user_specs, parents.contains(&pid));
         }
-        // Only now, because the examinations above may have stated the role of a further child.
+    }
+
+    /// Examines the parents of processes with a stated role again, as far as that is due. Such a parent may belong to the engine itself.
+    fn examine_due_parents(&mut self, user_specs: &[RoleSpec]) {
         for pid in self.parents_of_stated() {
             let Some(parent) = self.processes.get_mut(&pid) else { continue };
             parent.note_parenthood();
@@ -137,7 +148,6 @@ impl ProcessCache {
                 self.examine_again(pid, user_specs, is_parent);
             }
         }
-        previous_state != self.reported_state()
     }
 
     /// Removes the processes that are not listed, and counts the remaining candidates again.
@@ -149,7 +159,7 @@ impl ProcessCache {
         }
     }
 
-    /// Examines a process that is new, has changed or was examined too long ago. `is_parent`: it started a process with a stated role.
+    /// Examines a process, unless the last examination is still valid. `is_parent`: it started a process with a stated role.
     fn examine_unless_current(&mut self, pid: u32, user_specs: &[RoleSpec], is_parent: bool) {
         let is_current = match self.processes.get_mut(&pid) {
             Some(known) => known.check_is_current(pid),
@@ -158,7 +168,7 @@ impl ProcessCache {
         };
         match is_current {
             Ok(true) => {}
-            // tokengap itself could not ask, which says nothing about the examined process. Its entry stays.
+            // tokengap itself could not ask, which says nothing about the examined process. So its entry stays.
             Err(error) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
             Ok(false) | Err(_) => self.examine_again(pid, user_specs, is_parent),
         }
@@ -169,27 +179,26 @@ impl ProcessCache {
         (self.reported_candidate_properties(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
 
-    /// Examines a process again, or for the first time. Removes it if it has exited.
+    /// Examines a process again, or for the first time. Removes it if it has exited, or if it cannot be examined any more.
     fn examine_again(&mut self, pid: u32, user_specs: &[RoleSpec], is_parent: bool) {
-        // Not counted during its examination, which checks the room for candidates.
+        // The examination checks the room for candidates, so the process must not take up room itself meanwhile.
         let previous = self.processes.remove(&pid);
         if let Some(previous) = &previous {
             self.kept_counts.uncount_process(&previous.state);
         }
         let spec = user_specs.iter().find(|spec| spec.pid == pid);
         let entry = match self.examine_pid(pid, spec, is_parent) {
-            Ok(Some(mut entry)) => {
+            Ok(Some(mut examined)) => {
                 if let Some(previous) = previous {
-                    entry.keep_earlier_results(previous);
+                    examined.keep_earlier_results(previous);
                 }
-                Some(entry)
+                Some(examined)
             }
             // tokengap itself could not ask, so the process may be unchanged. Its entry stays, and the next update tries again.
             Err(error) if could_not_be_asked(error) => {
                 self.lacks_descriptors |= is_out_of_descriptors(error);
                 previous
             }
-            // The process has exited, or cannot be examined.
             Ok(None) | Err(_) => None,
         };
         if let Some(entry) = entry {
@@ -206,7 +215,8 @@ impl ProcessCache {
         }
     }
 
-    /// Examines a process; `None` when it has exited. Fails if its files in `/proc` cannot be read.
+    /// Examines a process. `is_parent`: it started a process with a stated role. `None` if it has exited. Fails if its files in `/proc`
+    /// cannot be read.
     fn examine_pid(
         &self,
         pid: u32,
@@ -220,13 +230,8 @@ impl ProcessCache {
         } else {
             candidate::examine_process(process, &stat, user_spec, is_parent, self.room_left(), self.engines)?
         };
-        // A process may still get a role or load libzmq. If it has both, they do not change, and no further examination is needed.
-        let is_complete = match &state {
-            Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
-            // A kernel thread never becomes a process of an engine.
-            _ => stat.is_kernel_thread,
-        };
-        let examine_after = examination_interval(&stat, &state);
+        // A final result needs no further examination.
+        let examine_after = (!is_final(&state, &stat)).then(|| examination_interval(&stat, &state));
         let now = Instant::now();
         Ok(Some(CachedProcess {
             start_time: stat.start_time,
@@ -234,8 +239,7 @@ impl ProcessCache {
             checked_at: now,
             examined_at: now,
             parent_since: None,
-            // Without an interval, it is not examined again.
-            examine_after: (!is_complete).then_some(examine_after),
+            examine_after,
             state,
         }))
     }
@@ -334,10 +338,11 @@ impl ProcessCache {
 }
 
 impl CachedProcess {
-    /// Returns whether the last examination is still valid. The id must belong to the same process and program, and the next examination
-    /// must not be due. Sets `checked_at` when it has read the process.
+    /// Returns whether the last examination is still valid. It is while the next one is not due, and while the id belongs to the same
+    /// process and program. Sets `checked_at` if it has read the process.
     fn check_is_current(&mut self, pid: u32) -> Result<bool, ReadError> {
-        if self.examine_after.is_some_and(|after| self.examined_at.elapsed() >= after) {
+        let is_examination_due = self.examine_after.is_some_and(|after| self.examined_at.elapsed() >= after);
+        if is_examination_due {
             return Ok(false);
         }
         let stat = if let Examination::Candidate(_, process) = &self.state {
@@ -389,9 +394,9 @@ impl CachedProcess {
         match self.state {
             // A candidate is recognised already.
             Examination::Candidate(..) => false,
-            // Examined before it was known as a parent. Parents are kept beyond the limit, and even if some files cannot be read.
+            // A parent is never refused or left out, so this process was examined before it became known as one.
             Examination::Refused | Examination::LeftOut => true,
-            // It may become recognisable later, but the longer it has not, the less likely that is.
+            // It may become recognisable later. The longer it has not, the less likely that is, so it is examined ever less often.
             Examination::Other | Examination::TooLarge | Examination::Frontend => {
                 let interval = (since.elapsed() / AGE_DIVISOR).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);
                 self.examined_at.elapsed() >= interval
@@ -405,6 +410,16 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
     const MAX_STAT_BYTES: usize = 4096;
     let stat = ProcessStat::parse(&process.read("stat", MAX_STAT_BYTES)?);
     Ok(stat.filter(|stat| stat.state != 'Z'))
+}
+
+/// Whether the result of an examination cannot change, so that no further one is needed.
+fn is_final(result: &Examination, stat: &ProcessStat) -> bool {
+    match result {
+        // Other candidates may still get a stated role or load libzmq.
+        Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
+        // A kernel thread never becomes a process of an engine.
+        _ => stat.is_kernel_thread,
+    }
 }
 
 /// Time from an examination with this result to the next one. It is longer for an older process.

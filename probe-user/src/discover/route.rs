@@ -34,7 +34,7 @@ impl Route<'_> {
 
 impl Engine {
     /// The routes that output takes between processes, in the order of the token path. Connections with the same ends are lanes of one
-    /// route. Connections that may carry output count as output.
+    /// route. A connection of which it is unknown whether it carries output counts, too.
     pub fn routes(&self) -> Vec<Route<'_>> {
         let mut routes: Vec<Route<'_>> = Vec::new();
         for hop in self.hops.iter().filter(|hop| hop.carries != Carries::Requests) {

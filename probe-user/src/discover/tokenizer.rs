@@ -66,7 +66,7 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     if local_error != ReadError::Gone {
         return Err(local_error_text);
     }
-    // There is no such directory, so it may be the name of a model in the cache. Without that, the missing directory is the error.
+    // There is no such directory, so `name` may be that of a model in the cache. If it is not, the missing directory is the error.
     let cached = find_cached_tokenizer(process, &root, name).ok_or(local_error_text)?;
     root.read(&cached, MAX_TOKENIZER_BYTES).map_err(|error| format!("{}: {error}", cached.display()))
 }
@@ -81,7 +81,8 @@ fn find_cached_tokenizer(process: &ProcDir, root: &ProcessRoot<'_>, model: &str)
     Some(model_folder.join("snapshots").join(revision.trim()).join(FILE_NAME))
 }
 
-/// Folder of the Hub's cache, chosen by the environment as its client library does. Without a variable, it is the one of root.
+/// Folder of the Hub's cache. It is chosen by environment variables, as the Hub's client library does. If none is set, it is the folder of
+/// the user root.
 fn hub_cache_folder(variables: &[String]) -> PathBuf {
     // Each variable with the path of the cache inside the folder that it names. The first variable that is set decides.
     const FOLDER_BY_VARIABLE: [(&str, &str); 5] = [

@@ -178,7 +178,7 @@ impl Topology {
         if named.is_empty() { confirmed } else { named }
     }
 
-    /// Chooses the engines to attach to, which are those of the processes `named` by the user. If the user named none, chooses the
+    /// Chooses the engines to attach to. If the user named processes, these are the engines with one of them. Otherwise they are the
     /// confirmed engines (see [`Engine::is_confirmed`]), or only those with a stated role if there are any. An unconfirmed engine is then
     /// chosen only if it is the only one.
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
@@ -191,20 +191,22 @@ impl Topology {
         if choice.len() == 1 {
             return Ok(choice);
         }
+        match self.error_of_several_engines(&choice, named) {
+            Some(error) => Err(error),
+            None => Ok(choice),
+        }
+    }
+
+    /// Error that says why several engines cannot be chosen together. `None` if they can.
+    fn error_of_several_engines(&self, choice: &[&Engine], named: &[RoleSpec]) -> Option<PickError> {
         if named.is_empty() {
             let is_any_confirmed = choice.iter().any(|engine| engine.is_confirmed);
             // Any program may have the title of an engine, so the user must choose among several unconfirmed ones.
-            if !is_any_confirmed {
-                return Err(PickError::Unconfirmed(self.candidate_pids()));
-            }
-            return Ok(choice);
+            return (!is_any_confirmed).then(|| PickError::Unconfirmed(self.candidate_pids()));
         }
         // The processes that the user named may be parts of one engine whose connections are not visible. Then a result would be wrong.
-        let may_be_one_engine = !are_separate(&choice) || are_described_as_one_engine(&choice, named);
-        if may_be_one_engine {
-            return Err(PickError::Unconnected(choice.len()));
-        }
-        Ok(choice)
+        let may_be_one_engine = !are_separate(choice) || are_described_as_one_engine(choice, named);
+        may_be_one_engine.then_some(PickError::Unconnected(choice.len()))
     }
 
     /// Error that says why no engine can be chosen: the user named a process of another program, or there is no engine.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use adapter::discover::role_words;
+use adapter::discover::{RoleWithSource, role_words};
 
 use super::DiscoverError;
 use super::DiscoverOptions;
@@ -87,17 +87,15 @@ impl Watcher {
         &self.topology
     }
 
-    /// Scans again, and returns whether the topology has changed. Costs a directory listing and a short read per engine process. Examines
-    /// new processes. Lists the sockets if the processes have changed or [`DiscoverOptions::socket_interval`] has passed. Scans the
-    /// kernel's tables if the sockets differ.
+    /// Scans again, and returns whether the topology has changed. Always lists the processes and examines the new ones. Lists the sockets
+    /// only if the processes have changed, or if [`DiscoverOptions::socket_interval`] has passed. Scans the kernel's tables only if the
+    /// processes or sockets have changed, or after a longer interval.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let pids = self.list_other_pids()?;
-        // The opener is a helper process that opens other processes' files. Without it, more is unknown, so its end counts as a change.
-        let has_opener_ended = opener_client::has_ended();
-        let has_just_ended = has_opener_ended != self.has_opener_ended;
-        self.has_opener_ended = has_opener_ended;
-        let processes_changed =
-            self.cache.update_for_pids_and_report_change(&pids.items, &self.options.named) || has_just_ended;
+        let has_opener_just_ended = self.note_end_of_opener();
+        let have_candidates_changed = self.cache.update_for_pids_and_report_change(&pids.items, &self.options.named);
+        // Without the opener, more is unknown, so its end counts as a change.
+        let processes_changed = have_candidates_changed || has_opener_just_ended;
         // Listing descriptors costs a system call for each of them.
         if !processes_changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
             return Ok(false);
@@ -119,6 +117,21 @@ impl Watcher {
         Ok(topology_changed)
     }
 
+    /// Notes whether the opener has ended, the helper process that opens files of other processes. Returns whether that is new.
+    fn note_end_of_opener(&mut self) -> bool {
+        let has_ended = opener_client::has_ended();
+        let is_new = has_ended != self.has_opener_ended;
+        self.has_opener_ended = has_ended;
+        is_new
+    }
+
+    /// Sockets of a candidate at the last listing. `None` if it was not listed then.
+    fn last_sockets_of(&self, candidate: ProcessId) -> Option<&ProcessSockets> {
+        // `socket_owners` is parallel to `sockets`.
+        let index = self.socket_owners.iter().position(|owner| *owner == candidate)?;
+        self.sockets.get(index)
+    }
+
     /// Lists the sockets of the candidates again, which are the processes that may belong to an engine. Returns whether they are the same
     /// as before.
     fn update_and_compare_sockets(&mut self) -> bool {
@@ -127,11 +140,11 @@ impl Watcher {
         for (candidate, process) in self.cache.candidates() {
             let mut found = process.list_sockets(MAX_DESCRIPTORS);
             // The opener is a helper process that opens files for this one. Once it has ended, the last known sockets are kept, so that an
-            // engine does not seem to lose its connections. `socket_owners` is parallel to `sockets`.
+            // engine does not seem to lose its connections.
             if found == Err(ReadError::OpenerEnded)
-                && let Some(index) = self.socket_owners.iter().position(|id| *id == candidate.id)
+                && let Some(last) = self.last_sockets_of(candidate.id)
             {
-                found.clone_from(&self.sockets[index]);
+                found.clone_from(last);
             }
             sockets.push(found);
             owners.push(candidate.id);
@@ -155,31 +168,46 @@ impl Watcher {
         Ok(pids)
     }
 
-    /// Finds the links between the candidates, and infers roles and engines. A candidate is a process that may belong to an engine, a link
-    /// is a connection between two of them.
+    /// Infers the topology from the links between the candidates. A candidate is a process that may belong to an engine, and a link is a
+    /// connection between two of them. Keeps the roles for the next scan.
     fn infer_topology_and_keep_roles(&mut self) -> Topology {
-        let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.cache.candidates().into_iter().unzip();
-        let mut found = find_links(&candidates, &processes, &self.sockets, &mut self.diag_sockets);
-        // After the socket scan, so that every connected process has its I/O threads as well.
+        let mut found = self.find_links_of_candidates();
+        // libzmq starts its I/O threads before it connects. So after the search for links, every connected process has these threads.
         self.cache.find_missing_io_threads();
-        // Listed again, because the search for threads has changed the candidates.
         let candidates: Vec<&Candidate> = self.cache.candidates().into_iter().map(|(candidate, _)| candidate).collect();
         let unread = pids_with_unread_sockets(&candidates, &self.sockets);
         let Assembly { engines, roles } =
             assemble_engines(self.options.engines, &candidates, &found.links, &unread, &mut found.blind_spots);
         let role_names = role_words(self.options.engines);
-        for (candidate, role) in candidates.iter().zip(&roles) {
+        self.add_unknowns_of_candidates(&candidates, &roles, &role_names, &mut found);
+        let has_engine = !engines.is_empty();
+        let blind_spots = self.all_blind_spots(found, has_engine);
+        // At the next scan, the peers that show these roles may be gone.
+        let roles_to_keep: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
+        self.cache.keep_roles_of_scan(&roles_to_keep);
+        Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
+    }
+
+    /// Finds the links between the candidates.
+    fn find_links_of_candidates(&mut self) -> FoundLinks {
+        let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.cache.candidates().into_iter().unzip();
+        find_links(&candidates, &processes, &self.sockets, &mut self.diag_sockets)
+    }
+
+    /// Adds to `found` what is unknown about each candidate. `roles` are parallel to `candidates`.
+    fn add_unknowns_of_candidates(
+        &self,
+        candidates: &[&Candidate],
+        roles: &[Option<RoleWithSource>],
+        role_names: &str,
+        found: &mut FoundLinks,
+    ) {
+        for (candidate, role) in candidates.iter().zip(roles) {
             for part in &candidate.refused {
                 found.refused.entry(*part).or_default().push(candidate.id.pid);
             }
-            found.blind_spots.extend(self.blind_spot_of_candidate(candidate, role.is_some(), &role_names));
+            found.blind_spots.extend(self.blind_spot_of_candidate(candidate, role.is_some(), role_names));
         }
-        let has_engine = !engines.is_empty();
-        let blind_spots = self.all_blind_spots(found, has_engine);
-        // For the next scan, in which the peers may be gone that show these roles.
-        let roles: Vec<_> = candidates.iter().map(|candidate| candidate.id).zip(roles).collect();
-        self.cache.keep_roles_of_scan(&roles);
-        Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
     }
 
     /// All blind spots of this scan: those found on the way, refused files, reached limits, and the limits of this process itself.
@@ -245,7 +273,7 @@ impl Watcher {
             let status =
                 ProcDir::open(outside).and_then(|process| process.read("status", foreign::kernel::MAX_STATUS_BYTES));
             let ns_pids = stat::parse_ns_pids(&status.unwrap_or_default());
-            // The last pid is the one inside the container.
+            // A process in a container has several pids, the last of which is the one inside.
             ns_pids.len() > 1 && ns_pids.last() == Some(&inner_pid)
         });
         pids.sort_unstable();

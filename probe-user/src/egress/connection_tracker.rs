@@ -61,10 +61,10 @@ impl ConnectionTracker {
             *self = Self::default();
             return Some(ConnectionStep::Opened);
         }
-        // An open connection gets these states when the client closes or resets it. When the server closes it, it gets another one.
+        // When the client closes or resets an open connection, it gets one of these two states. When the server closes it, it gets neither.
         let has_client_left = head.before == ESTABLISHED && matches!(head.state, CLOSE_WAIT | CLOSE);
         let end_if_first = if has_client_left { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
-        // Only the first change shows who closed first, so later ones do not replace it.
+        // Only the first change shows who closed first, so it is kept.
         let end = *self.end.get_or_insert(end_if_first);
         if head.state != CLOSE {
             return None;
@@ -72,21 +72,22 @@ impl ConnectionTracker {
         Some(ConnectionStep::Closed { end, unacknowledged: Some(head.unacknowledged.into()) })
     }
 
-    /// Interprets the record of a write or a read. Its steps are, in this order: the socket did not accept all bytes, earlier bytes were
-    /// missed, and the bytes of this record. `asked` is the length of the whole write, and `accepted` the number of bytes that the socket
-    /// accepted.
+    /// Interprets the record of a write or a read. Returns up to three steps: the socket did not accept all bytes, earlier bytes were
+    /// missed, and last the bytes of this record.
     fn interpret_bytes<'a>(&mut self, record: &Record<'a>) -> [Option<ConnectionStep<'a>>; 3] {
         let head = &record.head;
-        // A negative number is an error: the socket accepted nothing.
+        // Number of bytes of the whole write that the socket accepted. A negative number is an error: it accepted nothing.
         let Ok(accepted) = u32::try_from(head.accepted) else {
             return [Some(ConnectionStep::HeldUp), None, None];
         };
         // A long write comes in several records. `from` is the offset of a record's bytes in the write.
         let is_first_of_write = head.from == 0;
+        // `asked` is the length of the whole write.
         let is_held_up = is_first_of_write && head.asked > u64::from(accepted);
-        // `written` is the kernel's count of all bytes of the connection. It has 32 bits, may wrap around, and includes this write.
-        let position_in_stream = head.written.wrapping_sub(accepted).wrapping_add(head.from);
-        let missed_bytes = self.advance_and_count_missed_bytes(position_in_stream, record.payload.len() as u32);
+        // `written` is the kernel's count of all bytes of the connection, up to the end of this write. It has 32 bits and may wrap around.
+        let write_position = head.written.wrapping_sub(accepted);
+        let record_position = write_position.wrapping_add(head.from);
+        let missed_bytes = self.advance_and_count_missed_bytes(record_position, record.payload.len() as u32);
         let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: is_first_of_write };
         let held_up = is_held_up.then_some(ConnectionStep::HeldUp);
         let missed = (missed_bytes > 0).then_some(ConnectionStep::Missed(missed_bytes));

@@ -44,7 +44,7 @@ pub struct ListeningSockets {
 }
 
 impl ListeningSockets {
-    /// Finds the TCP ports that `pid` listens on. Lists the sockets of a network namespace at the first call for it.
+    /// Finds the TCP ports that `pid` listens on. The listening sockets of its network namespace are listed only once, and then remembered.
     pub fn listening_ports_of_process(&mut self, pid: u32) -> Result<ListeningPorts, ReadError> {
         let process = ProcDir::open(pid)?;
         let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;

@@ -88,7 +88,8 @@ impl Helper {
         self.send_request(&HelperRequest::AttachGroup(group), None).map(drop)
     }
 
-    /// Attaches a set of probe points to process `pid`, which is the target with this index and has `library` mapped.
+    /// Asks the helper to attach a set of probe points to process `pid`. The process is the target with this index, and has `library`
+    /// mapped.
     pub(crate) fn attach_probe_points(
         &self,
         target_index: u32,
@@ -192,7 +193,7 @@ fn send_request_and_receive_answer(
     request: &HelperRequest,
     file: Option<BorrowedFd<'_>>,
 ) -> Result<HelperAnswer, Refusal> {
-    // Held until the reply has arrived, so that it is the reply to this request.
+    // The lock is held until the reply has arrived, so that no other thread receives it.
     let socket = connection.lock().unwrap_or_else(PoisonError::into_inner);
     channel::send_message(socket.as_fd(), &encode_message(request), file.as_slice()).map_err(|_| helper_exited())?;
     let mut buffer = [0; REPLY_BYTES];

@@ -63,11 +63,11 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::W
     output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
-/// Starts a process for each request on `socket` to analyse a library, until the other end is closed. A request has the number of a
-/// [`Sought`], which says what to find, and `command_for` returns the command for it. The process receives the library through its standard
-/// input ([`receive_library`]), and writes the answer to its standard output.
+/// Serves requests on `socket` until its other end is closed. Starts a process for each request, which analyses a library. A request has
+/// the number of a [`Sought`], which says what to find, and `command_for` returns the command for this number. The process receives the
+/// library through its standard input ([`receive_library`]), and writes the answer to its standard output.
 pub fn supervise_analyses(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
-    // Processes that took too long. A killed process is kept until it has ended, because somebody must wait for it.
+    // Processes that took too long. Each is kept until it has ended, because its parent must wait for it.
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
     loop {
@@ -75,12 +75,12 @@ pub fn supervise_analyses(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> C
         if received.bytes == 0 {
             return Ok(());
         }
-        // Forgets the killed processes that have ended. One whose file system does not answer may end only later.
+        // Keeps only the killed processes that have not ended yet. One whose file system does not answer may end only later.
         killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         // A malformed request gets no answer.
         let Some(request) = AnalysisRequest::from_message(received, buffer) else { continue };
         let AnalysisRequest { sought_number, library, answer_pipe } = request;
-        // The command is dropped at the end of the call, because it holds an end of the pipe, and the prober waits until all are closed.
+        // The prober waits until all writing ends of the pipe are closed. The command has one, so the call drops it.
         let child = start_analysis(command_for(sought_number), sought_number, &library, answer_pipe)?;
         killed.extend(kill_unless_ended_in_time(child, socket)?);
     }
@@ -114,7 +114,7 @@ fn kill_unless_ended_in_time(mut child: Child, socket: BorrowedFd<'_>) -> io::Re
     Ok(Some(child))
 }
 
-/// Starts the process that analyses a library. It gets the library, and the number of what it must find, through its standard input, and
+/// Starts the process that analyses a library. Through its standard input, it gets the library and the number of what it must find. It
 /// writes its answer to the pipe.
 fn start_analysis(
     mut command: Command,
@@ -122,8 +122,8 @@ fn start_analysis(
     library: &OwnedFd,
     answer_pipe: OwnedFd,
 ) -> io::Result<Child> {
-    // The library's descriptor only locates the file (`O_PATH`), so it is passed in a message. As standard input, a Rust program would take
-    // it for closed, replace it by `/dev/null`, and exit where there is none.
+    // The library's descriptor is passed in a message, because it only locates the file (`O_PATH`). A Rust program takes such a standard
+    // input for closed, and replaces it by `/dev/null`. Where that does not exist, the program exits.
     let (our_end, child_end) = channel::message_pair()?;
     channel::send_message(our_end.as_fd(), &sought_number.to_le_bytes(), &[library.as_fd()])?;
     command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn()
@@ -176,9 +176,9 @@ impl Locator {
         Self { supervisor: Mutex::new(supervisor), cached: Mutex::default() }
     }
 
-    /// Finds the probe points of a library for the [`Sought`] with this number, and remembers them. `identity` is that of the file, and
-    /// `library` a descriptor that need only locate it. Waits for the analysis as long as `requester_socket` is open. A known library needs
-    /// no wait.
+    /// Finds the probe points of a library for the [`Sought`] with this number, and remembers them. `identity` is that of the library's
+    /// file. `library` is a descriptor of the file, and `O_PATH` is enough for it. Unless the library is known, waits for its analysis as
+    /// long as `requester_socket` is open.
     pub(crate) fn find_probe_points(
         &self,
         sought_number: u32,
@@ -190,7 +190,7 @@ impl Locator {
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
-        // Only one analysis runs at a time. Another thread may have asked for this one meanwhile.
+        // Only one analysis runs at a time. While this thread waits for the lock, another one may get the same answer.
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(answer) = self.cached_answer(key) {
             return answer;
@@ -233,7 +233,7 @@ fn request_analysis(
 /// Receives the answer of an analysis that has just begun. `requester_socket` is the socket whose other end asked for it. An outer error
 /// means that the pipe failed. An inner error says why the analysis has no result.
 fn receive_answer(mut pipe: io::PipeReader, requester_socket: BorrowedFd<'_>) -> io::Result<LocatorAnswer> {
-    // The supervisor ends the process after the time limit, which shows a little later.
+    // The supervisor kills the process at the time limit. That closes the pipe a little later.
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
     // The analysed file decides what the process writes, so the length of the answer is limited.
     let mut bytes = [0; ANSWER_BYTES];

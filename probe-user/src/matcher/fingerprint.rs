@@ -28,8 +28,9 @@ pub(super) enum Agreement {
 }
 
 impl Fingerprint {
-    /// Fingerprint of a frame of `length_bytes` bytes. `payload` is the whole frame, or equally many first and last bytes of it. The ends
-    /// are the first and the last [`END_BYTES`] bytes. They are hashed apart, because the other side may have copied no more.
+    /// Fingerprint of a frame of `length_bytes` bytes. `payload` is the whole frame, or its first and last bytes, equally many of each. The
+    /// ends of a frame are its first and last [`END_BYTES`] bytes. They have a hash of their own, because the other side may have copied
+    /// only the ends.
     pub(super) fn of_frame(length_bytes: u64, payload: &[u8]) -> Self {
         let is_whole = payload.len() as u64 == length_bytes;
         let is_covered_by_ends = payload.len() <= 2 * END_BYTES;
@@ -39,7 +40,7 @@ impl Fingerprint {
             return Self { length_bytes, ends: whole, whole };
         }
         let whole = is_whole.then(|| hash_bytes(payload));
-        // Fewer bytes cannot be compared with the ends that the other side has hashed.
+        // With fewer bytes, the hash would not be comparable with that of the other side.
         let ends = (payload.len() >= 2 * END_BYTES).then(|| hash_ends(payload));
         Self { length_bytes, ends, whole }
     }
@@ -50,7 +51,7 @@ impl Fingerprint {
         if self.length_bytes != other.length_bytes {
             return Agreement::No;
         }
-        // Equal frames have equal ends, so the ends say nothing more.
+        // The hashes of the whole content decide if both are known, because the ends are a part of it.
         if let (Some(whole), Some(other_whole)) = (self.whole, other.whole) {
             return if whole == other_whole { Agreement::Whole } else { Agreement::No };
         }

@@ -32,9 +32,9 @@ impl IdenticalFrames {
         self.ambiguous.push_back(AmbiguousMatch { lane: lane_index, frame });
     }
 
-    /// Explains why the `skipped_frames` of the lane `lane_index` seem not to be received: each receipt was matched to a twin, which is an
-    /// identical frame of another lane. Returns whether that explains all of them. If so, the receipts of the twins are still to come, and
-    /// are expected from now on. Otherwise nothing changes.
+    /// Tries to explain why the `skipped_frames` of the lane `lane_index` seem not to be received. The receipt of such a frame may have
+    /// been matched to its twin, which is an identical frame of another lane. Returns whether that explains all of them. If so, the twins
+    /// are still to be received, and are expected from now on. Otherwise nothing changes.
     pub(super) fn explain_skipped_by_twins(&mut self, lane_index: usize, skipped_frames: &[Fingerprint]) -> bool {
         // A copy, because a partial explanation must change nothing.
         let mut remaining = self.ambiguous.clone();
@@ -48,7 +48,7 @@ impl IdenticalFrames {
         }
         self.ambiguous = remaining;
         self.expected.extend(twins);
-        // A twin whose receipt is not observed would stay for ever.
+        // The number is limited, because a twin whose receipt is not observed would stay for ever.
         while self.expected.len() > MAX_REMEMBERED {
             self.expected.pop_front();
         }

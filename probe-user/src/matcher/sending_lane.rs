@@ -66,8 +66,8 @@ impl SendingLane {
         seq >= self.next_seq && seq - self.next_seq <= limit as u64
     }
 
-    /// Adds the frame with number `seq` as the last one in flight, with a placeholder for each frame before it whose record was lost. Drops
-    /// the oldest frames beyond `max_in_flight`. `seq` must not be less than the number of the next frame.
+    /// Adds the frame with number `seq` as the last one in flight. Before it, adds a placeholder for each frame whose record was lost.
+    /// Drops the oldest frames beyond `max_in_flight`. `seq` must not be less than the number of the next frame.
     pub(super) fn add_frame_and_drop_oldest(
         &mut self,
         seq: u64,
@@ -113,10 +113,10 @@ impl SendingLane {
         })
     }
 
-    /// Removes the frame at `position` as received. `None` if there is none. With a single receiver, the earlier frames must have been
-    /// received unobserved, so they are removed, too.
+    /// Removes the frame at `position`, which was received. `None` if there is none. A single receiver gets the frames in their order, so
+    /// it must have received the earlier ones unobserved. Then they are removed, too.
     pub(super) fn remove_received_and_skipped(&mut self, position: usize) -> Option<RemovedFrame> {
-        // With several receivers, an earlier frame may be another one's, still to be received.
+        // With several receivers, an earlier frame may be for another one, which is still to receive it.
         let has_several_receivers = self.receivers.len() > 1;
         // The position may be behind the last frame. Then all frames are removed, and there is none to return.
         let earlier_frames = if has_several_receivers { 0 } else { position.min(self.in_flight.len()) };

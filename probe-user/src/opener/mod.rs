@@ -58,8 +58,8 @@ pub struct Permitted {
     pub files: Vec<PathBuf>,
 }
 
-/// Runs the opener, the process that opens files of processes for another one that may not. Serves the connections that are passed through
-/// `socket`, each on a thread of its own, until the other end of `socket` is closed.
+/// Runs the opener, a process that opens files for another process without the right to do so. Serves the connections that are passed
+/// through `socket`, each on a thread of its own. Returns when the other end of `socket` is closed.
 pub fn serve_connections(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let server = Arc::new(OpenerServer {
         examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
@@ -72,7 +72,7 @@ pub fn serve_connections(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Re
     loop {
         let received = match channel::receive_message(socket, &mut buffer) {
             Ok(received) if received.bytes == 0 => return Ok(()),
-            // A longer message brings no connection.
+            // A message that is too long is ignored.
             Err(Errno::MSGSIZE) => continue,
             received => received?,
         };
@@ -103,7 +103,7 @@ fn serve_connection_on_thread(server: Arc<OpenerServer>, connection: OwnedFd, co
         }
         shared_count.fetch_sub(1, Ordering::Relaxed);
     });
-    // Without a thread, nothing else takes the connection from the count.
+    // The thread that would take the connection from the count was not started.
     if thread.is_err() {
         connection_count.fetch_sub(1, Ordering::Relaxed);
     }
@@ -123,7 +123,7 @@ struct RequestPace {
 }
 
 impl RequestPace {
-    /// Counts a request. Returns how long it must wait if there were too many in this interval. `None` if it need not wait.
+    /// Counts a request. If there were too many in this interval, returns how long it must wait. `None` if it need not wait.
     fn count_request_and_find_delay(&mut self) -> Option<Duration> {
         if self.interval_start.elapsed() >= PACE_INTERVAL {
             *self = Self { interval_start: Instant::now(), requests: 0 };
@@ -206,7 +206,7 @@ impl OpenerServer {
 
     /// Answers a request about a process of an engine. Any other process is refused.
     fn answer_process_request(&self, key: ProcessKey, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
-        // This process is the opener, so it asks no other one.
+        // This process is the opener, so it opens the files itself.
         let process = ProcDir::with_opener(key.pid, None)?;
         // Another process has the id now.
         if process.inode()? != key.inode {
@@ -231,8 +231,9 @@ impl OpenerServer {
         })
     }
 
-    /// Answers a request about files that the process chose. They are opened with the rights of its user, so that the process gains access
-    /// to no others. The process that asks is not trusted either. It gets only files that discovery and the probe need.
+    /// Answers a request about files that the process chose. They are opened with the rights of the process's user, so that it cannot name
+    /// files that it may not read itself. The process that asks is not trusted either, and gets only files that discovery and the probe
+    /// need.
     fn answer_with_rights_of_its_user(
         &self,
         process: &ProcDir,
@@ -284,8 +285,8 @@ impl OpenerServer {
         open_with_rights_of(account, || process.open_library(file))
     }
 
-    /// Joins the names of packages, each with a NUL behind it, and leaves out all others. The names that exceed [`MAX_NAME_BYTES`] in total
-    /// are left out as well.
+    /// Joins the names, each with a NUL behind it. Leaves out names that are not those of packages, and names for which
+    /// [`MAX_NAME_BYTES`] leaves no room.
     fn join_package_names(&self, names: &[OsString]) -> Vec<u8> {
         let mut joined = Vec::new();
         for name in names {

@@ -29,15 +29,15 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
     Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
 }
 
-/// Calls `open` with the access to files that an account has: with its user and groups, and without capabilities that open files of all
-/// users. Then restores the rights of this process, or ends the process if that fails. If this process may not take other ids, it keeps its
-/// own ones.
+/// Calls `open` with the access to files that an account has. During the call, this thread has the user and the groups of the account, and
+/// no capability that opens files of all users. After the call it takes its own rights again, and the process exits if that fails. A
+/// process that may not take other ids keeps its own ones.
 pub(super) fn call_with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let own_capabilities = capabilities(None)?;
     // This process does not restore its own groups, so they are left out.
     let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
     let may_take_ids = own_capabilities.effective.contains(CHANGE_IDS);
-    // The process that asks has stayed root as well, so it gains nothing from the capabilities that are kept here.
+    // This process has stayed root, so the process that asks is root as well. It gains nothing from the capabilities that are kept here.
     if !may_take_ids && geteuid().is_root() {
         return Ok(open());
     }
@@ -46,7 +46,7 @@ pub(super) fn call_with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce
     let ids_to_restore = must_take_ids.then_some(&own_account);
     let reduced = CapabilitySets { effective: own_capabilities.permitted.difference(FILE_ACCESS), ..own_capabilities };
     let opened = take_rights(ids_to_take, reduced).map(|()| open());
-    // Also if the rights of the account could not be taken, because a part of the changes may have been made before.
+    // Also done if the rights of the account could not be taken, because some of them may have been taken before the failure.
     if let Err(error) = take_rights(ids_to_restore, own_capabilities) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);

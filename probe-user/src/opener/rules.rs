@@ -55,12 +55,12 @@ impl ExaminedProcesses {
         if self.named.iter().any(|named| named.inode() == Ok(inode)) {
             return Ok(true);
         }
-        // Read before the examination. If the process then executes another program, that program is not remembered.
+        // Read before the examination, so that a program which the process executes later is not remembered as examined.
         let program = ProgramOfProcess { inode, path: process.read_process_link(ProcessLink::Program)? };
         if self.is_remembered(process.pid, &program) {
             return Ok(true);
         }
-        // Nothing is locked here, because reading the files of a process may take for ever.
+        // No lock is held here, because reading the files of a process may take for ever.
         let belongs_to_engine = self.has_stated_role(process) || self.executes_engine_library(process)?;
         if belongs_to_engine {
             self.remember_program(process.pid, program);

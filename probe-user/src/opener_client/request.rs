@@ -104,7 +104,7 @@ impl OpenRequest {
     /// Parses a message. `None` if it is no request, or one that is never permitted.
     pub(crate) fn parse_permitted(bytes: &[u8]) -> Option<Self> {
         let request: Self = decode_message(bytes)?;
-        // The process that asks is not trusted.
+        // The process that asks is not trusted, so its values are checked.
         let is_permitted = match &request {
             // Only a path from the root, of bounded length.
             Self::Process(_, ProcessRequest::MetadataFile(path) | ProcessRequest::PackageNames(path)) => {

@@ -60,22 +60,22 @@ impl MessageProbes<'_> {
     fn add_receive_probes(&mut self, with_processed: bool) -> Result<(), ProbePointsError> {
         let target_index = self.target_index;
         let recv = self.found.entry_offset_of("zmq_msg_recv")?;
-        let Some(done) = self.found.received else {
+        let Some(completed) = self.found.received else {
             self.add_entry_and_return_probes(recv, ProbePoint::Recv, ProbePoint::RecvReturn);
             return Ok(());
         };
-        let received = Cookie::received(target_index, done.socket, done.message);
+        let on_completion = Cookie::received(target_index, completed.socket, completed.message);
         if !with_processed {
-            self.entries.push((done.at, received));
+            self.entries.push((completed.at, on_completion));
             return Ok(());
         }
         if let Some(waits) = self.found.waits {
-            // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
-            self.entries.push((done.at, received.and_processed()));
+            // A receive that must wait marks the previous message as processed at `waits`, and any other one at its completion.
+            self.entries.push((completed.at, on_completion.and_processed()));
             self.entries.push((waits.at, Cookie::within(ProbePoint::Waits, target_index, waits.socket)));
         } else {
-            self.entries.push((done.at, received));
-            // A receive marks the previous message as processed when it begins.
+            // Without that point, every receive marks the previous message as processed when it begins.
+            self.entries.push((completed.at, on_completion));
             self.entries.push((recv, Cookie::new(ProbePoint::Recv, target_index)));
         }
         Ok(())
@@ -134,9 +134,8 @@ fn method_batches(entry_offset: u64, target_index: u32) -> Vec<Batch> {
     vec![Batch::at_entries(ZMQ_ENTERED, called), Batch::at_returns(ZMQ_RETURNED, returned)]
 }
 
-/// Batches of the probe points in libc that show when a process polls. A batch is a program with its points. `with_returns`: also at the
-/// returns of polls, which is needed if no scheduler program measures the time in a poll. Return probes are attached first, because the
-/// return of a poll whose entry was not observed is ignored.
+/// Batches of the probe points in libc that show when a process polls. A batch is a program with its points. `with_returns`: also probe the
+/// returns of polls. That is needed if no scheduler program measures the time in a poll.
 pub(crate) fn poll_batches(
     probe_points: &ProbePoints,
     target_index: u32,
@@ -153,6 +152,7 @@ pub(crate) fn poll_batches(
     }
     let mut entries = epolls.map(|entry| (entry, epoll_entered)).to_vec();
     entries.push((probe_points.entry_offset_of("poll")?, Cookie::new(ProbePoint::Poll, target_index)));
+    // The returns are attached first, because the program ignores the return of a poll whose entry it has not seen.
     Ok(non_empty([Batch::at_returns(POLL_RETURNED, returns), Batch::at_entries(POLL_ENTERED, entries)]))
 }
 
@@ -164,8 +164,8 @@ fn accept_batches(probe_points: &ProbePoints, target_index: u32) -> Result<Vec<B
     Ok(vec![Batch::at_returns(ACCEPT_RETURNED, returns.to_vec())])
 }
 
-/// Entries of OpenSSL's functions that write, each with a cookie, which tells the program where it runs, and for which target. One entry is
-/// enough if the inner function was found that both `SSL_write` and `SSL_write_ex` call. Otherwise both are probed.
+/// Entries of OpenSSL's functions that write. Each has a cookie, which tells the program where it runs, and for which target. If the inner
+/// function was found that both `SSL_write` and `SSL_write_ex` call, its entry is enough. Otherwise both are probed.
 fn tls_write_points(probe_points: &ProbePoints, target_index: u32) -> Result<Points, ProbePointsError> {
     let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target_index);
     if let Some(inner) = probe_points.tls_write {
@@ -173,7 +173,7 @@ fn tls_write_points(probe_points: &ProbePoints, target_index: u32) -> Result<Poi
     }
     let mut writes =
         vec![(probe_points.entry_offset_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target_index))];
-    // Only OpenSSL 1.1.1 and later have it.
+    // Older releases than OpenSSL 1.1.1 do not have it.
     if let Ok(entry) = probe_points.entry_offset_of("SSL_write_ex") {
         writes.push((entry, tls_write_ex));
     }

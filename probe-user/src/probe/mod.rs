@@ -128,8 +128,8 @@ fn open_pidfd(pid: u32) -> Option<OwnedFd> {
     rustix::process::pidfd_open(id, PidfdFlags::empty()).ok()
 }
 
-/// Pids of the targets that have exited and whose exit is not reported yet. All pidfds are polled by one call, because that happens ten
-/// times a second. A pidfd is readable once its process has exited.
+/// Pids of the targets that have exited and whose exit is not reported yet. A pidfd is readable once its process has exited. One call polls
+/// all of them, because this happens ten times a second.
 fn exited_pids(targets: &[TargetSlot]) -> Vec<u32> {
     let mut pids = Vec::new();
     let mut fds = Vec::new();
@@ -232,8 +232,8 @@ impl Probe {
         Ok(observations)
     }
 
-    /// Passes new observations to `emit` for about `read_limit`, without waiting for any, and returns their number. Every 100 ms, it also
-    /// looks for losses and exits of processes, which the ring does not show, and reports them as observations.
+    /// Passes new observations to `emit` for about `read_limit`, and returns their number. Does not wait for any. Every 100 ms, also looks
+    /// for losses and for exits of processes, which the ring does not show. They are reported as observations, too.
     pub fn poll_without_waiting(
         &mut self,
         read_limit: Duration,
@@ -241,13 +241,13 @@ impl Probe {
     ) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + read_limit;
         let mut observations = self.read_records(deadline, &mut emit)?;
-        // Earlier changes are reported before further ones are looked for.
+        // Earlier losses and exits are reported before further ones are looked for.
         if self.unreported_changes.is_none() && self.last_housekeeping.elapsed() >= HOUSEKEEPING_INTERVAL {
             self.unreported_changes = Some(self.notice_losses_and_exits()?);
-            // Records that were written before the changes may have come since the first read.
+            // Since the first read, further records may have come that are older than the losses and exits.
             observations += self.read_records(deadline, &mut emit)?;
         }
-        // Losses and exits are reported after the records from before them.
+        // Losses and exits are reported only after all records that are older.
         let may_report = self.unreported_changes.as_ref().is_some_and(|noticed| self.has_read_until(noticed));
         if may_report && let Some(noticed) = self.unreported_changes.take() {
             observations += self.report_losses_and_exits(noticed, &mut emit);
@@ -266,7 +266,7 @@ impl Probe {
         let threads = self.kernel.read_threads().map_err(|refusal| tables_error(&refusal))?;
         let mut known_threads = Vec::with_capacity(threads.len());
         for ThreadEntry { key, mut thread } in threads {
-            // A thread's id in our namespace is learned at its process's first call. In the initial namespace it is the key.
+            // The id in our namespace is unknown (0) until the first call of the thread's process. In the initial namespace, the key is it.
             if thread.tid == 0 && is_initial_namespace {
                 thread.tid = key;
             }
@@ -287,7 +287,7 @@ impl Probe {
                 Err(refusal) => self.record_refusal(Feature::Scheduler, ALL_PROCESSES, refusal),
             }
         }
-        // Without the scheduler programs, the time in a poll needs the return of the poll as well, which only uprobes on libc observe.
+        // Without the scheduler programs, the time in a poll is unknown unless its return is observed. Only uprobes on libc do that.
         if self.options.polls && self.observes_sleep {
             match self.kernel.attach_group(Group::KernelPolls) {
                 Ok(()) => self.polls_in_kernel = true,
@@ -352,6 +352,7 @@ impl Probe {
         self.attach_tls_uprobes(target_index);
         self.attach_accept_uprobes(target_index);
         if self.options.polls {
+            // Programs in the kernel may count the polls of all targets. Otherwise uprobes on libc do.
             let observes_polls = self.polls_in_kernel
                 || self.attach_feature_uprobes(Feature::Polls, target_index, library::open_libc(pid));
             self.targets[target_index].observes_polls = observes_polls;
@@ -359,8 +360,8 @@ impl Probe {
         self.attach_message_uprobes(target_index);
     }
 
-    /// Attaches the uprobes that observe a target's messages. They are in libzmq, or for an engine's server inside the process in the
-    /// method that passes messages to it.
+    /// Attaches the uprobes that observe a target's messages. They are in libzmq. If an engine's server runs inside the process, they are
+    /// in the method that passes messages to that server.
     fn attach_message_uprobes(&mut self, target_index: usize) {
         let pid = self.targets[target_index].pid;
         if let Some(server) = self.inner_servers.get(&pid).copied() {
@@ -375,7 +376,7 @@ impl Probe {
             self.attach_feature_uprobes(Feature::Messages, target_index, libraries);
             return;
         }
-        // Without libzmq, the ZMTP sockets of a process may be read instead.
+        // The messages of a process without libzmq may be observed at its ZMTP sockets. Otherwise they are not observed at all.
         if !self.zmtp.sockets.contains_key(&pid) {
             self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq });
         }
@@ -445,7 +446,7 @@ impl Probe {
         // No process has the id 0, so nothing is left out.
         let Some(pid) = NonZeroU32::new(self.targets[target_index].pid) else { return Ok(()) };
         let target = UprobeTarget { index: target_index as u32, pid };
-        // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
+        // By the open file, because the process may have replaced the one at the library's path.
         let attached = self.kernel.attach_probe_points(target, set, sought, &library.file);
         attached.map_err(|error| AttachError::in_library(&library.path, error))
     }
@@ -480,8 +481,8 @@ struct ReportedLosses {
 }
 
 impl ReportedLosses {
-    /// Passes the numbers of observations that were newly lost for these causes to `emit`, and remembers them as reported. Returns the
-    /// number of causes with new losses.
+    /// Reports to `emit` how many observations were newly lost for each of these causes. `totals` are the counts since the start. Returns
+    /// the number of causes with new losses.
     fn report_new_losses(
         &mut self,
         totals: &LossCounts,

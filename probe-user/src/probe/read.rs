@@ -63,7 +63,7 @@ impl Probe {
             self.ring_progress.bytes += item.len() as u64;
             if !self.has_read_since_loss_count {
                 self.has_read_since_loss_count = true;
-                // At each housekeeping losses are counted, but only rarely while there are no records.
+                // While there are no records, losses are counted only rarely. So those of a pause are reported before its end.
                 let was_pause = self.last_loss_count.elapsed() > HOUSEKEEPING_INTERVAL * 2;
                 if was_pause {
                     emitted += report_losses_of_pause(&mut self.kernel, &mut self.losses, emit)?;
@@ -89,12 +89,12 @@ impl Probe {
         }
     }
 
-    /// Notices losses and exits. They are reported later, after the records that are now in the ring, which are older.
+    /// Notices losses and exits. The records that are in the ring now are older, so losses and exits are reported only after them.
     pub(super) fn notice_losses_and_exits(&mut self) -> Result<NoticedChanges, ProbeError> {
         self.last_housekeeping = Instant::now();
         self.kernel.flush_log();
         let losses = self.read_losses_if_due()?;
-        // The ring holds at most this many bytes. Once as many more have been read, every record that is in it now has been read.
+        // The ring holds at most this many bytes. Once so many further bytes have been read, all records that are in it now have been read.
         let ring_bytes = self.options.ring_bytes.next_power_of_two();
         Ok(NoticedChanges {
             losses,
@@ -103,8 +103,8 @@ impl Probe {
         })
     }
 
-    /// Totals of the losses. `None` while there are no records, except once in [`REST_INTERVAL`]: there are hardly any losses then, and
-    /// reading their counters may be a request to another process.
+    /// Totals of the losses. Without records there are hardly any losses, and their counters may be in another process. So they are then
+    /// read only once in [`REST_INTERVAL`]. `None` if they are not read.
     fn read_losses_if_due(&mut self) -> Result<Option<LossCounts>, ProbeError> {
         let is_due = self.has_read_since_loss_count || self.last_loss_count.elapsed() >= REST_INTERVAL;
         if !is_due {
@@ -128,7 +128,7 @@ impl Probe {
     ) -> usize {
         let mut reported = noticed.losses.map_or(0, |totals| self.losses.report_new_losses(&totals, &Loss::ALL, emit));
         for pid in noticed.exited_pids {
-            // Its entry may have been released, or reused by another process.
+            // Since the exit was noticed, its entry may have been freed, or reused by another process.
             let Some(index) = self.target_index(pid) else { continue };
             if !self.targets[index].has_exited() {
                 continue;
@@ -160,13 +160,13 @@ impl Probe {
         slot.pidfd = None;
         slot.is_free = true;
         let pid = slot.pid;
-        // Removed, because another process may get this id. An error means that the map does not have it any more.
+        // Another process may get this id. An error means that the map does not have it any more.
         let _ = self.change_table(TableChange::RemoveTarget { pid });
         self.serving.capture_limits.remove(&pid);
         self.forget_listening_ports(pid);
         self.release_zmtp(pid);
         self.inner_servers.remove(&pid);
-        // Removed, because another target may reuse the entry. An error means that the prober has ended.
+        // Another target may reuse the entry. An error means that the prober has ended.
         let _ = self.change_table(TableChange::RemoveThreads { target: target_index as u32 });
     }
 }

@@ -28,8 +28,8 @@ pub(super) struct ServingProcesses {
 
 impl Probe {
     /// Starts to observe the writes of `pid` to TCP sockets, and its reads if `limits` requests them. The limits are the numbers of bytes
-    /// captured of a write and of a read. Call this before the process is added, so that the deliveries of every received frame are
-    /// observed. Returns whether writes are observable; if not, [`Probe::degraded`] has the reason.
+    /// that are captured of a write and of a read. Call this before the process is added. Then the deliveries of every received frame are
+    /// observed. Returns whether writes are observable. If they are not, [`Probe::degraded`] has the reason.
     pub fn observe_serving(&mut self, pid: u32, limits: Serves) -> Result<bool, ProbeError> {
         if !self.attach_writes() {
             return Ok(false);
@@ -40,7 +40,7 @@ impl Probe {
         self.serving.capture_limits.insert(pid, limits);
         if let Some(index) = self.target_index(pid) {
             self.enter_capture_limits(pid, index as u32)?;
-            // A process that is a target already gets its probes now; another one when it is added.
+            // A process that is no target yet gets these probes when it is added.
             self.attach_tls_uprobes(index);
         }
         Ok(true)
@@ -48,8 +48,9 @@ impl Probe {
 
     /// Attaches the programs that observe writes, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_writes(&mut self) -> bool {
-        self.serving.observes_writes =
-            self.serving.observes_writes || self.attach_group_or_record_refusal(Group::Writes, Feature::Egress);
+        if !self.serving.observes_writes {
+            self.serving.observes_writes = self.attach_group_or_record_refusal(Group::Writes, Feature::Egress);
+        }
         self.serving.observes_writes
     }
 
@@ -76,8 +77,9 @@ impl Probe {
 
     /// Attaches the programs that observe arrivals, once for all processes. Returns whether they are attached; if not, records the reason.
     fn attach_arrivals(&mut self) -> bool {
-        self.serving.observes_arrivals =
-            self.serving.observes_arrivals || self.attach_group_or_record_refusal(Group::Arrivals, Feature::Arrivals);
+        if !self.serving.observes_arrivals {
+            self.serving.observes_arrivals = self.attach_group_or_record_refusal(Group::Arrivals, Feature::Arrivals);
+        }
         self.serving.observes_arrivals
     }
 
@@ -87,8 +89,9 @@ impl Probe {
         if !self.attach_arrivals() {
             return Ok(false);
         }
-        // The call of `accept` is probed once, however often the ports change. The ports of an earlier call are replaced.
+        // `accept` is probed only once, however often the ports change.
         let is_new = !self.serving.listeners.contains_key(&pid);
+        // The ports of an earlier call are replaced.
         self.forget_listening_ports(pid);
         self.serving.listeners.insert(pid, listening);
         if let Some(index) = self.target_index(pid) {
@@ -144,13 +147,14 @@ impl Probe {
         if !load::is_in_initial_pid_namespace() {
             return Ok(false);
         }
-        // Captures the written bytes, and ignores reads. This comes first, because the registration enters the limits of `pid`.
+        // Captures the written bytes, and ignores reads.
         let limits = Serves { written: CAPTURE, ..Serves::default() };
         let are_writes_observable = self.observe_serving(pid, limits)?;
         if !are_writes_observable {
             return Ok(false);
         }
         self.check_room_for_targets(1)?;
+        // After `observe_serving`, which has stored the limits that are entered here.
         self.register_target(Target { pid, capture: Capture::default() })?;
         Ok(true)
     }

@@ -34,8 +34,9 @@ impl Probe {
 
     /// Attaches the program that observes reads, once for all processes. Returns whether it is attached; if not, records the reason.
     fn attach_zmtp_reads(&mut self) -> bool {
-        self.zmtp.is_attached =
-            self.zmtp.is_attached || self.attach_group_or_record_refusal(Group::ZmtpReads, Feature::SocketReads);
+        if !self.zmtp.is_attached {
+            self.zmtp.is_attached = self.attach_group_or_record_refusal(Group::ZmtpReads, Feature::SocketReads);
+        }
         self.zmtp.is_attached
     }
 

@@ -45,9 +45,9 @@ const BLOCKING: i32 = 0;
 /// The first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
 const MESSAGE_AND_SOCKET: [TrackedValue; 2] = [TrackedValue::Message, TrackedValue::Socket];
 
-/// Address of the instruction to probe for a function's entry and return. A probe costs less at an instruction that the kernel can emulate,
-/// so it is the first such one at which arguments and stack pointer still have their values from the call. If none is near, it is the first
-/// instruction of the function.
+/// Address of the instruction to probe for a function's entry and return. A probe costs less at an instruction that the kernel can emulate.
+/// So the first such instruction is chosen at which the arguments and the stack pointer still have their values from the call. If none is
+/// near, the first instruction of the function is chosen.
 pub(super) fn find_entry_probe_address(code: MachineCode<'_>, function_address: u64) -> u64 {
     // The registers of the first four arguments, and the stack pointer.
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
@@ -57,9 +57,10 @@ pub(super) fn find_entry_probe_address(code: MachineCode<'_>, function_address: 
         if is_emulated(&instruction) {
             return ip;
         }
-        // After such a write, the probe would read another value than the caller passed.
+        // After such a write, a probe would read another value than the caller passed.
         let changes_argument = PASSED.iter().any(|passed| writes_register(&instruction, *passed));
-        if instruction.flow_control() != FlowControl::Next || changes_argument {
+        let continues_with_next = instruction.flow_control() == FlowControl::Next;
+        if changes_argument || !continues_with_next {
             break;
         }
         ip = instruction.next_ip();
@@ -67,8 +68,8 @@ pub(super) fn find_entry_probe_address(code: MachineCode<'_>, function_address: 
     function_address
 }
 
-/// Address of the inner function that both `SSL_write` and `SSL_write_ex` call, in some releases of OpenSSL. One probe there replaces two.
-/// It must have the parameters of `SSL_write_ex`. `None` if there is none.
+/// Address of the inner function that both `SSL_write` and `SSL_write_ex` call in some releases of OpenSSL. One probe there replaces two.
+/// The inner function must have the parameters of `SSL_write_ex`. `None` if there is none.
 pub(super) fn find_inner_tls_write_address(
     code: MachineCode<'_>,
     write_address: u64,
@@ -85,15 +86,15 @@ pub(super) fn find_inner_tls_write_address(
     is_common.then_some(inner)
 }
 
-/// Address of the function that the function at `function_address` calls first, which receives the `unchanged_registers` as they
-/// were at the entry. `None` if an instruction before the call writes one of them, or if there is no call nearby.
+/// Address of the function that the one at `function_address` calls first. `None` if there is no call nearby, or if an instruction before
+/// the call writes one of the `unchanged_registers`. The called function must receive these as they were at the entry.
 fn first_call_target_address(code: MachineCode<'_>, function_address: u64, unchanged_registers: &[Reg]) -> Option<u64> {
     let mut ip = function_address;
     for _ in 0..MAX_BEFORE_CALL {
         let instruction = code.decode_at(ip)?;
         match instruction.flow_control() {
             FlowControl::Call => return Some(instruction.near_branch_target()),
-            // A conditional branch leads to the code for an error of the caller, and is not followed.
+            // A conditional branch is not followed, because it leads to the code for an error of the caller.
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             _ => return None,
         }
@@ -105,9 +106,9 @@ fn first_call_target_address(code: MachineCode<'_>, function_address: u64, uncha
     None
 }
 
-/// Finds an instruction at which `zmq_msg_recv` has its result, so that one probe there replaces those at its entry and return. It is in
-/// the straight-line code after the call that has the message as an argument. The callee is `s_recvmsg`, or `socket_base_t::recv` if the
-/// former is inlined. `None` if the code has no such instruction.
+/// Finds an instruction at which `zmq_msg_recv` has its result. One probe there replaces those at its entry and return. The instruction is
+/// in the straight-line code after the call to which the message is passed. The called function is `s_recvmsg`, or `socket_base_t::recv` if
+/// that is inlined. `None` if the code has no such instruction.
 pub(super) fn find_received_point(code: MachineCode<'_>, function_address: u64) -> Option<ReceivedPoint> {
     let CallSite { call, state } =
         find_call_with_message(code, function_address, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
@@ -121,8 +122,10 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function_address: u64) 
             let message = state.preserved_location(TrackedValue::Message)?;
             return Some(ReceivedPoint { at: ip, socket, message });
         }
-        // RAX has the result of the receive, so it must not be overwritten.
-        if instruction.flow_control() != FlowControl::Next || writes_register(&instruction, Reg::RAX) {
+        // RAX has the result of the receive.
+        let overwrites_result = writes_register(&instruction, Reg::RAX);
+        let continues_with_next = instruction.flow_control() == FlowControl::Next;
+        if overwrites_result || !continues_with_next {
             return None;
         }
         state.execute(&instruction);
@@ -138,20 +141,20 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function_address: u64) -
     if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
         return Some(point);
     }
-    // Not inlined: the call is `s_sendmsg(socket, message, flags)`, and the send is called there.
+    // Where `s_sendmsg(socket, message, flags)` is not inlined, this is its call, and the send is called in it.
     let at_entry = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message]);
     let inner = find_call_with_message(code, outer.call.near_branch_target(), at_entry)?;
     find_error_return_after(code, &inner.call, inner.state)
 }
 
 /// Finds the call by which `zmq_getsockopt` passes on `ZMQ_RCVTIMEO`. pyzmq reads this option once before each receive, so a probe there
-/// shows that the next message is requested. The call is in the socket's own function, and `ZMQ_EVENTS`, which pyzmq reads more often, must
-/// not reach it. `None` if the code has another form.
+/// shows that the next message is requested. The call is in the socket's own function. Reads of `ZMQ_EVENTS`, which pyzmq makes more often,
+/// must not reach it. `None` if the code has another form.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function_address: u64) -> Option<SocketPoint> {
     let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
     let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
     let callees = callees_given_rcvtimeo(code, function_address, with_rcvtimeo.clone());
-    // The check of the socket's validity is called first, with the option still in its register, so the first callee may be the wrong one.
+    // The first callee may be the check of the socket's validity, which is called while the option is still in its register.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
         find_point_only_first_state_reaches(
             code,
@@ -181,15 +184,15 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
-/// Finds an instruction that only a receive which must wait reaches: it has found no message, and processes the socket's commands until one
-/// comes. `function_address` is that of `zmq_msg_recv`. `None` if the code has another form.
+/// Finds an instruction that is reached only by a receive that must wait. Such a receive has found no message, and processes the socket's
+/// commands until one comes. `function_address` is that of `zmq_msg_recv`. `None` if the code has another form.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function_address: u64) -> Option<SocketPoint> {
     let outer = find_call_with_message(code, function_address, MachineState::at_entry(&MESSAGE_AND_SOCKET))?;
     let callee = outer.call.near_branch_target();
     if let Some(point) = find_wait_in_receive(code, callee) {
         return Some(point);
     }
-    // Not inlined: the call is `s_recvmsg(socket, message, flags)`, and the receive is called there.
+    // Where `s_recvmsg(socket, message, flags)` is not inlined, this is its call, and the receive is called in it.
     let inner = find_call_with_message(code, callee, called_with_flags(BLOCKING))?;
     find_wait_in_receive(code, inner.call.near_branch_target())
 }
@@ -211,8 +214,8 @@ fn calls_socket_method(instruction: &Instruction, state: &MachineState) -> bool 
     is_call_or_tail_jump(instruction) && state.register(Reg::RDI) == TrackedValue::Socket
 }
 
-/// First instruction that `matches`, of those that the function executes if it is entered with `state`, and never if with
-/// `other_state`. Returns it with the location of the socket there. `None` if there is none.
+/// First instruction of a function that `matches` and that only one of two states reaches. The function executes it when entered with
+/// `state`, and never when entered with `other_state`. Returns it with the location of the socket there. `None` if there is none.
 fn find_point_only_first_state_reaches(
     code: MachineCode<'_>,
     function_address: u64,
@@ -222,7 +225,8 @@ fn find_point_only_first_state_reaches(
 ) -> Option<SocketPoint> {
     let other_addresses = code.reachable_addresses(function_address, other_state)?;
     code.find_on_paths(function_address, state, |instruction, state| {
-        if !matches(instruction, state) || other_addresses.contains(&instruction.ip()) {
+        let is_reached_by_other_state = other_addresses.contains(&instruction.ip());
+        if is_reached_by_other_state || !matches(instruction, state) {
             return None;
         }
         Some(SocketPoint { at: instruction.ip(), socket: state.preserved_location(TrackedValue::Socket)? })
@@ -234,9 +238,9 @@ fn is_call_or_tail_jump(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
-/// First instruction after a call that only a failed function reaches: the one that sets its result to -1, `mov eax, -1` in libzmq, or the
-/// jump after that. `state_before_call` is the state before the call. Returns the instruction with the location of the socket there. `None`
-/// if there is none.
+/// First instruction after a call that a function reaches only if it fails. It sets the function's result to -1, which is `mov eax, -1` in
+/// libzmq. If a jump follows, the jump is returned instead. The result has the location of the socket there, too. `state_before_call` is
+/// the state before the call. `None` if there is none.
 fn find_error_return_after(
     code: MachineCode<'_>,
     call: &Instruction,
@@ -250,7 +254,7 @@ fn find_error_return_after(
             return None;
         }
         let socket = state.preserved_location(TrackedValue::Socket)?;
-        // Prefer the jump after it, which the kernel emulates.
+        // A probe at the jump costs less, because the kernel emulates it.
         let next = code.decode_at(instruction.next_ip());
         let jump = next.filter(|next| next.flow_control() == FlowControl::UnconditionalBranch);
         Some(SocketPoint { at: jump.map_or(instruction.ip(), |jump| jump.ip()), socket })

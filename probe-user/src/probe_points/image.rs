@@ -90,8 +90,8 @@ impl<'a> Image<'a> {
         let segments: Vec<LoadedSegment<'a>> =
             headers.iter().filter_map(|header| LoadedSegment::from_header(header, elf.endian(), file)).collect();
         let loaded_bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
-        // All segments of a hostile file may be the same bytes, which would then be searched many times. The segments of an honest file do
-        // not exceed twice its length.
+        // In a hostile file, all segments may be the same bytes, which would then be searched many times. In an honest file, the segments
+        // together have at most twice its length.
         if loaded_bytes > file.len().saturating_mul(2) {
             return Err(ImageError::Overlap);
         }

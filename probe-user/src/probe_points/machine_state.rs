@@ -115,8 +115,8 @@ impl MachineCode<'_> {
         (reached.len() < MAX_INSTRUCTIONS).then_some(reached)
     }
 
-    /// Visits all instructions on every path from `start` that `state` permits, each once, until `visit` returns a result. Returns that
-    /// result, or `None` if there was none.
+    /// Follows every path from `start` that `state` permits, and visits each instruction once. Stops when `visit` returns a result, and
+    /// returns it. `None` if there was none.
     pub(super) fn find_on_paths<T>(
         &self,
         start: u64,
@@ -126,9 +126,10 @@ impl MachineCode<'_> {
         let mut pending = vec![(start, state)];
         let mut visited = BTreeSet::new();
         while let Some((ip, mut state)) = pending.pop() {
-            // Where two paths meet, the instruction is visited with the state of the first only. At the limit, the pending ones are
-            // dropped, which bounds the work on hostile code.
-            if visited.len() == MAX_INSTRUCTIONS || !visited.insert(ip) {
+            // The limit bounds the work on hostile code. Once it is reached, the pending instructions are dropped.
+            let is_limit_reached = visited.len() == MAX_INSTRUCTIONS;
+            // Where two paths meet, the instructions are visited with the state of the first one only.
+            if is_limit_reached || !visited.insert(ip) {
                 continue;
             }
             // The path leaves the code.
@@ -210,13 +211,14 @@ impl MachineState {
         stored.map(|(_, register)| *register)
     }
 
-    /// Where in the stack frame a word with `value` is: its distance from the frame pointer or the stack pointer. `None` if no word has it.
+    /// Location of a word with `value` in the stack frame: its distance from the frame pointer or the stack pointer. `None` if there is no
+    /// such word, or if it is too far away.
     fn reachable_frame_word(&self, value: TrackedValue) -> Option<Kept> {
         for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
             // Only a register that points into the frame reaches its words.
             let TrackedValue::Frame(base_offset) = self.register(base) else { continue };
             for (slot_offset, _) in self.frame_slots.iter().filter(|(_, stored)| **stored == value) {
-                // The kernel side has 8 bits for the distance.
+                // The kernel side has 8 bits for the distance, so a word that is too far away is skipped.
                 if let Ok(distance) = i8::try_from(slot_offset - base_offset) {
                     return Some(Kept::At(name, distance));
                 }
@@ -341,8 +343,9 @@ impl MachineState {
     /// Updates the known values of registers, of the stack frame and of the last comparison as the instruction does. After an instruction
     /// of a kind that is not modelled here, all that it writes is unknown.
     pub(super) fn execute(&mut self, instruction: &Instruction) {
-        // The flags then no longer show the last comparison.
-        if instruction.rflags_modified() != 0 {
+        // Once the flags have changed, they no longer show the last comparison.
+        let changes_flags = instruction.rflags_modified() != 0;
+        if changes_flags {
             self.last_comparison = None;
         }
         if let Some(comparison) = self.compared_operands(instruction) {
@@ -396,7 +399,7 @@ impl MachineState {
         }
     }
 
-    /// Makes the registers and the words of the stack frame unknown that an instruction writes whose effect is not modelled.
+    /// Forgets the values in the registers and the words of the stack frame that this instruction writes. Its effect is not modelled.
     fn forget_values_written_by(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info(instruction);

@@ -16,9 +16,9 @@ const FLAGS_DISTANCE: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the function that implements a method with one of these names in a Python extension. Such a library has a table entry for
-/// each method, with a pointer to its name and one to its function. Relocations say which addresses the loader writes into these pointers.
-/// `None` if there is no such function, or more than one.
+/// File offset of the function that implements a method with one of these names in a Python extension. `None` if there is no such function,
+/// or more than one. An extension has a table entry for each method, with a pointer to its name and one to its function. Relocations say
+/// which addresses the loader writes into these pointers.
 pub(super) fn find_method_offset(image: &[u8], method_names: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
@@ -52,8 +52,8 @@ fn find_name_lengths_by_address(
     Ok(lengths_by_address)
 }
 
-/// Finds the entries of methods in the tables of an extension, by the names at these addresses, with their lengths. Returns the address of
-/// each entry's pointer to its function.
+/// Finds the table entries of methods by their names. `lengths_by_address` has the address of each name with its length. Returns the
+/// address of each entry's pointer to its function.
 fn find_function_pointer_addresses(
     segments: &[LoadedSegment<'_>],
     relocations: &[DynamicRelocation],
@@ -61,7 +61,7 @@ fn find_function_pointer_addresses(
 ) -> HashSet<u64> {
     let mut function_fields = HashSet::new();
     for DynamicRelocation { address, addend } in relocations {
-        // The loader writes the address of a name there, so it is the pointer to the name in an entry.
+        // Where the loader writes the address of a name, there is an entry's pointer to its name. The pointer to the function follows it.
         if let Some(length_bytes) = lengths_by_address.get(addend)
             && is_name_pointer_of_method_entry(segments, *address, *length_bytes)
             && let Some(function_field) = address.checked_sub(FUNCTION_DISTANCE)
@@ -87,7 +87,7 @@ fn find_name_occurrences<'s>(
     // Names are in the data.
     let data = segments.iter().filter(|segment| !segment.is_executable);
     data.flat_map(move |segment| {
-        // One more than the limit, which the caller checks.
+        // One more than the limit, by which the caller notices that it is exceeded.
         let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).take(MAX_NAMES + 1).collect();
         let length_bytes = name.len() as u64;
         found.into_iter().map(move |position| NameOccurrence {
@@ -97,9 +97,10 @@ fn find_name_occurrences<'s>(
     })
 }
 
-/// Whether the pointer at this address, to a name of this length, is a field of an entry in a method table. Then the entry also has this
-/// length, and the flags of a method that gets an array of its arguments.
+/// Whether the pointer at this address, to a name of `length_bytes` bytes, is a field of an entry in a method table. Such an entry has the
+/// length in another field, and in a third the flags of a method that gets an array of its arguments.
 fn is_name_pointer_of_method_entry(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
+    // The fields are at fixed distances from the pointer.
     let length = address.checked_add(LENGTH_DISTANCE).and_then(|field| word_at(segments, field));
     let flags = address.checked_add(FLAGS_DISTANCE).and_then(|field| word_at(segments, field));
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)

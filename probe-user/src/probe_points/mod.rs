@@ -103,7 +103,7 @@ impl ProbePoints {
         }
     }
 
-    /// Finds the probe points in the functions that a library exports: the entry of each function that is probed, and in some of them a
+    /// Finds the probe points in the functions that a library exports. These are the entry of each probed function, and in some functions a
     /// point inside.
     fn find_in_exported_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
         let image = Image::parse(image)?;
@@ -112,16 +112,19 @@ impl ProbePoints {
         let mut tls_write = None;
         let mut tls_write_ex = None;
         for ExportedSymbol { name, address } in exports {
-            let known = FUNCTIONS.iter().zip(&mut probe_points.functions).find(|(function, _)| **function == name);
-            // A symbol may have several versions. The first sets the function, and further ones are skipped here.
-            let Some((_, function @ None)) = known else { continue };
-            let Some(segment) = find_code_segment(&image, address) else { continue };
-            // Only the code of x86-64 is decoded.
-            if !cfg!(target_arch = "x86_64") {
-                *function = Some(segment.file_offset_of(address));
+            let Some(index) = FUNCTIONS.iter().position(|function| *function == name) else { continue };
+            // A symbol may have several versions, of which the first counts.
+            if probe_points.functions[index].is_some() {
                 continue;
             }
-            *function = Some(segment.file_offset_of(find::find_entry_probe_address(segment.code, address)));
+            let Some(segment) = find_code_segment(&image, address) else { continue };
+            // Only the code of x86-64 is decoded. Elsewhere the first instruction of the function is probed.
+            if !cfg!(target_arch = "x86_64") {
+                probe_points.functions[index] = Some(segment.file_offset_of(address));
+                continue;
+            }
+            let entry_address = find::find_entry_probe_address(segment.code, address);
+            probe_points.functions[index] = Some(segment.file_offset_of(entry_address));
             probe_points.find_points_inside_function(name, address, &segment);
             match name {
                 "SSL_write" => tls_write = Some(address),
@@ -223,7 +226,7 @@ impl ProbePointCache {
             return Ok(Arc::clone(known));
         }
         let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library_file(file)?)?);
-        // After the limit, libraries are analysed again, which costs time only.
+        // At the limit, all libraries are forgotten. They are then analysed again, which costs time only.
         if self.known.len() == MAX_CACHED {
             self.known.clear();
         }

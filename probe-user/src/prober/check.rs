@@ -45,7 +45,8 @@ fn identity_of_regular_file(file: BorrowedFd<'_>) -> Result<CachedIdentity, Stri
     Ok(identity)
 }
 
-/// Checks a library of process `pid` for a set of probe points. The error names the violated rule.
+/// Checks that process `pid` uses ZeroMQ, and that it has the code of `library` mapped as a library for this set of probe points. Returns
+/// the ranges of that code in the file. The error names the violated rule.
 pub(super) fn check_library_and_find_code(
     pid: u32,
     set: PointSet,
@@ -59,7 +60,7 @@ pub(super) fn check_library_and_find_code(
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
     }
-    // The number says what an analysis must find: functions, or the method of an engine's server.
+    // `sought_number` says what an analysis must find: functions, or the method of an engine's server.
     let mut code = LibraryCode { identity, sought_number: SOUGHT_FUNCTIONS, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
         // Other libraries have none of these probe points.

@@ -40,21 +40,21 @@ pub struct ProberSettings {
     pub locator: OwnedFd,
 }
 
-/// Runs the prober, the process that loads and attaches eBPF programs for its peer, another process of tokengap. Serves requests on
-/// `socket` until its other end is closed. Calls `drop_rights` once all programs are loaded, unless the right to load is needed later.
+/// Runs the prober, a process that loads and attaches eBPF programs for another process of tokengap, the peer. Serves requests on `socket`
+/// until its other end is closed. Calls `drop_rights` once all programs are loaded, unless the right to load is needed later.
 pub fn serve_probe_requests(
     socket: BorrowedFd<'_>,
     settings: ProberSettings,
     drop_rights: impl FnOnce(),
 ) -> io::Result<()> {
     let mut kernel = KernelSide::load(settings.options);
-    // Answered before the further programs are loaded, so that the peer need not wait for them.
+    // The peer gets its answer before the further programs are loaded, so that it need not wait for them.
     let slow_connection = answer_first_request_and_take_slow_connection(socket, &kernel)?;
-    // Those that later requests may need, because then the right to load is gone.
+    // When later requests need these programs, the right to load is gone.
     if let Ok(kernel) = &mut kernel {
         kernel.preload_programs_and_attach_groups();
     }
-    // At every attach by a perf event, aya loads a program to test whether the kernel has cookies, so the right to load is needed later.
+    // At every attach by a perf event, aya loads a program to test whether the kernel has cookies.
     let needs_rights_later = kernel.as_ref().is_ok_and(|kernel| kernel.loaded_facts().uses_perf_events);
     if !needs_rights_later {
         drop_rights();
@@ -70,7 +70,7 @@ pub fn serve_probe_requests(
         thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(connection.as_fd()))?;
     }
     let served = server.serve_connection(socket);
-    // Drops all programs: detached together, they take less time than at the end of the process.
+    // Drops and so detaches all programs together, which takes less time than at the end of the process.
     *server.lock_kernel() = Err(Refusal::Kernel(String::from("the run has ended")));
     served
 }
@@ -129,7 +129,7 @@ impl ProberServer {
         loop {
             self.wait_for_request(socket)?;
             let received = match channel::receive_message(socket, &mut buffer) {
-                // A longer message than any request: refused, but the connection goes on.
+                // The message is longer than any request. It is refused, and the connection goes on.
                 Err(Errno::MSGSIZE) => {
                     send_reply(socket, Err(not_a_request()), &[])?;
                     continue;
@@ -255,7 +255,7 @@ impl ProberServer {
             for batch in &batches {
                 kernel.attach_uprobes(target_index, pid, batch, library.file)?;
             }
-            // After the attach, so that an id that was reused before it is noticed as well.
+            // If the process still runs after the attach, the attach has reached it, and not a later process with its id.
             if has_exited(&pidfd) {
                 kernel.detach_target(target_index);
                 return Err(process_has_exited(library.pid));

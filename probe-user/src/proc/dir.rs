@@ -180,7 +180,8 @@ impl ProcDir {
         Ok(Listing { items: sockets.collect(), is_truncated: descriptors.is_truncated })
     }
 
-    /// Opens a mapped library. Uses its path if that still has the same inode, otherwise `map_files`, for which a capability is needed.
+    /// Opens a mapped library. Opens it by its path if that still leads to the same file. Otherwise opens it by `map_files`, for which a
+    /// capability is needed.
     pub(crate) fn open_library(&self, file: &MappedFile) -> Result<RegularFile, ReadError> {
         // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
         let expected = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };

@@ -72,7 +72,8 @@ struct MappingHead {
     file: FileKey,
 }
 
-/// Parses what comes before the path: addresses, permissions, offset, device and inode. `None` if it is malformed, or has a further word.
+/// Parses the part of a line before the path: addresses, permissions, offset, device and inode. `None` if it is malformed, or if a further
+/// word follows.
 fn parse_mapping_head(head: &[u8]) -> Option<MappingHead> {
     let mut fields = std::str::from_utf8(head).ok()?.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

@@ -20,7 +20,7 @@ impl ProcessStat {
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let open = text.iter().position(|&byte| byte == b'(')?;
-        // The last one, since no later field has parentheses.
+        // The name may contain parentheses, but no later field does.
         let close = text.iter().rposition(|&byte| byte == b')')?;
         let comm = text.get(open + 1..close)?;
         let fields: Vec<&str> = fields_after_name(text)?.collect();

@@ -186,8 +186,8 @@ enum OpenAttempt {
 }
 
 impl SampledProcess {
-    /// Tries to open a reader of the process. Returns whether that has succeeded, or may succeed later. Adds a limitation of the reader, or
-    /// the reason of a final refusal, to `shared`.
+    /// Tries to open a reader of the process. Returns whether that has succeeded, or may succeed later. If the reader has a limitation, or
+    /// is refused for good, adds that to `shared`.
     fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         match StackReader::open(self.pid) {
             Ok(reader) => {
@@ -202,8 +202,8 @@ impl SampledProcess {
         }
     }
 
-    /// Plans to open the reader again after a failed try. If there were too many, or if another cannot help, adds the reason of the refusal
-    /// to `shared`.
+    /// Plans to open the reader again after a failed try. Gives up after too many tries, or if another one cannot help. Then it adds the
+    /// `reason` of the refusal to `shared`.
     fn plan_next_try_or_give_up(&mut self, reason: String, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         self.failed_tries += 1;
         self.next_try = now + RETRY_INTERVAL;
@@ -245,8 +245,8 @@ impl SamplingThread {
         }
     }
 
-    /// Waits until the next reading is due, and returns its time. If that is over, returns the current time at once. Missed readings are
-    /// counted and not made up for.
+    /// Waits until the next reading is due, and returns its time. If it should have begun already, returns the current time at once. Missed
+    /// readings are counted, and not made up for.
     fn wait_and_count_missed_readings(&self, due: Instant, period: Duration) -> Instant {
         let now = Instant::now();
         let Some(behind) = now.checked_duration_since(due) else {
@@ -285,8 +285,8 @@ impl SamplingThread {
         });
     }
 
-    /// Sends the stacks of each process in the interval of this length until `at`. Does not wait for a receiver that does not keep up, but
-    /// drops its samples and counts that.
+    /// Sends the stacks of each process that were sampled in the interval before `at`, which is `interval_ns` long. If the receiver does
+    /// not keep up, does not wait for it, but drops the stacks and counts that.
     fn send_stacks(&mut self, at: MonoNs, interval_ns: u64) {
         for process in &mut self.processes {
             let Some(reader) = &mut process.reader else { continue };

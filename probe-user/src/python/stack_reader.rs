@@ -85,7 +85,7 @@ impl StackReader {
                 return false;
             }
         };
-        // Of an old interpreter, which does not store the ids of threads, only the main thread is counted.
+        // An old interpreter does not store the ids of threads. Only its main thread can be counted.
         if self.stores_thread_ids() {
             for stack in stacks {
                 self.add_stack_of_namespaced_thread(&stack);
@@ -168,15 +168,16 @@ impl ThreadIds {
         }
     }
 
-    /// Translates a thread's id from the process's namespace to the current one. `None` if no thread has it. Lists the threads again for an
-    /// unknown id, but not more often than every [`LIST_INTERVAL`].
+    /// Translates a thread's id from the process's namespace to the current one. `None` if no thread has it. For an unknown id, lists the
+    /// threads again, but at most once per [`LIST_INTERVAL`].
     fn translate_tid(&mut self, tid_in_namespace: u32) -> Option<u32> {
         if self.shares_pid_namespace {
             return Some(tid_in_namespace);
         }
         let is_unknown = !self.current_ids.contains_key(&tid_in_namespace);
-        // The thread may be new. One whose id stays unknown must not cause a listing at every sample.
-        if is_unknown && self.listed_at.is_none_or(|time| time.elapsed() > LIST_INTERVAL) {
+        // The interval prevents a listing at every sample for a thread whose id stays unknown.
+        let may_list = self.listed_at.is_none_or(|time| time.elapsed() > LIST_INTERVAL);
+        if is_unknown && may_list {
             self.listed_at = Some(Instant::now());
             self.current_ids = self.list_ids_by_inner_id();
         }
