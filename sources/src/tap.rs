@@ -173,15 +173,16 @@ impl Tap {
         self.translator.set_engine(engine);
     }
 
-    /// Translates an observation of the relay into events, or counts it for the report. It is of a pair, which is a listening endpoint with
-    /// its upstream, and of one connection of that pair, its lane.
+    /// Translates an observation of the relay into events, or counts it for the report. Its `pair` is a listening endpoint with its
+    /// upstream, and its `lane` is one connection of that pair.
     fn translate_observation(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
         let Observation { pair, lane, what } = observation;
-        // The direction of messages is not known in advance for a hop without a name.
+        // A pair is two hops, one for each direction. The forward one stands for both where the direction does not matter.
         let forward = hop_id(pair, Direction::Forward);
         if let Observed::Refused = what {
             return self.count_refused_connection(forward);
         }
+        // A pair with an HTTP server, which has no messages.
         if let Some(served) = &mut self.served[usize::from(pair)] {
             return served.read_observed(lane, &what, sink);
         }
@@ -195,7 +196,7 @@ impl Tap {
                 self.report_missed_messages(hop_id(pair, direction), count, cause, sink);
             }
             Observed::Opened(at) => {
-                // A hop without known ends is announced once a message names them.
+                // The direction of messages is known in advance only if the ends are. Otherwise a message announces its hop.
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
                     self.hops.announce_hop_once(forward, at, sink);
                 }
@@ -257,7 +258,7 @@ impl Tap {
     /// Decodes a message and emits it. On a hop that carries requests, it is emitted as requests, on any other as a frame of output.
     fn decode_and_emit_message(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
         let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
-        // The storage of `parts`, which borrows from one of the two. A single part needs no allocation.
+        // `parts` borrows from one of these two, so that a single part needs no allocation.
         let single_part: [&[u8]; 1];
         let several_parts: Vec<&[u8]>;
         let parts = match payload {

@@ -90,8 +90,8 @@ impl ClientConnection {
     }
 }
 
-/// The state of a record's connection, which its first record adds. Also counts a new TLS connection in `tls_counts`. A connection that is
-/// not of the same kind of process any more is replaced: one that answers clients, or a frontend.
+/// The state of a record's connection. The first record of a connection adds it, and a new TLS connection is also counted in `tls_counts`.
+/// A write from the other kind of process, frontend or not, replaces the connection by a new one.
 #[inline]
 fn find_or_add_connection<'c>(
     connections: &'c mut HashMap<u64, ClientConnection>,
@@ -109,7 +109,8 @@ fn find_or_add_connection<'c>(
         ClientConnection::new(is_of_frontend, unknown_arrival)
     });
     if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.reader.is_of_frontend() != is_of_frontend {
-        // The new connection has the kernel address of another process's, whose last write was reported after its end.
+        // The kernel has given the address of an ended connection to this new one. The end was not noticed, because the last write of
+        // the ended connection was reported after it.
         *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
     }
     connection
@@ -181,9 +182,10 @@ impl Egress {
         }
     }
 
-    /// Starts observing what a process writes to its clients, and when their requests arrive. Must run before its messages are observed, so
-    /// that no response to them is missed. `listening` has all ports on which the process listens. Returns whether its writes are observed:
-    /// false if it serves no client through a socket. An error says why they cannot be observed.
+    /// Starts observing what a process writes to its clients, and when their requests arrive. Must run before the process's messages are
+    /// observed, so that no response to them is missed. `listening` has all ports on which the process listens.
+    ///
+    /// Returns whether the writes are observed: false if the process serves no client through a socket. An error says why they cannot be.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,
@@ -195,10 +197,10 @@ impl Egress {
         if !process.answers_clients() {
             return Ok(false);
         }
-        // The kind of an engine that connects to its clients itself, over a request plane.
+        // Set if the process connects to its clients itself, over a request plane, instead of listening for them.
         let request_plane = process.connects_to_clients;
         let client_ports = client_ports_of(listening, engine);
-        // If it neither connects to its clients nor listens for them, they are in its process, and nothing is written to a socket.
+        // A process that neither connects to clients nor listens for them has its clients inside itself, and writes nothing to a socket.
         if request_plane.is_none() && client_ports.ports.is_empty() {
             return Ok(false);
         }
@@ -281,8 +283,8 @@ impl Egress {
         self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()
     }
 
-    /// Processes a record of the kernel side about a connection of process `pid`: a request that the process has read, or bytes of a
-    /// response that it has written, which the reader of the connection gets. Deliveries of tokens in them are emitted.
+    /// Processes a record of the kernel side about a connection of process `pid`: a request that the process has read, or response bytes
+    /// that it has written. The connection's reader parses the response bytes, and emits the deliveries of tokens that they contain.
     pub(super) fn read_record(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
         if record.kind == Kind::Read {
             return self.read_request(record);

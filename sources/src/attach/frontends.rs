@@ -47,8 +47,8 @@ pub(super) struct FrontendWatch {
 }
 
 impl FrontendWatch {
-    /// Observes the writes of frontends, the processes between the engine and its clients, that discovery has found since the last call, up
-    /// to the limit. Keeps the reason for the last one that is not observed.
+    /// Observes the writes of the frontends that discovery has found since the last call, up to the limit. A frontend is a process between
+    /// the engine and its clients. Keeps the reason for the last one that is not observed.
     pub(super) fn observe_new_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         // This is called at each turn, and the frontends rarely change.
         if self.found == node.discovery.topology().frontends {

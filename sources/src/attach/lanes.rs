@@ -187,7 +187,7 @@ impl Lanes {
                 if may_be_pair_message(&self.paths, &self.rooms, lane, socket.pid)
                     && let Some(pair_message) = read_pair_message_of_rooms(&self.translator, whole, &self.rooms)
                 {
-                    // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
+                    // The first part's time is used: the sender may lose its CPU before it sends the last part.
                     return sink(&Event::new(whole.begun_at, What::PairMessage(pair_message)));
                 }
                 SentMessage::of_several_parts(whole)

@@ -467,8 +467,8 @@ impl Attach {
         }
     }
 
-    /// Emits which stages of messages are observed on each hop (its capabilities), if that has changed. Call this once everything observed
-    /// before the change is emitted.
+    /// Emits the capabilities of each hop that have changed: the stages of its messages that are observed. Call this once everything
+    /// observed before the change is emitted.
     fn report_changed_capabilities(&mut self, sink: Sink<'_>) {
         self.late_processes.count_new_processes_as_observed(
             &mut self.interpreter.lanes,

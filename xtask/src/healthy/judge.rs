@@ -201,24 +201,21 @@ impl ServedResponse {
 
     /// The arguments of each call of a choice as the server wrote them, put together from all its events.
     fn written_call_arguments(&self, choice_index: usize) -> Vec<String> {
-        // Index of each call in the response, and what was written of its arguments so far.
-        let mut indexes: Vec<Value> = Vec::new();
-        let mut arguments: Vec<String> = Vec::new();
+        // Each call with the arguments that were written so far, in the order of their first parts.
+        let mut calls: Vec<CallPart> = Vec::new();
         for text in self.steps.iter().filter_map(Step::written_text) {
             for data in text.split("data: ") {
                 // Other lines, such as `[DONE]`, are no JSON.
                 let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
                 for part in self.tool_call_parts_in(&event, choice_index) {
-                    if let Some(call) = indexes.iter().position(|known| *known == part.index) {
-                        arguments[call] += &part.arguments;
-                    } else {
-                        indexes.push(part.index);
-                        arguments.push(part.arguments);
+                    match calls.iter_mut().find(|call| call.index == part.index) {
+                        Some(call) => call.arguments += &part.arguments,
+                        None => calls.push(part),
                     }
                 }
             }
         }
-        arguments
+        calls.into_iter().map(|call| call.arguments).collect()
     }
 
     /// The parts of a choice's calls in one event, or in the body of a response that is no stream.

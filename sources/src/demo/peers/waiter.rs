@@ -124,8 +124,8 @@ impl WaiterState {
         }
     }
 
-    /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new. A client that reads cumulative
-    /// counts takes only the tokens for new that it does not have. Any other client takes all.
+    /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new. To a client that reads the tokens
+    /// as cumulative, only those that it has not received before are new. To any other client, all of them are.
     fn create_and_count_delivery(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
         let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
         let new_for_client = match mode {
