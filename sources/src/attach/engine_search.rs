@@ -124,7 +124,7 @@ impl EngineSearch {
                 continue;
             }
             let ids = process_ids(engine);
-            // Of an engine that has changed since the last search, some processes are the same.
+            // One common process is enough, because an engine that starts has more processes at each search.
             let seen_before = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
             let first_seen_at = seen_before.map_or_else(Instant::now, |seen| seen.first_seen_at);
             if has_started_completely(engine, &ids, seen_before, first_seen_at) {

@@ -159,14 +159,7 @@ impl Paths {
                 self.announce_lane_if_changed(lane, at, sink);
             }
         } else {
-            let content = Content::Output(kind);
-            // A process that forwards requests sends messages without tokens to the scheduler, too.
-            let may_carry_requests = !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests();
-            if may_carry_requests {
-                return None;
-            }
-            self.create_hop(lane, socket, content, at)?;
-            self.announce_lane_if_changed(lane, at, sink);
+            self.create_and_announce_output_hop(lane, socket, kind, at, sink)?;
         }
         let hop = self.hop_of_lane(lane)?;
         let hop_id = hop.id;
@@ -175,6 +168,27 @@ impl Paths {
         if has_chunks && !hop.is_watched() && !stays_in_process {
             self.sent_to_unwatched += 1;
         }
+        Some(hop_id)
+    }
+
+    /// Creates the hop of a lane at its first message, which is of this kind, and emits it. `None` beyond the limit of hops, and while the
+    /// lane may carry requests instead of output.
+    fn create_and_announce_output_hop(
+        &mut self,
+        lane: usize,
+        socket: SocketId,
+        kind: Kind,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<HopId> {
+        let content = Content::Output(kind);
+        // A process that forwards requests sends messages without tokens to the scheduler, too.
+        let may_carry_requests = !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests();
+        if may_carry_requests {
+            return None;
+        }
+        let hop_id = self.create_hop(lane, socket, content, at)?;
+        self.announce_lane_if_changed(lane, at, sink);
         Some(hop_id)
     }
 

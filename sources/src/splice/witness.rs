@@ -260,8 +260,8 @@ impl MessageCheck {
     }
 
     /// Checks a received message: passes it as a frame to the analysis, which compares the sum of each request's tokens with the count that
-    /// the frames state. Also counts the chunks that continue a request across the move. A message that no observed process has sent is not
-    /// checked if it cannot be decoded.
+    /// the frames state. Also counts the requests that continue across the move. A message that no observed process has sent is not checked
+    /// if it cannot be decoded.
     fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;

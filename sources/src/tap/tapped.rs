@@ -113,7 +113,7 @@ impl RelayHops {
         }
         tapped.is_announced = true;
         let TapHop { further_capabilities, worker, origin, last, carries_requests, .. } = tapped.hop;
-        // Requests are delivered to nobody, even on the only hop.
+        // Requests are delivered to nobody. The only hop counts as one that leads to clients even if it carries requests.
         let may_show_deliveries = self.are_deliveries_visible && !carries_requests;
         let are_deliveries_visible = may_show_deliveries && tapped.leads_to_clients(self.formats);
         let capabilities = Capabilities {
