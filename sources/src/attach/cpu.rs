@@ -163,8 +163,8 @@ impl WatchedProcess {
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skipped_tids`. `poll_uses` says how threads have used their event loops. With
-    /// `receivers`, the event of a receiver that did not run says why.
+    /// Emits an event for each thread of the sample, except those in `skipped_tids`. The event also says how the thread has used its event
+    /// loop (`poll_uses`). With `receivers`, it also says why a thread that receives frames did not run.
     fn emit_cpu_samples(
         &self,
         sample: &ProcessSample,

@@ -185,7 +185,8 @@ impl Egress {
     /// Starts observing what a process writes to its clients, and when their requests arrive. Must run before the process's messages are
     /// observed, so that no response to them is missed. `listening` has all ports on which the process listens.
     ///
-    /// Returns whether the writes are observed: false if the process serves no client through a socket. An error says why they cannot be.
+    /// Returns whether the writes are observed: false if the process serves no client through a socket. An error says why the kernel side
+    /// cannot observe them.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,

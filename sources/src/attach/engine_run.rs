@@ -286,8 +286,8 @@ impl EngineRun {
         Some(reason.to_owned())
     }
 
-    /// Attaches to the engine that this run waits for, if one was found. Does nothing if the run watches an engine, or after a failed
-    /// attempt until it is time for the next one.
+    /// Attaches to the engine that this run waits for, if it was found. Does nothing while the run watches an engine, or has to wait after
+    /// a failed attempt.
     fn attach_when_found(&mut self) {
         let RunState::Waiting { retry_at, .. } = self.state else { return };
         if Instant::now() < retry_at {

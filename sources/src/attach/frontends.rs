@@ -14,8 +14,8 @@ const MAX_FRONTENDS: usize = 16;
 /// Side of a disaggregated pair whose clients receive the output of another worker.
 const PREFILL: &str = "prefill";
 
-/// Observes the writes of a frontend for a run. `observed_count` is the number of frontends observed before it, and `engine_side` is
-/// `prefill` or `decode` for an engine of such a pair. An error says why the writes are not observed.
+/// Observes the writes of a frontend for a run, unless `observed_count` frontends are too many already. `engine_side` is `prefill` or
+/// `decode` for an engine of such a pair. An error says why the writes are not observed.
 fn observe_frontend(
     run: RunId,
     frontend: ProcessId,

@@ -320,8 +320,8 @@ impl Lanes {
         }
     }
 
-    /// Reports messages that are missing from the numbering of a lane as not observed. Must run before later messages are processed, so
-    /// that the engine is not said to have lost them.
+    /// Reports a gap in the numbering of a lane: these messages were not observed. Does nothing if `missing_messages` is 0. Must run before
+    /// later messages are processed. Otherwise the engine would be reported to have lost the missing ones.
     fn report_gap_of_lane(
         &mut self,
         lane: u32,

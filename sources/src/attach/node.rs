@@ -383,9 +383,9 @@ impl Node {
         ReadCounts { own, last_at, has_unread: !entry.inbox.is_empty(), ..ReadCounts::default() }
     }
 
-    /// Reads the probe's ring buffer for `time_limit`, and adds the numbers of observations to `counts`. Each observation goes to the runs
-    /// that watch its process: for this `run` to `emit`, for any other to its inbox. An error says why the probe has stopped, and each
-    /// later call returns it again.
+    /// Reads the probe's ring buffer for `time_limit`, and adds the numbers of observations to `counts`. Passes the observations of this
+    /// `run` to `emit`, and copies those of other runs into their inboxes. An error says why the probe has stopped. Each later call returns
+    /// the same error.
     fn read_ring_and_add_counts(
         &mut self,
         run: RunId,

@@ -238,8 +238,8 @@ impl Roles {
         self.receiver_among_candidates(&candidates)
     }
 
-    /// The receiver among the processes that may be it: the only one or, of several with one role, that role without a pid. Unknown if
-    /// there are none, or some of several roles.
+    /// The receiver, given the processes that may be it. An only candidate is the receiver. If all of several candidates have one role, the
+    /// receiver has that role, and no known pid. Unknown without candidates, or if their roles differ.
     fn receiver_among_candidates(&self, candidates: &[ConnectedReceiver]) -> PresumedReceiver {
         let Some((first, others)) = candidates.split_first() else { return PresumedReceiver::Unknown };
         if others.is_empty() {

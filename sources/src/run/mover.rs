@@ -141,8 +141,8 @@ struct OpenConnection {
 }
 
 impl SocketWatch {
-    /// The thread: puts the relay in front of new sockets in the folder, makes peers that bypass it reconnect, and follows the engine's
-    /// processes, until `end` is set.
+    /// The thread, which runs until `end` is set. Puts the relay in front of new sockets in the folder, makes peers that bypass it
+    /// reconnect, and follows the engine's processes.
     fn move_sockets_until_ended(mut self, watch: &OwnedFd, end: &AtomicBool) {
         // The watch shows no sockets that appeared before it started.
         self.take_over_sockets_in_folder();

@@ -136,8 +136,8 @@ impl Prepared {
         Ok(last_cut)
     }
 
-    /// Lets the senders, which wait at `gate`, connect to the receivers through the relay, once the receivers have read everything of the
-    /// old connections. Returns a line for each doubt whether that went well.
+    /// Waits until the receivers have read everything from the old connections. Then opens `gate`, at which the senders' new connections to
+    /// the relay wait. Returns a line for each doubt whether that went well.
     fn reconnect_senders_and_list_doubts(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
         if !wait_until(MAX_DISCONNECT_TIME, || self.are_old_connections_closed()) {

@@ -314,8 +314,9 @@ impl ResponseRun {
         self.analysis.apply(&Event { at, what });
     }
 
-    /// Puts this chunk into a frame, which is sent, received and processed on the hop, and notes it for the comparison in `clients`. New
-    /// ids get their texts in `table`. `is_first`: it is the first chunk of its request.
+    /// Puts this chunk into a frame, and applies the events of a frame that is sent, received and processed on the hop. Notes the frame in
+    /// `clients`, for the comparison with the response. New token ids get their texts in `table`. `is_first` says that the chunk is the
+    /// first one of its request.
     fn send_chunk_as_frame(&mut self, sent: &SentChunk, is_first: bool, table: &IdTable, clients: &mut Clients) {
         let mut ids = Vec::new();
         let mut text = None;

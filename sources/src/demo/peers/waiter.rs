@@ -106,8 +106,8 @@ impl WaiterState {
         give(self.create_and_count_delivery(tokens, last, account));
     }
 
-    /// Counts the chunks before the last one, which were dropped, or merged with the last one, in the ground truth. Counts their request
-    /// once: a flag of the request notes that, so that nothing needs to be stored for finished requests.
+    /// Counts the `earlier` chunks, those before the last one, as dropped or merged in the ground truth. Counts their request only once. A
+    /// flag of the request notes that, so that nothing needs to be stored for finished requests.
     fn count_dropped_or_merged_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
         let chunks = earlier.len() as u64;
         account.update_truth(|truth| {
