@@ -411,30 +411,39 @@ fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
         panics,
         ..
     } = *stats;
-    // Each is caused by another limit, so each has another remedy.
-    let accept_failures = format!(
-        "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
-    );
-    let refused = format!(
-        "relay: {connections_refused} connections were closed because --max-connections, or the number that fits into --max-buffered, was reached"
-    );
-    let crashes = format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.");
-    let distrusted = format!(
-        "relay: {upstreams_distrusted} connections were closed because the upstream's path led to a link or to another user's socket; check who may write to its folder"
-    );
-    let forbidden = format!(
-        "relay: {upstreams_forbidden} connections were closed because tokengap's user may not connect to the upstream's socket: run tokengap as the socket's owner"
-    );
-    let shortened = format!(
-        "relay: {reads_shortened} reads were shortened because receivers that do not keep up hold most of --max-buffered; all bytes were relayed"
-    );
+    // Each count with its warning. The causes differ, and so do the remedies.
     let warnings = [
-        (accept_errors, accept_failures),
-        (connections_refused, refused),
-        (upstreams_distrusted, distrusted),
-        (upstreams_forbidden, forbidden),
-        (reads_shortened, shortened),
-        (panics, crashes),
+        (
+            accept_errors,
+            format!(
+                "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
+            ),
+        ),
+        (
+            connections_refused,
+            format!(
+                "relay: {connections_refused} connections were closed because --max-connections, or the number that fits into --max-buffered, was reached"
+            ),
+        ),
+        (
+            upstreams_distrusted,
+            format!(
+                "relay: {upstreams_distrusted} connections were closed because the upstream's path led to a link or to another user's socket; check who may write to its folder"
+            ),
+        ),
+        (
+            upstreams_forbidden,
+            format!(
+                "relay: {upstreams_forbidden} connections were closed because tokengap's user may not connect to the upstream's socket: run tokengap as the socket's owner"
+            ),
+        ),
+        (
+            reads_shortened,
+            format!(
+                "relay: {reads_shortened} reads were shortened because receivers that do not keep up hold most of --max-buffered; all bytes were relayed"
+            ),
+        ),
+        (panics, format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.")),
     ];
     warnings.into_iter().filter_map(|(count, warning)| (count > 0).then_some(warning))
 }

@@ -125,6 +125,38 @@ fn pass_arrival_to_reader(record: &Record<'_>, reader: &mut ResponseReader, unkn
     }
 }
 
+/// Passes what a record says about its connection to the connection's reader, which emits the deliveries of tokens in written responses.
+/// Returns whether the connection has closed.
+#[inline]
+fn pass_record_to_reader(
+    record: &Record<'_>,
+    connection: &mut ClientConnection,
+    server: &mut Server,
+    sink: Sink<'_>,
+) -> bool {
+    let ClientConnection { tracker, reader } = connection;
+    let at = MonoNs(record.head.at_ns);
+    let mut is_closed = false;
+    for step in tracker.interpret_record(record) {
+        match step {
+            // The new connection has the kernel address of an earlier one.
+            ConnectionStep::Opened => reader.restart(),
+            ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
+                reader.read_bytes(at, bytes, is_start_of_write, server, sink);
+            }
+            // Bytes before the next ones were not observed.
+            ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+            // The full socket has accepted none or only a part of a write.
+            ConnectionStep::HeldUp => reader.record_short_write(),
+            ConnectionStep::Closed { end, unacknowledged } => {
+                reader.end_connection(at, end, unacknowledged, server, sink);
+                is_closed = true;
+            }
+        }
+    }
+    is_closed
+}
+
 /// Whether a record is of the plain bytes of a TLS connection.
 #[inline]
 fn is_tls_record(record: &Record<'_>) -> bool {
@@ -299,34 +331,15 @@ impl Egress {
         let server = &mut clients.server;
         let tls_counts = server.tls.as_mut();
         let connection = find_or_add_connection(connections, record, is_of_frontend, unknown_arrival, tls_counts);
-        let ClientConnection { tracker, reader } = connection;
         if record.kind == Kind::Request {
-            return pass_arrival_to_reader(record, reader, unknown_spans);
+            return pass_arrival_to_reader(record, &mut connection.reader, unknown_spans);
         }
         // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
-        if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
+        if record.kind == Kind::Wrote && connection.reader.lacks_request_id(server) {
             logs.read_ids_written_so_far(|ids| record_logged_ids(&ids, server, requests));
         }
-        let at = MonoNs(record.head.at_ns);
-        let mut is_closed = false;
-        for step in tracker.interpret_record(record) {
-            match step {
-                // The new connection has the kernel address of an earlier one.
-                ConnectionStep::Opened => reader.restart(),
-                ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
-                    reader.read_bytes(at, bytes, is_start_of_write, server, sink);
-                }
-                // Bytes before the next ones were not observed.
-                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
-                // The full socket has accepted none or only a part of a write.
-                ConnectionStep::HeldUp => reader.record_short_write(),
-                ConnectionStep::Closed { end, unacknowledged } => {
-                    reader.end_connection(at, end, unacknowledged, server, sink);
-                    is_closed = true;
-                }
-            }
-        }
-        let is_useless = reader.is_unreadable();
+        let is_closed = pass_record_to_reader(record, connection, server, sink);
+        let is_useless = connection.reader.is_unreadable();
         self.forget_ended_or_useless_connection(record, is_closed, is_useless);
     }
 
