@@ -223,7 +223,7 @@ impl Roles {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(sender_pid) });
         }
         let mut candidates = self.receivers_connected_to(sender_pid);
-        // A control message may be for a process with a control role, whose receives are not watched.
+        // A control message may be for a process with a control role, which may not be watched.
         if kind.is_control() && candidates.iter().any(|receiver| receiver.role.function() == Function::Control) {
             return PresumedReceiver::NotVisible;
         }
