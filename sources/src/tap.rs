@@ -173,15 +173,16 @@ impl Tap {
         self.translator.set_engine(engine);
     }
 
-    /// Translates an observation of the relay into events, or counts it for the report. It is of a pair, which is a listening endpoint with
-    /// its upstream, and of one connection of that pair, its lane.
+    /// Translates an observation of the relay into events, or counts it for the report. Its `pair` is a listening endpoint with its
+    /// upstream, and its `lane` is one connection of that pair.
     fn translate_observation(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
         let Observation { pair, lane, what } = observation;
-        // The direction of messages is not known in advance for a hop without a name.
+        // A pair is two hops, one for each direction. The forward one stands for both where the direction does not matter.
         let forward = hop_id(pair, Direction::Forward);
         if let Observed::Refused = what {
             return self.count_refused_connection(forward);
         }
+        // A pair with an HTTP server, which has no messages.
         if let Some(served) = &mut self.served[usize::from(pair)] {
             return served.read_observed(lane, &what, sink);
         }
@@ -195,7 +196,7 @@ impl Tap {
                 self.report_missed_messages(hop_id(pair, direction), count, cause, sink);
             }
             Observed::Opened(at) => {
-                // A hop without known ends is announced once a message names them.
+                // The direction of messages is known in advance only if the ends are. Otherwise a message announces its hop.
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
                     self.hops.announce_hop_once(forward, at, sink);
                 }
@@ -257,7 +258,7 @@ impl Tap {
     /// Decodes a message and emits it. On a hop that carries requests, it is emitted as requests, on any other as a frame of output.
     fn decode_and_emit_message(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
         let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
-        // The storage of `parts`, which borrows from one of the two. A single part needs no allocation.
+        // `parts` borrows from one of these two, so that a single part needs no allocation.
         let single_part: [&[u8]; 1];
         let several_parts: Vec<&[u8]>;
         let parts = match payload {
@@ -410,30 +411,39 @@ fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
         panics,
         ..
     } = *stats;
-    // Each is caused by another limit, so each has another remedy.
-    let accept_failures = format!(
-        "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
-    );
-    let refused = format!(
-        "relay: {connections_refused} connections were closed because --max-connections, or the number that fits into --max-buffered, was reached"
-    );
-    let crashes = format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.");
-    let distrusted = format!(
-        "relay: {upstreams_distrusted} connections were closed because the upstream's path led to a link or to another user's socket; check who may write to its folder"
-    );
-    let forbidden = format!(
-        "relay: {upstreams_forbidden} connections were closed because tokengap's user may not connect to the upstream's socket: run tokengap as the socket's owner"
-    );
-    let shortened = format!(
-        "relay: {reads_shortened} reads were shortened because receivers that do not keep up hold most of --max-buffered; all bytes were relayed"
-    );
+    // Each count with its warning. The causes differ, and so do the remedies.
     let warnings = [
-        (accept_errors, accept_failures),
-        (connections_refused, refused),
-        (upstreams_distrusted, distrusted),
-        (upstreams_forbidden, forbidden),
-        (reads_shortened, shortened),
-        (panics, crashes),
+        (
+            accept_errors,
+            format!(
+                "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
+            ),
+        ),
+        (
+            connections_refused,
+            format!(
+                "relay: {connections_refused} connections were closed because --max-connections, or the number that fits into --max-buffered, was reached"
+            ),
+        ),
+        (
+            upstreams_distrusted,
+            format!(
+                "relay: {upstreams_distrusted} connections were closed because the upstream's path led to a link or to another user's socket; check who may write to its folder"
+            ),
+        ),
+        (
+            upstreams_forbidden,
+            format!(
+                "relay: {upstreams_forbidden} connections were closed because tokengap's user may not connect to the upstream's socket: run tokengap as the socket's owner"
+            ),
+        ),
+        (
+            reads_shortened,
+            format!(
+                "relay: {reads_shortened} reads were shortened because receivers that do not keep up hold most of --max-buffered; all bytes were relayed"
+            ),
+        ),
+        (panics, format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.")),
     ];
     warnings.into_iter().filter_map(|(count, warning)| (count > 0).then_some(warning))
 }

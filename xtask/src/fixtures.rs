@@ -43,8 +43,9 @@ pub(crate) struct FixtureOptions {
     releases: Vec<String>,
 }
 
-/// `cargo xtask fixtures`: records the messages and log lines of the project or, with releases given, their messages into another folder.
-/// With `--check`, compares a sample instead.
+/// `cargo xtask fixtures`: records messages of engines. Without releases, it records the project's selection, and also log lines unless
+/// `--out` names another folder. With releases, it records all their messages into the folder `--out`. With `--check`, it only compares a
+/// sample with the project's files.
 pub(crate) fn record_fixtures(args: &FixtureOptions) -> Result<()> {
     if args.check {
         return compare_sample_with_recorded();

@@ -15,12 +15,13 @@ pub(super) struct UnknownSpans {
 }
 
 impl UnknownSpans {
-    /// The trace span of a request's caller, which the kernel side has read from the header `traceparent` into its record of the request,
-    /// the `payload`. `None` if the request names none. A span that cannot be read is also `None`, and is counted for the report.
+    /// Reads the trace span of a request's caller from `payload`, the kernel side's record of the request. The kernel side has parsed the
+    /// header `traceparent` for it. `None` if the request has no such header. `None` also if the header cannot be read, which is counted
+    /// for the report.
     pub(super) fn parse_caller_and_count_unknown(&mut self, payload: &[u8]) -> Option<TraceParent> {
         // The record begins with the times of the request, and the span follows.
-        let after_times = payload.get(size_of::<RequestTimes>()..)?;
-        let caller = CallerSpan::parse(after_times)?;
+        let span_bytes = payload.get(size_of::<RequestTimes>()..)?;
+        let caller = CallerSpan::parse(span_bytes)?;
         match caller.unknown() {
             Some(UnknownSpan::Malformed) => self.malformed += 1,
             Some(UnknownSpan::Incomplete) => self.incomplete += 1,

@@ -112,15 +112,15 @@ struct SampledReceivers<'a> {
 }
 
 impl SampledReceivers<'_> {
-    /// Why a thread that receives frames did not run in the last `interval_ns`, such as the kernel function in which it sleeps. `None` if
-    /// it did run, or receives no frames. While no frame is late, the only reason looked for is a stop by a signal or a debugger. It is
-    /// cheap to read, and connections may wait for the thread although no frame does.
+    /// Why a thread that receives frames did not run in the last `interval_ns`, such as the kernel function in which it sleeps. While no
+    /// frame is late, only a stop by a signal or a debugger is reported. `None` if the thread did run, or receives no frames.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<AwayReason> {
         if !self.lanes.is_receiver(id) {
             None
         } else if self.are_frames_late && is_idle(thread, interval_ns) {
             AwayReason::read(id.pid, id.tid)
         } else if thread.has_not_run() {
+            // The state is in the sample already. A stop matters even if no frame is late, because connections may wait for the thread.
             thread.state.and_then(AwayReason::from_stop_letter)
         } else {
             None
@@ -137,8 +137,9 @@ enum SampledThreads {
 }
 
 impl WatchedProcess {
-    /// Samples the threads of this process that the scope includes, and emits their CPU times. `poll_uses` says how threads have used their
-    /// event loops, and `receivers` why those that receive frames did not run. Returns whether the process is still running.
+    /// Samples the threads of this process that the scope includes, and emits their CPU times. The events also say how a thread has used
+    /// its event loop (`poll_uses`), and why a thread that receives frames did not run (`receivers`). Returns whether the process is still
+    /// running.
     fn sample_threads_if_running(
         &mut self,
         scope: SampledThreads,
@@ -162,8 +163,8 @@ impl WatchedProcess {
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skipped_tids`. `poll_uses` says how threads have used their event loops. With
-    /// `receivers`, the event of a receiver that did not run says why.
+    /// Emits an event for each thread of the sample, except those in `skipped_tids`. The event also says how the thread has used its event
+    /// loop (`poll_uses`). With `receivers`, it also says why a thread that receives frames did not run.
     fn emit_cpu_samples(
         &self,
         sample: &ProcessSample,

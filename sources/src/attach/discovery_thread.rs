@@ -327,20 +327,20 @@ impl Search {
         let Some(topology) = self.watcher.as_ref().map(Watcher::topology) else { return };
         let mut running: BTreeSet<ProcessId> = topology.processes().map(|process| process.id).collect();
         running.extend(&topology.frontends);
-        let unread = topology.processes().filter(|process| !self.already_read.contains(&process.id));
+        let new_processes = topology.processes().filter(|process| !self.already_read.contains(&process.id));
         let mut server_pids = BTreeSet::new();
-        for process in unread.take(MAX_READ_PER_SEARCH) {
+        for process in new_processes.take(MAX_READ_PER_SEARCH) {
             self.libraries.read_and_analyse_libraries_of(process.id.pid, process.inner_server);
             if process.answers_clients() {
                 server_pids.insert(process.id.pid);
             }
         }
-        for frontend in topology.frontends.iter().filter(|id| !self.already_read.contains(id)).take(MAX_READ_PER_SEARCH)
-        {
+        let new_frontends = topology.frontends.iter().filter(|id| !self.already_read.contains(id));
+        for frontend in new_frontends.take(MAX_READ_PER_SEARCH) {
             let no_inner_server = None;
             self.libraries.read_and_analyse_libraries_of(frontend.pid, no_inner_server);
         }
-        // Includes the processes beyond the limit, which are not read later either.
+        // Processes beyond the limit count as read: they are not read later either.
         self.already_read = running;
         self.forget_ports_of_exited();
         let mut pids_to_look_up = server_pids;

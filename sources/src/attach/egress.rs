@@ -90,8 +90,8 @@ impl ClientConnection {
     }
 }
 
-/// The state of a record's connection, which its first record adds. Also counts a new TLS connection in `tls_counts`. A connection that is
-/// not of the same kind of process any more is replaced: one that answers clients, or a frontend.
+/// The state of a record's connection. The first record of a connection adds it, and a new TLS connection is also counted in `tls_counts`.
+/// A write from the other kind of process, frontend or not, replaces the connection by a new one.
 #[inline]
 fn find_or_add_connection<'c>(
     connections: &'c mut HashMap<u64, ClientConnection>,
@@ -109,7 +109,8 @@ fn find_or_add_connection<'c>(
         ClientConnection::new(is_of_frontend, unknown_arrival)
     });
     if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.reader.is_of_frontend() != is_of_frontend {
-        // The new connection has the kernel address of another process's, whose last write was reported after its end.
+        // The kernel has given the address of an ended connection to this new one. The end was not noticed, because the last write of
+        // the ended connection was reported after it.
         *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
     }
     connection
@@ -122,6 +123,38 @@ fn pass_arrival_to_reader(record: &Record<'_>, reader: &mut ResponseReader, unkn
     if let Some(times) = parse_arrival_times(record.payload) {
         reader.record_arrival(times, unknown_spans.parse_caller_and_count_unknown(record.payload));
     }
+}
+
+/// Passes what a record says about its connection to the connection's reader, which emits the deliveries of tokens in written responses.
+/// Returns whether the connection has closed.
+#[inline]
+fn pass_record_to_reader(
+    record: &Record<'_>,
+    connection: &mut ClientConnection,
+    server: &mut Server,
+    sink: Sink<'_>,
+) -> bool {
+    let ClientConnection { tracker, reader } = connection;
+    let at = MonoNs(record.head.at_ns);
+    let mut is_closed = false;
+    for step in tracker.interpret_record(record) {
+        match step {
+            // The new connection has the kernel address of an earlier one.
+            ConnectionStep::Opened => reader.restart(),
+            ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
+                reader.read_bytes(at, bytes, is_start_of_write, server, sink);
+            }
+            // Bytes before the next ones were not observed.
+            ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+            // The full socket has accepted none or only a part of a write.
+            ConnectionStep::HeldUp => reader.record_short_write(),
+            ConnectionStep::Closed { end, unacknowledged } => {
+                reader.end_connection(at, end, unacknowledged, server, sink);
+                is_closed = true;
+            }
+        }
+    }
+    is_closed
 }
 
 /// Whether a record is of the plain bytes of a TLS connection.
@@ -181,9 +214,11 @@ impl Egress {
         }
     }
 
-    /// Starts observing what a process writes to its clients, and when their requests arrive. Must run before its messages are observed, so
-    /// that no response to them is missed. `listening` has all ports on which the process listens. Returns whether its writes are observed:
-    /// false if it serves no client through a socket. An error says why they cannot be observed.
+    /// Starts observing what a process writes to its clients, and when their requests arrive. Must run before the process's messages are
+    /// observed, so that no response to them is missed. `listening` has all ports on which the process listens.
+    ///
+    /// Returns whether the writes are observed: false if the process serves no client through a socket. An error says why the kernel side
+    /// cannot observe them.
     pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,
@@ -195,10 +230,10 @@ impl Egress {
         if !process.answers_clients() {
             return Ok(false);
         }
-        // The kind of an engine that connects to its clients itself, over a request plane.
+        // Set if the process connects to its clients itself, over a request plane, instead of listening for them.
         let request_plane = process.connects_to_clients;
         let client_ports = client_ports_of(listening, engine);
-        // If it neither connects to its clients nor listens for them, they are in its process, and nothing is written to a socket.
+        // A process that neither connects to clients nor listens for them has its clients inside itself, and writes nothing to a socket.
         if request_plane.is_none() && client_ports.ports.is_empty() {
             return Ok(false);
         }
@@ -281,8 +316,8 @@ impl Egress {
         self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()
     }
 
-    /// Processes a record of the kernel side about a connection of process `pid`: a request that the process has read, or bytes of a
-    /// response that it has written, which the reader of the connection gets. Deliveries of tokens in them are emitted.
+    /// Processes a record of the kernel side about a connection of process `pid`: a request that the process has read, or response bytes
+    /// that it has written. The connection's reader parses the response bytes, and emits the deliveries of tokens that they contain.
     pub(super) fn read_record(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
         if record.kind == Kind::Read {
             return self.read_request(record);
@@ -296,34 +331,15 @@ impl Egress {
         let server = &mut clients.server;
         let tls_counts = server.tls.as_mut();
         let connection = find_or_add_connection(connections, record, is_of_frontend, unknown_arrival, tls_counts);
-        let ClientConnection { tracker, reader } = connection;
         if record.kind == Kind::Request {
-            return pass_arrival_to_reader(record, reader, unknown_spans);
+            return pass_arrival_to_reader(record, &mut connection.reader, unknown_spans);
         }
         // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
-        if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
+        if record.kind == Kind::Wrote && connection.reader.lacks_request_id(server) {
             logs.read_ids_written_so_far(|ids| record_logged_ids(&ids, server, requests));
         }
-        let at = MonoNs(record.head.at_ns);
-        let mut is_closed = false;
-        for step in tracker.interpret_record(record) {
-            match step {
-                // The new connection has the kernel address of an earlier one.
-                ConnectionStep::Opened => reader.restart(),
-                ConnectionStep::Bytes { bytes, begins: is_start_of_write } => {
-                    reader.read_bytes(at, bytes, is_start_of_write, server, sink);
-                }
-                // Bytes before the next ones were not observed.
-                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
-                // The full socket has accepted none or only a part of a write.
-                ConnectionStep::HeldUp => reader.record_short_write(),
-                ConnectionStep::Closed { end, unacknowledged } => {
-                    reader.end_connection(at, end, unacknowledged, server, sink);
-                    is_closed = true;
-                }
-            }
-        }
-        let is_useless = reader.is_unreadable();
+        let is_closed = pass_record_to_reader(record, connection, server, sink);
+        let is_useless = connection.reader.is_unreadable();
         self.forget_ended_or_useless_connection(record, is_closed, is_useless);
     }
 

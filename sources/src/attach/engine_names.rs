@@ -81,6 +81,7 @@ impl NamedEngines {
     fn assign_unique_name(&mut self, engine: &Engine, traits: &EngineTraits) -> String {
         let candidates =
             self.engines.iter_mut().filter_map(|known| Some((known.name_reuse_for(engine, traits)?, known)));
+        // The most certain reason to reuse a name is the least one.
         if let Some((_, known)) = candidates.min_by_key(|(reuse, _)| *reuse) {
             let unique_name = known.unique_name.clone();
             *known = NamedEngine::new(unique_name.clone(), engine, traits);
@@ -127,7 +128,7 @@ impl NamedEngine {
         if self.traits.has_same_address(found_traits) {
             return Some(NameReuse::RestartAtAddress);
         }
-        // A new container has another network namespace.
+        // After a restart in a new container, the address differs, because it includes the network namespace.
         if self.traits.has_same_model(found_traits) {
             return Some(NameReuse::RestartOfModel);
         }

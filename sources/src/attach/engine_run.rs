@@ -110,7 +110,7 @@ impl EngineRuns {
         engine_search: Option<EngineNames>,
     ) -> anyhow::Result<(Self, Vec<EngineRun>)> {
         let SelectedEngines { engines, mut named } = selected;
-        // In the order in which the runs are added, so that their numbers are the same.
+        // Engines are named in the order in which their runs are added, so that both give the same numbers to engines of equal names.
         let mut found = Vec::new();
         for engine in engines {
             let mut engine = FoundEngine::inspect(engine, options.may_read_tokenizers());
@@ -286,8 +286,8 @@ impl EngineRun {
         Some(reason.to_owned())
     }
 
-    /// Attaches to the engine that this run waits for, if one was found. Does nothing if the run watches an engine, or after a failed
-    /// attempt until it is time for the next one.
+    /// Attaches to the engine that this run waits for, if it was found. Does nothing while the run watches an engine, or has to wait after
+    /// a failed attempt.
     fn attach_when_found(&mut self) {
         let RunState::Waiting { retry_at, .. } = self.state else { return };
         if Instant::now() < retry_at {
@@ -367,7 +367,8 @@ impl EngineRun {
 
     /// Notes the exit of the engine. From then on, an engine of its name continues this run. Does nothing while no process has changed.
     fn note_exit_if_engine_ended(&mut self) {
-        // Number of changes of processes that discovery has found so far. An exit is one, so there is none to find before the next change.
+        // Number of process changes that discovery has found so far. Every exit raises it, so an equal number means that no process
+        // has exited since the last check.
         let change_count = self.node.lock().discovery.changes();
         if self.change_at_exit_check == Some(change_count) {
             return;
@@ -421,8 +422,8 @@ impl EngineRun {
         sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
-    /// Ends the observation of an engine that has been absent since then, and waits for the next one. Keeps its report lines, and the ids
-    /// of its hops. Does nothing if no engine is watched.
+    /// Ends the observation of the watched engine, and waits for the next one. The time without an engine counts from `absent_since`. Keeps
+    /// the engine's report lines and the ids of its hops. Does nothing if no engine is watched.
     fn leave_engine(&mut self, absent_since: Instant) {
         let waiting = RunState::Waiting { since: absent_since, retry_at: Instant::now() };
         let RunState::Watching(attach) = std::mem::replace(&mut self.state, waiting) else {
@@ -552,8 +553,8 @@ impl LiveSource for EngineRun {
             return flow;
         }
         self.note_exit_if_engine_ended();
-        // An engine that has exited is left once its last events are read. That may never be so, if other engines fill the ring buffer
-        // faster than it is read.
+        // An engine that has exited is left once its last events are read. The time limit is for the case that other engines fill the
+        // ring buffer faster than it is read, so that the last events are never reached.
         let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
         if is_overdue || self.current_attach().is_none_or(|attach| attach.has_read_all) {
             self.leave_ended_engine_and_attach_next(sink);

@@ -52,8 +52,8 @@ fn process_ids(engine: &Engine) -> Vec<ProcessId> {
     engine.processes.iter().map(|process| process.id).collect()
 }
 
-/// Whether an engine with the processes `ids` has started completely: two searches have found the same processes, with a connection for
-/// output. `seen_before` are its processes at the last search. An engine that was first seen too long ago counts as complete, too.
+/// Whether an engine has started completely. It has if the last search found the same processes (`seen_before`) as this one (`ids`), and
+/// the engine has a connection for its output. An engine that was first seen longer than [`MAX_SETTLING`] ago counts as complete, too.
 fn has_started_completely(
     engine: &Engine,
     ids: &[ProcessId],
@@ -124,7 +124,7 @@ impl EngineSearch {
                 continue;
             }
             let ids = process_ids(engine);
-            // Of an engine that has changed since the last search, some processes are the same.
+            // One common process is enough, because an engine that starts has more processes at each search.
             let seen_before = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
             let first_seen_at = seen_before.map_or_else(Instant::now, |seen| seen.first_seen_at);
             if has_started_completely(engine, &ids, seen_before, first_seen_at) {
@@ -154,7 +154,8 @@ impl EngineSearch {
             return Ok(picked);
         };
         let alone_since = self.lone_candidate_since(process_ids(unconfirmed));
-        // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
+        // An engine whose receivers all run on other machines is never confirmed by a connection here. It is accepted if it has sockets
+        // of libzmq, which starts its threads with the first socket.
         let has_zmq_sockets = unconfirmed.processes.iter().any(|process| !process.io_threads.is_empty());
         if has_zmq_sockets && alone_since.elapsed() >= LONE_CANDIDATE_WAIT {
             return Ok(picked);

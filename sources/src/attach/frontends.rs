@@ -14,8 +14,8 @@ const MAX_FRONTENDS: usize = 16;
 /// Side of a disaggregated pair whose clients receive the output of another worker.
 const PREFILL: &str = "prefill";
 
-/// Observes the writes of a frontend for a run. `observed_count` is the number of frontends observed before it, and `engine_side` is
-/// `prefill` or `decode` for an engine of such a pair. An error says why the writes are not observed.
+/// Observes the writes of a frontend for a run, unless `observed_count` frontends are too many already. `engine_side` is `prefill` or
+/// `decode` for an engine of such a pair. An error says why the writes are not observed.
 fn observe_frontend(
     run: RunId,
     frontend: ProcessId,
@@ -47,8 +47,8 @@ pub(super) struct FrontendWatch {
 }
 
 impl FrontendWatch {
-    /// Observes the writes of frontends, the processes between the engine and its clients, that discovery has found since the last call, up
-    /// to the limit. Keeps the reason for the last one that is not observed.
+    /// Observes the writes of the frontends that discovery has found since the last call, up to the limit. A frontend is a process between
+    /// the engine and its clients. Keeps the reason for the last one that is not observed.
     pub(super) fn observe_new_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         // This is called at each turn, and the frontends rarely change.
         if self.found == node.discovery.topology().frontends {

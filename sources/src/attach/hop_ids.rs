@@ -24,11 +24,12 @@ struct AssignedHop {
 }
 
 impl HopIds {
-    /// Id for a hop with these ends, which is new since the last start of the engine (the generation). A hop that was there before the
-    /// engine was started again keeps its id. `None` beyond the limit of hops.
+    /// Assigns an id to a hop between these ends that has appeared since the last start of the engine. If a hop between the same ends was
+    /// there before that start, the id is the same. Each start begins a new generation. `None` beyond the limit of hops.
     pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
-        // A hop between the same ends as one before a restart of the engine is the same hop for the reader.
+        // For the reader of the report, a hop between the same ends is the same hop after a restart. One of the current generation is
+        // another hop, because two hops can have the same ends at the same time.
         let reappearing = self.assigned.iter().position(|hop| hop.ends == ends && hop.last_generation < generation);
         if let Some(index) = reappearing {
             self.assigned[index].last_generation = generation;

@@ -101,7 +101,7 @@ impl Inbox {
                 self.dropped += 1;
                 return;
             }
-            // The records dropped since the last one are counted first, where they would have been.
+            // An entry for the records that were dropped before this one, so that their loss has its place in the order.
             self.push_loss_of_dropped();
         }
         // Losses in a row become one entry, because they are kept beyond the limit.
@@ -141,8 +141,8 @@ impl Inbox {
         self.passed == self.entries.len() && self.dropped == 0
     }
 
-    /// Passes the observations to `emit`, with a loss for those that did not fit. At the `deadline`, the rest stays in the inbox. Returns
-    /// the number of observations passed.
+    /// Passes the observations to `emit`, oldest first. Those that did not fit into the inbox are passed as a loss. At the `deadline`, the
+    /// rest stays in the inbox. Returns the number of observations passed.
     pub(super) fn drain_until_and_count(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
         self.push_loss_of_dropped();
         let payloads = &self.payloads;

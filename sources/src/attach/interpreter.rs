@@ -92,7 +92,7 @@ impl Interpreter {
             self.overflowed += count;
             unreported = self.lanes.take_unreported_by_gaps(count);
         }
-        // A share of 0 of several engines' losses means that some may be this engine's.
+        // A count of 0 is the rounded share of a loss that several engines may have: this engine may be among them.
         if unreported > 0 || count == 0 {
             let missed = Missed { hop: None, count: unreported, cause: MissedCause::QueueFull };
             sink(&Event::new(MonoNs::now(), What::Missed(missed)));

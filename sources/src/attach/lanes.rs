@@ -187,7 +187,7 @@ impl Lanes {
                 if may_be_pair_message(&self.paths, &self.rooms, lane, socket.pid)
                     && let Some(pair_message) = read_pair_message_of_rooms(&self.translator, whole, &self.rooms)
                 {
-                    // Sent when its first part was, right after the allocation. The sender may lose its CPU before the last part.
+                    // The first part's time is used: the sender may lose its CPU before it sends the last part.
                     return sink(&Event::new(whole.begun_at, What::PairMessage(pair_message)));
                 }
                 SentMessage::of_several_parts(whole)
@@ -320,8 +320,8 @@ impl Lanes {
         }
     }
 
-    /// Reports messages that are missing from the numbering of a lane as not observed. Must run before later messages are processed, so
-    /// that the engine is not said to have lost them.
+    /// Reports a gap in the numbering of a lane: these messages were not observed. Does nothing if `missing_messages` is 0. Must run before
+    /// later messages are processed. Otherwise the engine would be reported to have lost the missing ones.
     fn report_gap_of_lane(
         &mut self,
         lane: u32,

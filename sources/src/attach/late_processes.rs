@@ -83,8 +83,8 @@ impl LateProcesses {
         std::mem::take(&mut self.served)
     }
 
-    /// Checks tokenizers again that served no clients before, at most once per [`RETRY_INTERVAL`]. Forgets those that have served none for
-    /// [`SERVES_WITHIN`].
+    /// Observes the tokenizers that served no clients before and now do. Checks this at most once per [`RETRY_INTERVAL`]. Forgets the
+    /// tokenizers that have served none for [`SERVES_WITHIN`].
     pub(super) fn retry_unserved_tokenizers(
         &mut self,
         run: RunId,

@@ -128,8 +128,8 @@ impl LogChannels {
         }
     }
 
-    /// Passes the ids of all lines written so far. Also waits for a thread that is late, because it may only lack a CPU. Such a thread then
-    /// reads the logs again, since it may have read them before the latest lines.
+    /// Passes the ids in all log lines written so far to `handle_ids`. Waits a little for a log thread that is late, because it may only
+    /// lack a CPU. The thread then reads the logs again, because its late answer may lack the latest lines.
     fn read_ids_written_so_far(&mut self, mut handle_ids: impl FnMut(LoggedIds)) {
         if let Some(late_since) = self.late_since {
             // The thread is probably blocked, so another wait would not help.

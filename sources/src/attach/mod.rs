@@ -392,8 +392,8 @@ impl Attach {
         process.inner_server.is_some() && known.is_some_and(|known| known.inner_server.is_none())
     }
 
-    /// Observes the messages of a process that started later, or was not on the path of tokens before, and its writes to clients. A refusal
-    /// is added to the report.
+    /// Observes the messages of a process and its writes to clients from now on. The process has started after the attach, or was not on
+    /// the path of tokens before. A refusal is added to the report.
     fn add_probe_and_observe_writes(&mut self, target: Target, process: &Process, node: &mut Node) {
         let Some((probe, discovery)) = node.probe_and_discovery() else { return };
         // Noted even if the probe is refused below, so that it is not tried again at each change.
@@ -467,8 +467,8 @@ impl Attach {
         }
     }
 
-    /// Emits which stages of messages are observed on each hop (its capabilities), if that has changed. Call this once everything observed
-    /// before the change is emitted.
+    /// Emits the capabilities of each hop that have changed: the stages of its messages that are observed. Call this once everything
+    /// observed before the change is emitted.
     fn report_changed_capabilities(&mut self, sink: Sink<'_>) {
         self.late_processes.count_new_processes_as_observed(
             &mut self.interpreter.lanes,

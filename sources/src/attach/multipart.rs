@@ -191,9 +191,9 @@ struct PartRange {
 }
 
 impl LaterParts {
-    /// Remembers the later parts of a message, numbered `first_seq` to `last_seq` on the lane. `routed_message` is the number of the
-    /// message if a router takes its first part as the address, so that this part is never received. Beyond the limit, the oldest message
-    /// is forgotten.
+    /// Remembers which parts of the lane are later parts of a message: those numbered `first_seq` to `last_seq`. `routed_message` is the
+    /// number of the message if a router removes its first part, the address, so that the receiver never gets it. Beyond the limit, the
+    /// oldest message is forgotten.
     fn remember_later_parts(&mut self, first_seq: u64, last_seq: u64, routed_message: Option<u64>) {
         let later_parts_before = self.ranges.back().map_or(self.forgotten_parts, |range| range.later_parts_so_far);
         if self.ranges.len() == IN_FLIGHT
@@ -201,13 +201,14 @@ impl LaterParts {
         {
             self.forgotten_parts = oldest.later_parts_so_far;
         }
-        let later_parts_so_far = later_parts_before + last_seq - first_seq + 1;
+        let later_parts_of_message = last_seq - first_seq + 1;
+        let later_parts_so_far = later_parts_before + later_parts_of_message;
         self.ranges.push_back(PartRange { first: first_seq, last: last_seq, routed_message, later_parts_so_far });
     }
 
-    /// Number of the message that begins with the part `part_seq`, which is `part_seq` less the later parts of all messages before it. For
-    /// example, if the parts 0 to 2 are message 0, part 3 begins message 1. `None` for a later part. If a router takes the first part as
-    /// the address, the second counts as the first.
+    /// Number of the message that begins with the part `part_seq`; `None` if the part is a later part of a message. The number is
+    /// `part_seq` less the number of all later parts before it: if parts 0 to 2 are message 0, part 3 begins message 1, because two later
+    /// parts precede it. If a router removes the first part of a message, the message begins with its second part.
     fn number_of_message_beginning_at(&self, part_seq: u64) -> Option<u64> {
         let ranges_before = self.ranges.partition_point(|range| range.first <= part_seq);
         let Some(last_before) = ranges_before.checked_sub(1) else {
@@ -215,17 +216,17 @@ impl LaterParts {
             return Some(part_seq - self.forgotten_parts);
         };
         let range = &self.ranges[last_before];
-        // Beyond the last part of that message, another one begins.
-        let is_first_part = part_seq > range.last;
-        if is_first_part {
+        let is_beyond_range = part_seq > range.last;
+        if is_beyond_range {
             return Some(part_seq - range.later_parts_so_far);
         }
+        // A later part. The first of them stands for the address that a router has removed.
         if part_seq == range.first { range.routed_message } else { None }
     }
 }
 
-/// Adds a part to the `open` message that it continues. After the last part, the message's parts after the first are remembered in
-/// `later_parts`, by lane, so that the numbering of messages leaves them out.
+/// Adds a part to the `open` message that it continues. With the last part, the message is complete and is returned. Its parts after the
+/// first are then remembered in `later_parts`, by lane, so that the numbering of messages leaves them out.
 #[inline]
 fn add_part_to_open_message<'m>(
     open: &'m mut Multipart,
@@ -238,7 +239,7 @@ fn add_part_to_open_message<'m>(
     if part.more {
         return MessagePart::Incomplete;
     }
-    // Leaves 0, which marks the message as complete.
+    // 0 open parts mark the message as complete.
     open.part_count = std::mem::take(&mut open.parts);
     let routed_message = open.begins_with_address(usage).then_some(open.number);
     let later_of_lane = later_parts.entry(part_ref.lane).or_default();
@@ -247,8 +248,8 @@ fn add_part_to_open_message<'m>(
 }
 
 impl Multiparts {
-    /// Records a sent part of a message, which may be its only one. Keeps its content if it is among the first parts. Returns where the
-    /// part belongs. `part_ref` has the lane (the sending socket) and the number of the part on it.
+    /// Records a sent part of a message, and returns whether it is a whole message, its last part or another one. Keeps the content of the
+    /// first parts. `part_ref` has the lane (the sending socket) and the number of the part on it.
     pub(super) fn record_sent_part(
         &mut self,
         message: &Message<'_>,
@@ -257,7 +258,7 @@ impl Multiparts {
     ) -> MessagePart<'_> {
         let socket = message.call.socket;
         let number = self.message_number_of_part(part_ref).unwrap_or(part_ref.seq);
-        // Two look-ups, because a borrow that is returned from one branch would last for all.
+        // Two look-ups: the borrow checker lets a borrow that one branch returns last for the whole function.
         if self.open.get(&socket).is_some_and(|open| open.is_continued_by(part_ref)) {
             let Some(open) = self.open.get_mut(&socket) else { return MessagePart::Whole(number) };
             return add_part_to_open_message(open, &mut self.later, message, part_ref, usage);

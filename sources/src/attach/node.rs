@@ -168,13 +168,13 @@ impl Node {
         }
     }
 
-    /// Takes the engine that a waiting run continues with from those that discovery has found. `None` if there is none. A run is the
-    /// observation of one engine, which goes on when the engine is started again.
+    /// Takes the next engine of a waiting run from those that discovery has found. A run is the observation of one engine: after a restart,
+    /// the run continues with the new engine. `None` if no found engine is the run's.
     pub(super) fn take_next_engine_of_run(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_found_engines_that_runs_watch();
         let index = self.discovery.found.iter().position(|found| self.is_next_engine_of(run, found))?;
         let found = self.discovery.found.remove(index);
-        // Of several runs, each keeps its unique name.
+        // Names tell several runs apart, so they stay. A single run may take the name of its new engine.
         let is_only_run = !self.has_several_runs();
         let entry = self.runs.get_mut(&run)?;
         if is_only_run {
@@ -315,12 +315,9 @@ impl Node {
     /// Observes the writes of a frontend for this run. Returns whether they are observed. They are not if the probe is not loaded, or runs
     /// in a PID namespace of its own.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
-        // A process that another run receives from is observed already.
-        let mut is_observed = self.name_of_other_run_watching(run, frontend).is_some();
+        let is_observed_for_other_run = self.name_of_other_run_watching(run, frontend).is_some();
         let Some(probe) = &mut self.probe else { return Ok(false) };
-        if !is_observed {
-            is_observed = probe.observe_writes(frontend.pid)?;
-        }
+        let is_observed = is_observed_for_other_run || probe.observe_writes(frontend.pid)?;
         if !is_observed {
             return Ok(false);
         }
@@ -386,9 +383,9 @@ impl Node {
         ReadCounts { own, last_at, has_unread: !entry.inbox.is_empty(), ..ReadCounts::default() }
     }
 
-    /// Reads the probe's ring buffer for `time_limit`, and adds the numbers of observations to `counts`. Each observation goes to the runs
-    /// that watch its process: for this `run` to `emit`, for any other to its inbox. An error says why the probe has stopped, and each
-    /// later call returns it again.
+    /// Reads the probe's ring buffer for `time_limit`, and adds the numbers of observations to `counts`. Passes the observations of this
+    /// `run` to `emit`, and copies those of other runs into their inboxes. An error says why the probe has stopped. Each later call returns
+    /// the same error.
     fn read_ring_and_add_counts(
         &mut self,
         run: RunId,
@@ -449,14 +446,13 @@ impl Node {
     /// Stops passing observations to a run. Returns the pids of the processes from which no run receives any more.
     fn remove_run_and_find_pids_without_receiver(&mut self, run: RunId) -> BTreeSet<u32> {
         let mut without_receiver = BTreeSet::new();
-        self.receivers.retain(|pid, receivers| {
+        for (pid, receivers) in &mut self.receivers {
             receivers.runs.retain(|receiver| *receiver != run);
-            let has_receiver = !receivers.runs.is_empty();
-            if !has_receiver {
+            if receivers.runs.is_empty() {
                 without_receiver.insert(*pid);
             }
-            has_receiver
-        });
+        }
+        self.receivers.retain(|pid, _| !without_receiver.contains(pid));
         without_receiver
     }
 

@@ -159,14 +159,7 @@ impl Paths {
                 self.announce_lane_if_changed(lane, at, sink);
             }
         } else {
-            let content = Content::Output(kind);
-            // A process that forwards requests sends messages without tokens to the scheduler, too.
-            let may_carry_requests = !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests();
-            if may_carry_requests {
-                return None;
-            }
-            self.create_hop(lane, socket, content, at)?;
-            self.announce_lane_if_changed(lane, at, sink);
+            self.create_and_announce_output_hop(lane, socket, kind, at, sink)?;
         }
         let hop = self.hop_of_lane(lane)?;
         let hop_id = hop.id;
@@ -175,6 +168,27 @@ impl Paths {
         if has_chunks && !hop.is_watched() && !stays_in_process {
             self.sent_to_unwatched += 1;
         }
+        Some(hop_id)
+    }
+
+    /// Creates the hop of a lane at its first message, which is of this kind, and emits it. `None` beyond the limit of hops, and while the
+    /// lane may carry requests instead of output.
+    fn create_and_announce_output_hop(
+        &mut self,
+        lane: usize,
+        socket: SocketId,
+        kind: Kind,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<HopId> {
+        let content = Content::Output(kind);
+        // A process that forwards requests sends messages without tokens to the scheduler, too.
+        let may_carry_requests = !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests();
+        if may_carry_requests {
+            return None;
+        }
+        let hop_id = self.create_hop(lane, socket, content, at)?;
+        self.announce_lane_if_changed(lane, at, sink);
         Some(hop_id)
     }
 
@@ -311,10 +325,12 @@ impl Paths {
         sink: Sink<'_>,
     ) -> Option<&LaneHop> {
         let hop = self.hops.get_mut(lane)?.as_mut()?;
-        // A process that was started again receives on the hop of its predecessor, which is no longer watched. A hop without a known
-        // receiver gets its first one.
-        let is_successor =
-            hop.receiver_pid().is_none_or(|before| before != receiver_pid && !self.observability.is_watched(before));
+        let is_successor = match hop.receiver_pid() {
+            // The hop gets its first known receiver.
+            None => true,
+            // A process that was started again receives on the hop of its predecessor, which is no longer watched.
+            Some(previous_pid) => previous_pid != receiver_pid && !self.observability.is_watched(previous_pid),
+        };
         if !hop.is_receiver_confirmed || is_successor {
             hop.is_receiver_confirmed = true;
             let role = match hop.content {
@@ -374,8 +390,8 @@ impl Paths {
         receivers
     }
 
-    /// Deduces the receiver of a lane, which is one sending socket, again from the engine's connections. Does nothing if a receive has
-    /// confirmed the receiver and it is still watched.
+    /// Deduces again, from the engine's present connections, which process receives on a lane. A lane is one sending socket. Does nothing
+    /// if a receive has confirmed the receiver and it is still watched.
     fn update_presumed_receiver(&mut self, lane: usize) {
         let Some(hop) = &self.hops[lane] else { return };
         let is_watched = hop.receiver_pid().is_some_and(|pid| self.observability.is_watched(pid));
@@ -385,12 +401,12 @@ impl Paths {
             return;
         }
         let presumed = self.presume_receiver(hop.sender_socket, hop.content, Some(lane));
-        // The name of a receiver that has exited, or whose connection is not visible at the moment, is kept.
         let replaces_receiver = match presumed {
             PresumedReceiver::Deduced(_) => true,
-            // All connected processes receive from other sockets.
+            // All connected processes receive from other sockets, so a receiver that was only presumed was wrong. A confirmed one has
+            // exited, and the hop keeps its name.
             PresumedReceiver::NotVisible => !hop.is_receiver_confirmed,
-            // Connections do not identify it.
+            // Connections do not identify a receiver. It may be the one known so far, with a connection that is not visible at the moment.
             PresumedReceiver::Unknown => false,
         };
         if replaces_receiver && let Some(hop) = &mut self.hops[lane] {
@@ -423,8 +439,8 @@ impl Paths {
         if hop.announced == Some(announced) {
             return;
         }
-        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the
-        // hop is first reported as one whose receives or deliveries are not observed.
+        // Frames that were sent before their receiver was watched may have been received and delivered unobserved. The hop is first
+        // emitted with the capabilities that hold for them, so that they are not reported as lost.
         let for_earlier_frames = capabilities_for_earlier_frames(hop, announced, &observed_since);
         if for_earlier_frames != announced.capabilities {
             emit_hop(hop, Announced { capabilities: for_earlier_frames, ..announced }, at, sink);

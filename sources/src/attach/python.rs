@@ -132,7 +132,7 @@ fn emit_functions_of_thread(thread: &ThreadSamples, role: &str, sink: Sink<'_>) 
     }
 }
 
-/// Emits the samples of a thread in which a function was found.
+/// Emits how many of a thread's samples have found this function on the stack (`hits`).
 fn emit_function_samples(thread: &ThreadSamples, function: &Function, hits: Hits, role: &str, sink: Sink<'_>) {
     let sample = StackSample {
         thread: ThreadId { pid: thread.pid, tid: thread.stacks.tid },

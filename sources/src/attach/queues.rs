@@ -104,8 +104,8 @@ impl QueueWatch {
     }
 }
 
-/// The thread: takes samples and sends them, until the other end of `commands` is dropped. It sleeps until a sample is due, because each
-/// engine has such a thread.
+/// The thread: takes samples and sends them, until the other end of `commands` is dropped. Each engine has such a thread, so it costs
+/// nothing between samples: it sleeps until the next one is due or a command comes.
 fn run_queue_thread(
     commands: &Receiver<QueueCommand>,
     sender: &SyncSender<QueueReading>,
@@ -164,8 +164,8 @@ struct QueueSampler {
 }
 
 impl QueueSampler {
-    /// Watches the connections of the engine as they are now, up to a limit. A route is a hop of the engine, and its lanes are the
-    /// connections that belong to it.
+    /// Replaces the watched connections by those that the engine has now, up to a limit. A route is a hop of the engine, and its lanes are
+    /// the connections that belong to it.
     fn watch_connections_of(&mut self, engine: &Engine) {
         self.hops.clear();
         self.problems.connections_beyond_limit = 0;

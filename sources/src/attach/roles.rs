@@ -223,7 +223,7 @@ impl Roles {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(sender_pid) });
         }
         let mut candidates = self.receivers_connected_to(sender_pid);
-        // A message without tokens may be for a process that is not watched.
+        // A control message may be for a process with a control role, which may not be watched.
         if kind.is_control() && candidates.iter().any(|receiver| receiver.role.function() == Function::Control) {
             return PresumedReceiver::NotVisible;
         }
@@ -238,8 +238,8 @@ impl Roles {
         self.receiver_among_candidates(&candidates)
     }
 
-    /// The receiver among the processes that may be it: the only one or, of several with one role, that role without a pid. Unknown if
-    /// there are none, or some of several roles.
+    /// The receiver, given the processes that may be it. An only candidate is the receiver. If all of several candidates have one role, the
+    /// receiver has that role, and no known pid. Unknown without candidates, or if their roles differ.
     fn receiver_among_candidates(&self, candidates: &[ConnectedReceiver]) -> PresumedReceiver {
         let Some((first, others)) = candidates.split_first() else { return PresumedReceiver::Unknown };
         if others.is_empty() {

@@ -87,8 +87,9 @@ struct ReadElements<'a> {
 }
 
 impl ReadElements<'_> {
-    /// Processes an element of the bytes that a process has read from a ZMTP connection: a frame, or a place from which frames are found,
-    /// or are not. Returns whether it proves that frames begin where presumed. Only a frame does that whose send was observed.
+    /// Processes an element that the reader of a ZMTP connection has found in its bytes: a frame, or the place from which on frames are
+    /// found or not found. Returns whether the element proves that frames begin where the reader presumes. Only a frame whose send was
+    /// observed proves it.
     #[inline]
     fn process_element_and_check_proof(&mut self, element: &Element<'_>) -> bool {
         match element {
@@ -96,7 +97,9 @@ impl ReadElements<'_> {
                 let call = Call { at: self.at, socket: self.socket, tid: self.tid, seq: *self.seq, wakeup: None };
                 *self.seq += 1;
                 let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
-                self.lanes.match_receive_with_send_and_emit(&message, &mut *self.sink) && frame.bytes >= MIN_PROOF
+                let is_send_observed = self.lanes.match_receive_with_send_and_emit(&message, &mut *self.sink);
+                // A shorter frame may match the send of another one by chance.
+                is_send_observed && frame.bytes >= MIN_PROOF
             }
             // From here on, no frame is found in the bytes. `were_found` says whether any was before.
             Element::Lost { proven: were_found } => {
@@ -138,8 +141,8 @@ impl ReadElements<'_> {
 }
 
 impl SocketReads {
-    /// Observes the connections of `engine` over which `processes` receive, which have no libzmq, as they are now. For a new process, this
-    /// must run before the probe is added. An error says why the kernel side failed.
+    /// Observes what the `processes`, which have no libzmq, read from their current connections in `engine`. For a new process, this must
+    /// run before the probe is added. An error says why the kernel side failed.
     pub(super) fn observe_connections_of<'p>(
         &mut self,
         engine: &Engine,
@@ -176,13 +179,13 @@ impl SocketReads {
         }
     }
 
-    /// Replaces the connections over which a process receives by these, given by the inodes of its sockets. Those that were known before go
-    /// on.
+    /// Replaces the known connections over which process `pid` receives. `pair_by_inode` has the current ones by the inode of the receiving
+    /// socket. Connections that were known before keep their state.
     fn replace_connections_of(&mut self, pid: u32, pair_by_inode: &BTreeMap<u64, ProcessPair>) {
         let known_connections = self.connections.iter().filter(|(socket, _)| socket.reader_pid == pid);
         let pairs_before: BTreeSet<ProcessPair> = known_connections.map(|(_, connection)| connection.pair).collect();
         let pairs_now: BTreeSet<ProcessPair> = pair_by_inode.values().copied().collect();
-        // A pair with another connection left is still observed.
+        // Compared by pair, because a pair with another connection left is still observed.
         self.closed.extend(pairs_before.difference(&pairs_now));
         self.connections.retain(|socket, _| socket.reader_pid != pid || pair_by_inode.contains_key(&socket.inode));
         self.lost.retain(|lost| lost.pair.receiver_pid != pid || pair_by_inode.contains_key(&lost.inode));
@@ -200,11 +203,11 @@ impl SocketReads {
         }
     }
 
-    /// Marks in `observability` which pairs of processes are observed from `now` on, by reads of the connections between the two. Call this
-    /// once older records have been read. Returns whether any pair has changed.
+    /// Marks in `observability` the pairs of processes whose connections are observed from `now` on, and those whose connections have
+    /// closed. Call this once older records have been read. Returns whether any pair has changed.
     pub(super) fn apply_connection_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
         let has_changed = !self.newly_observed.is_empty() || !self.closed.is_empty();
-        // First, because a pair that has connected again since is in both lists.
+        // Closed pairs come first: a pair that has connected again since is in both lists, and is then observed.
         for pair in self.closed.drain(..) {
             observability.mark_connection_unread(pair);
         }

@@ -159,7 +159,7 @@ impl Attach {
     fn try_feature(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
         let Refusals { reasons: mut reasons_to_report, observed_processes } = self.refusals_of(feature);
-        // Before the reasons below are added, which are no refusals.
+        // So far, the reasons are refusals only. Those added below are not.
         let tried = self.describe_test(feature, reasons_to_report.is_empty());
         let works_unless_refused = FeatureState::works_or_missing(reasons_to_report.is_empty());
         let works_where_observed = FeatureState::for_process_counts(observed_processes, processes);
@@ -292,7 +292,7 @@ impl Attach {
         // Lines with this prefix are about processes whose writes to clients cannot be observed.
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         reasons_to_report.extend(unserved.map(Reason::new));
-        // The row of frames lists these reasons.
+        // Not reported here, because the row of frames lists them.
         let mut reasons_of_frames = Vec::new();
         let frames_state = self.availability_of_frames(&mut reasons_of_frames);
         if self.interpreter.egress.shows_deliveries() && frames_state != FeatureState::Missing {

@@ -54,8 +54,8 @@ impl Join {
         self.reports.push_back(report);
     }
 
-    /// Passes on an event of the tap, the relay between the simulated processes (the peers), after the peers' reports of their earlier
-    /// actions. The tap's engine events are dropped.
+    /// Passes on an event of the tap, which is the relay between the simulated processes, the peers. Before it, passes the peers' reports
+    /// of earlier actions. The tap's engine events are dropped.
     pub(super) fn pass_event_after_earlier_reports(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.
@@ -68,7 +68,7 @@ impl Join {
             }
             _ => {}
         }
-        // What the peers did before this event goes first. A report waits until the tap has observed its frame, and so do those after it.
+        // A report waits until the tap has observed its frame. Later reports wait behind it, to keep the order.
         while self.reports.front().is_some_and(|oldest| oldest.at < event.at && self.is_frame_known(oldest)) {
             self.pass_oldest_report(sink);
         }

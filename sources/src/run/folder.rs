@@ -28,13 +28,13 @@ impl PrivateFolder {
     /// end.
     pub fn open_named_or_create_temporary(named: Option<&Path>) -> anyhow::Result<Self> {
         match named {
-            Some(path) => Self::open_user_named_file(path),
+            Some(path) => Self::open_user_named_folder(path),
             None => Self::create_temporary(),
         }
     }
 
     /// Opens the folder that the user named, creating it if missing. Fails if other users can write to it.
-    fn open_user_named_file(path: &Path) -> anyhow::Result<Self> {
+    fn open_user_named_folder(path: &Path) -> anyhow::Result<Self> {
         let created = DirBuilder::new().mode(PRIVATE_MODE).recursive(true).create(path);
         created.with_context(|| format!("cannot create the folder {}", path.display()))?;
         // Resolved now, because links in the path may be changed later.

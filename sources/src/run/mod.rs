@@ -59,8 +59,8 @@ impl Run {
         })
     }
 
-    /// Applies what the mover has found since the last call. It is the thread that puts the relay's sockets in the place of the engine's.
-    /// Relays moved sockets, and updates the engine and the names of hops.
+    /// Applies the events of the mover since the last call: relays moved sockets, and updates the engine and the names of hops. The mover
+    /// is the thread that puts the relay's sockets in the place of the engine's.
     fn apply_mover_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {

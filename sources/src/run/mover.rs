@@ -141,8 +141,8 @@ struct OpenConnection {
 }
 
 impl SocketWatch {
-    /// The thread: puts the relay in front of new sockets in the folder, makes peers that bypass it reconnect, and follows the engine's
-    /// processes, until `end` is set.
+    /// The thread, which runs until `end` is set. Puts the relay in front of new sockets in the folder, makes peers that bypass it
+    /// reconnect, and follows the engine's processes.
     fn move_sockets_until_ended(mut self, watch: &OwnedFd, end: &AtomicBool) {
         // The watch shows no sockets that appeared before it started.
         self.take_over_sockets_in_folder();
@@ -338,15 +338,18 @@ impl SocketWatch {
     /// of times.
     fn send_found_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
-        // Senders are connected to the relay's socket, and the relay is connected to the engine's. The kernel names each by the path at
-        // which it was bound, although the two have exchanged their paths since. Sockets that stay without a name are put back.
+        // Sockets that stay without a name are put back.
         for mut socket in std::mem::take(&mut self.unnamed_sockets) {
+            // The engine's socket and the relay's have exchanged their paths. The kernel still names each by the path at which it was
+            // bound: the engine's by this one.
             let path = self.folder_path.join(&socket.name);
+            // Senders are connected to the relay's socket.
             let to_relay = peers.connections_to_listener(&socket.relay_bound_path).unwrap_or_default();
             let senders: Vec<u64> = to_relay.iter().map(|connection| connection.connector).collect();
+            // The relay is connected to the engine's socket, and the receiver has accepted that connection.
             let to_engine = peers.connections_to_listener(&path).unwrap_or_default();
             let receivers: Vec<u64> = to_engine.iter().map(|connection| connection.acceptor).collect();
-            // Not connected yet, which is no attempt.
+            // Not connected yet, which does not count as an attempt.
             if senders.is_empty() || receivers.is_empty() {
                 self.unnamed_sockets.push(socket);
                 continue;

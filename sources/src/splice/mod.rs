@@ -57,7 +57,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Finds every connection of the planned listeners and measures the message rate.
+    /// Finds every connection to the planned listeners, starts the witness, which observes the messages with a probe, and measures the
+    /// message rate. Fails if no process is connected.
     pub fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
         let mut live = Vec::new();
         for listener in &planned {
@@ -66,11 +67,11 @@ impl Prepared {
         if live.is_empty() {
             bail!("no process is connected to the hops to move");
         }
-        let senders: BTreeSet<u32> = live.iter().map(|live| live.holder.pid).collect();
-        let receivers = planned.iter().map(|listener| listener.receiver).collect();
-        let witness = Witness::start(&senders, &receivers);
-        let senders: Vec<u32> = senders.into_iter().collect();
-        let rate = measure_message_rate(witness.as_ref().ok(), engine, &senders);
+        let sender_pids: BTreeSet<u32> = live.iter().map(|live| live.holder.pid).collect();
+        let receiver_pids = planned.iter().map(|listener| listener.receiver).collect();
+        let witness = Witness::start(&sender_pids, &receiver_pids);
+        let sender_pids: Vec<u32> = sender_pids.into_iter().collect();
+        let rate = measure_message_rate(witness.as_ref().ok(), engine, &sender_pids);
         Ok(Self { planned, live, witness, rate, engine: engine.clone() })
     }
 
@@ -135,8 +136,8 @@ impl Prepared {
         Ok(last_cut)
     }
 
-    /// Lets the senders, which wait at `gate`, connect to the receivers through the relay, once the receivers have read everything of the
-    /// old connections. Returns a line for each doubt whether that went well.
+    /// Waits until the receivers have read everything from the old connections. Then opens `gate`, at which the senders' new connections to
+    /// the relay wait. Returns a line for each doubt whether that went well.
     fn reconnect_senders_and_list_doubts(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
         if !wait_until(MAX_DISCONNECT_TIME, || self.are_old_connections_closed()) {

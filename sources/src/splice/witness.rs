@@ -259,8 +259,9 @@ impl MessageCheck {
         }
     }
 
-    /// Checks a received message: the analysis gets it as a frame, in the order of receipt, and sums up the tokens of each request. A
-    /// message that cannot be decoded and that no observed process has sent is not checked.
+    /// Checks a received message: passes it as a frame to the analysis, which compares the sum of each request's tokens with the count that
+    /// the frames state. Also counts the requests that continue across the move. A message that no observed process has sent is not checked
+    /// if it cannot be decoded.
     fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;

@@ -180,7 +180,8 @@ impl ReaderState {
         self.endings += 1;
         self.last_ending = Some(reason);
         self.is_over |= !is_restarted;
-        // Its successor counts from 0, so its costs are added up here, except the number of processes, which is no sum.
+        // The successor counts its costs from 0, so the costs of its predecessors are kept in a sum. Only the number of processes is the
+        // last one.
         let last_status = std::mem::take(&mut self.status);
         let last_cost = last_status.cost;
         self.cost_of_ended_readers =

@@ -113,7 +113,7 @@ impl RelayHops {
         }
         tapped.is_announced = true;
         let TapHop { further_capabilities, worker, origin, last, carries_requests, .. } = tapped.hop;
-        // Requests are delivered to nobody, even on the only hop.
+        // Requests are delivered to nobody. The only hop counts as one that leads to clients even if it carries requests.
         let may_show_deliveries = self.are_deliveries_visible && !carries_requests;
         let are_deliveries_visible = may_show_deliveries && tapped.leads_to_clients(self.formats);
         let capabilities = Capabilities {
@@ -132,9 +132,11 @@ impl RelayHops {
 
     /// Notes that requests have been found on a hop. Its next message announces it as one that carries requests.
     pub(super) fn record_found_requests(&mut self, id: HopId) {
-        // The two directions of a pair have adjacent ids, the forward one an even id.
-        let opposite = &self.tapped[usize::from(id.0 ^ 1)];
-        // The user names a pair by the direction of its messages. That is the backward one if the scheduler connects to receive requests.
+        // The two directions of a pair have adjacent ids, of which the forward one is even.
+        let opposite_id = id.0 ^ 1;
+        let opposite = &self.tapped[usize::from(opposite_id)];
+        // The user has named the pair as one of requests, and the forward direction has that name. Requests flow backward if the scheduler
+        // connects to receive them: then the name belongs to this direction.
         let name_of_requests = opposite.hop.carries_requests.then(|| opposite.ends.clone());
         let tapped = &mut self.tapped[usize::from(id.0)];
         if let Some(ends) = name_of_requests {

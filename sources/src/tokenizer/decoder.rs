@@ -77,7 +77,7 @@ impl Detokenize for Detokenizer {
     /// Appends the text that the token `id` adds to the stream. Returns false if the tokenizer refuses it.
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let known_text = self.text_by_id.get(id as usize).filter(|known| !known.is_empty());
-        // The text of the first `next` tokens is complete. Any others are parts of a character, which this token may complete.
+        // The text of the first `next` tokens was returned already. Further ones end within a character, which this token may complete.
         let is_at_character_start = stream.ids.len() == stream.next;
         if is_at_character_start && let Some(known_text) = known_text {
             text.push_str(known_text);

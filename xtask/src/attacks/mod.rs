@@ -50,19 +50,19 @@ enum AttackOutcome {
 impl AttackOutcome {
     /// Outcome of a script that ended, by the last line of its output.
     fn of_ended_script(status: ExitStatus, stdout: &str) -> Self {
-        let last = stdout.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let last_line = stdout.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         if !status.success() {
-            return match last.strip_prefix("BROKEN: ") {
+            return match last_line.strip_prefix("BROKEN: ") {
                 Some(what) => Self::Broken(what.to_owned()),
-                None => Self::Broken(format!("{status}: {last}")),
+                None => Self::Broken(format!("{status}: {last_line}")),
             };
         }
-        if last == "held" {
+        if last_line == "held" {
             return Self::Held;
         }
-        match last.strip_prefix("SKIPPED: ") {
+        match last_line.strip_prefix("SKIPPED: ") {
             Some(reason) => Self::Skipped(reason.to_owned()),
-            None => Self::Broken(format!("the last line is neither `held` nor `SKIPPED: reason`: {last}")),
+            None => Self::Broken(format!("the last line is neither `held` nor `SKIPPED: reason`: {last_line}")),
         }
     }
 }

@@ -58,13 +58,14 @@ enum Name {
 
 /// `cargo xtask bench`: runs the chosen benchmarks. The instruction counts are compared here, all others run in a script.
 pub(crate) fn run_benchmarks(bench: &Bench) -> anyhow::Result<()> {
-    let runs_all = bench.names.is_empty() && !bench.quick;
+    let is_none_named = bench.names.is_empty();
+    let runs_all = is_none_named && !bench.quick;
     if runs_all || bench.names.contains(&Name::Count) {
         count::compare_counts_or_make_baseline(bench.bless)?;
     }
-    let runs_only_count = !bench.names.is_empty() && bench.names.iter().all(|name| *name == Name::Count);
+    let is_only_count_named = !is_none_named && bench.names.iter().all(|name| *name == Name::Count);
     // `--bless` is only about the instruction counts.
-    if bench.bless || runs_only_count {
+    if bench.bless || is_only_count_named {
         return Ok(());
     }
     let mut python = Command::new("python3");

@@ -175,7 +175,7 @@ impl PeerPair {
     /// Stops the sender once everything is sent, waits until all messages have arrived or no more arrive, and compares both sides.
     /// Describes the messages that arrived unchanged.
     pub(super) fn finish_and_compare_sides(mut self, checks: &mut FaultChecks) -> Result<String> {
-        // A sender that has sent its count has exited and reads no line, but its totals are available.
+        // Fails if the sender has sent all its messages, because it has exited then. Its totals are available nevertheless.
         let _ = self.sender.write_line("end");
         let sent = self.sender.wait_for_totals()?.connections;
         // The receiver waits for as many messages on each connection.

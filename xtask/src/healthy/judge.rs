@@ -201,24 +201,21 @@ impl ServedResponse {
 
     /// The arguments of each call of a choice as the server wrote them, put together from all its events.
     fn written_call_arguments(&self, choice_index: usize) -> Vec<String> {
-        // Index of each call in the response, and what was written of its arguments so far.
-        let mut indexes: Vec<Value> = Vec::new();
-        let mut arguments: Vec<String> = Vec::new();
+        // Each call with the arguments that were written so far, in the order of their first parts.
+        let mut calls: Vec<CallPart> = Vec::new();
         for text in self.steps.iter().filter_map(Step::written_text) {
             for data in text.split("data: ") {
                 // Other lines, such as `[DONE]`, are no JSON.
                 let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
                 for part in self.tool_call_parts_in(&event, choice_index) {
-                    if let Some(call) = indexes.iter().position(|known| *known == part.index) {
-                        arguments[call] += &part.arguments;
-                    } else {
-                        indexes.push(part.index);
-                        arguments.push(part.arguments);
+                    match calls.iter_mut().find(|call| call.index == part.index) {
+                        Some(call) => call.arguments += &part.arguments,
+                        None => calls.push(part),
                     }
                 }
             }
         }
-        arguments
+        calls.into_iter().map(|call| call.arguments).collect()
     }
 
     /// The parts of a choice's calls in one event, or in the body of a response that is no stream.
@@ -317,8 +314,9 @@ impl ResponseRun {
         self.analysis.apply(&Event { at, what });
     }
 
-    /// Puts this chunk into a frame, which is sent, received and processed on the hop, and notes it for the comparison in `clients`. New
-    /// ids get their texts in `table`. `is_first`: it is the first chunk of its request.
+    /// Puts this chunk into a frame, and applies the events of a frame that is sent, received and processed on the hop. Notes the frame in
+    /// `clients`, for the comparison with the response. New token ids get their texts in `table`. `is_first` says that the chunk is the
+    /// first one of its request.
     fn send_chunk_as_frame(&mut self, sent: &SentChunk, is_first: bool, table: &IdTable, clients: &mut Clients) {
         let mut ids = Vec::new();
         let mut text = None;

@@ -101,8 +101,8 @@ fn response_server_command(engine: &str, version: &str, options: &HealthyOptions
     Ok(serve)
 }
 
-/// Judges the responses of a release, of which each line of `lines` has one in JSON. Writes each response with a finding to the file
-/// `accused_file`, if one is given: also one that its server's parser has changed, which deserves the finding.
+/// Judges the responses of a release. Each line of `lines` has one response in JSON. If `accused_file` is given, writes to it each response
+/// with a finding, including those that deserve it because their server's parser has changed them.
 fn judge_responses(
     engine: &str,
     version: &str,

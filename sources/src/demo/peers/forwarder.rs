@@ -85,8 +85,8 @@ impl Forwarder {
         }
     }
 
-    /// Makes the messages to send of a received one. A router makes one for each request. A detokenizer adds the text, and makes one for
-    /// each request only if there are several workers.
+    /// Converts a received message into the messages to send. A router splits it into one message for each request. A detokenizer adds the
+    /// text, and splits the message only if there are several workers.
     fn transform_message(
         &self,
         release: SglangRelease,

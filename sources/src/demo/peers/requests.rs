@@ -199,7 +199,8 @@ impl Clients {
     pub(super) async fn send_requests(mut self, stage: Stage) -> anyhow::Result<()> {
         let schedulers = stage.script.route.schedulers;
         // Half of a full batch, so that the load is typical from the start.
-        for _ in 0..self.load.running / 2 * schedulers {
+        let initial_requests = self.load.running / 2 * schedulers;
+        for _ in 0..initial_requests {
             self.send_request(&stage);
         }
         let mean_interval_s = 1.0 / (self.load.arrivals * schedulers as f64);

@@ -130,9 +130,12 @@ impl Scheduler {
         for (request, step) in self.running.iter_mut().zip(&steps) {
             self.stage.count_abandoned_tokens(request, step.ids.len() as u32, now);
         }
-        // `retain` visits the requests in order, so each one meets its own step.
-        let mut remaining_steps = steps.iter();
-        self.running.retain(|_| remaining_steps.next().is_none_or(|step| step.finish.is_none()));
+        for (request, step) in std::mem::take(&mut self.running).into_iter().zip(&steps) {
+            let goes_on = step.finish.is_none();
+            if goes_on {
+                self.running.push(request);
+            }
+        }
         frame
     }
 

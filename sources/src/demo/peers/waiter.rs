@@ -106,8 +106,8 @@ impl WaiterState {
         give(self.create_and_count_delivery(tokens, last, account));
     }
 
-    /// Counts the chunks before the last one, which were dropped, or merged with the last one, in the ground truth. Counts their request
-    /// once: a flag of the request notes that, so that nothing needs to be stored for finished requests.
+    /// Counts the `earlier` chunks, those before the last one, as dropped or merged in the ground truth. Counts their request only once. A
+    /// flag of the request notes that, so that nothing needs to be stored for finished requests.
     fn count_dropped_or_merged_chunks(&mut self, earlier: &[Queued], are_dropped: bool, account: &Account) {
         let chunks = earlier.len() as u64;
         account.update_truth(|truth| {
@@ -124,8 +124,8 @@ impl WaiterState {
         }
     }
 
-    /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new. A client that reads cumulative
-    /// counts takes only the tokens for new that it does not have. Any other client takes all.
+    /// Makes a delivery of `tokens`, and counts in `account` how many of them the client takes for new. To a client that reads the tokens
+    /// as cumulative, only those that it has not received before are new. To any other client, all of them are.
     fn create_and_count_delivery(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
         let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
         let new_for_client = match mode {
