@@ -172,7 +172,7 @@ impl Import {
     /// file, after all events were passed.
     pub fn read_some_lines_and_pass_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
-        // The file that is furthest behind, by its latest timestamp so far, goes first, so that few events wait for it.
+        // Reads the file whose latest timestamp is the earliest, because the events of all other files wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
             self.pass_remaining_events(sink);
@@ -184,6 +184,7 @@ impl Import {
             self.active.swap_remove(lagging_index);
         }
         self.pass_events_before(self.earliest_expected_ns(), sink);
+        // Keeps the memory bounded, even if a later line may belong before these statements.
         self.pass_statements_above_limit(sink);
         true
     }
@@ -289,7 +290,7 @@ impl Import {
         Err(ImportError::NothingRecognised(self.describe_lines_without_events().join("; ")))
     }
 
-    /// Describes what the lines are that gave no event, and which files were skipped: one part for each observation.
+    /// Describes the lines that gave no event, and the files that were skipped. Each returned text states one observation.
     fn describe_lines_without_events(&self) -> Vec<String> {
         let stats = self.stats();
         let mut parts = self.describe_unread_kinds();
@@ -300,7 +301,7 @@ impl Import {
         if stats.undated > 0 {
             parts.push(format!("{} of a known form without a time", plural(stats.undated, "line")));
         }
-        // Lines of a known kind of file need no example.
+        // An example helps only if the kind of the file is unknown.
         if !has_unread_kinds && let Some(shape) = &stats.first_unknown {
             parts.push(format!("the first unknown line, with possible prompt text removed: {shape}"));
         }

@@ -84,8 +84,8 @@ fn is_json_start(text: &str) -> bool {
 }
 
 impl<'l> JsonSearch<'_, 'l> {
-    /// Searches a value, which lies inside `depth` others, for records. Each known record contains a mark, a fixed text. A value without
-    /// one is a prompt, an output or a label, and is skipped.
+    /// Searches a JSON value for records, and adds them to `found`. `depth` is the number of values around it. Every known record contains
+    /// a mark, which is a fixed text. A value without a mark, such as a prompt, is skipped.
     pub(super) fn search_value_for_records(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;

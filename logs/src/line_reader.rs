@@ -146,14 +146,14 @@ impl LineReader {
         limit_line(text, mark, self.max_line_bytes)
     }
 
-    /// Skips the next lines that hold no known record, because they have no mark. Returns their number. Stops before a line that may need
-    /// to be truncated or joined. Skips nothing if these are more than `max_lines` lines.
+    /// Skips the lines up to the next one with a mark, because lines without a mark hold no known record. Returns how many it skipped.
+    /// Stops before a line that may need to be truncated or joined. If there are more than `max_lines` to skip, skips none.
     pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
         // The next lines may be further parts of an unfinished line.
         if !self.joiner.is_idle() {
             return 0;
         }
-        // A line in so few bytes is neither truncated nor the first part of a split one.
+        // A line of at most so many bytes needs no truncation, and is no first part of a split line.
         let max_bytes = self.max_line_bytes.min(SHORTEST_FIRST_PART_BYTES);
         let skipped = self.file.range_of_unmarked_lines(recogniser, max_bytes);
         let lines = memchr_iter(b'\n', &self.file.buffer[skipped.clone()]).count();
@@ -161,17 +161,17 @@ impl LineReader {
             return 0;
         }
         self.text_bytes += skipped.len() as u64;
-        // The next line begins where the current one ends.
+        // The next line begins where this range ends.
         self.file.line_range = skipped;
         lines
     }
 }
 
 impl BufferedLines {
-    /// Makes the next line the current one. Returns its length in bytes with its line end; 0 after the last line. Of a line longer than the
-    /// buffer, keeps `max_kept_bytes`.
+    /// Makes the next line the current one. Returns its length in bytes with its line end; 0 after the last line. If the line is longer
+    /// than the buffer, keeps only its first `max_kept_bytes`.
     fn advance_line_and_count_bytes(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
-        // The current line may have been copied, because it was longer than the buffer.
+        // Removes the previous line, which was copied if it was longer than the buffer.
         self.copied_line.clear();
         self.copied_line.shrink_to(KEPT_COPY_BYTES);
         let start = self.line_range.end;
@@ -200,20 +200,20 @@ impl BufferedLines {
         Ok(copied_bytes + self.move_bytes_to_copied_line(end, max_kept_bytes))
     }
 
-    /// Reads from the source until the buffer holds the end of a line, or all that is left of the file. While the buffer is full without
-    /// one, copies its bytes, and returns their number.
+    /// Reads from the source until the buffer holds the end of a line, or the end of the file. If a line is longer than the buffer, moves
+    /// its bytes to the copied line each time the buffer is full. Returns the number of moved bytes.
     fn read_until_line_end(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         let mut copied_bytes = 0;
         // `complete_bytes` is the end of the last complete line in the buffer, 0 without one.
         while self.complete_bytes == 0 && !self.is_at_end {
-            // The line is longer than the buffer.
-            if self.filled_bytes == self.buffer.len() {
+            let is_buffer_full = self.filled_bytes == self.buffer.len();
+            if is_buffer_full {
                 copied_bytes += self.move_bytes_to_copied_line(self.filled_bytes, max_kept_bytes);
             }
             let read_from = self.filled_bytes;
             self.fill_buffer()?;
             let added = &self.buffer[read_from..self.filled_bytes];
-            // Only in the added bytes: the earlier ones have no line end.
+            // Searches only the added bytes, because the earlier ones have no line end.
             self.complete_bytes = memrchr(b'\n', added).map_or(0, |newline| read_from + newline + 1);
         }
         // The last line of a file may lack its end.
@@ -268,10 +268,10 @@ impl BufferedLines {
         strip_line_end(line_with_end)
     }
 
-    /// First mark in the current line, if it has one; its indices count from the start of the line. No mark contains a line end, so all
-    /// complete lines in the buffer are searched at once, and the result serves later lines too.
+    /// First mark in the current line, with indices from the start of the line. `None` if the line has no mark. The search covers all
+    /// complete lines in the buffer at once, and its result is kept for the next lines.
     fn find_mark(&mut self, recogniser: &Recogniser) -> Option<MarkMatch> {
-        // The line was copied out of the buffer.
+        // The range is empty if the line was copied out of the buffer.
         if self.line_range.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
@@ -284,7 +284,7 @@ impl BufferedLines {
         let mark = first.mark?;
         let start = first.at - self.line_range.start;
         let end = start + (mark.end - mark.start);
-        // Shows whether the line has another mark. If not, it is also the search for the next line's mark.
+        // Searches behind the mark, because the line may have another one. If it has none, the result serves the next lines.
         let following = self.next_mark_from(self.line_range.start + end, recogniser);
         let is_last = following.at >= self.line_range.end;
         Some(MarkMatch { start, end, is_last, ..mark })

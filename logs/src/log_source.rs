@@ -80,15 +80,16 @@ impl LogSource {
         format!("{}: {why}", self.file.path.display())
     }
 
-    /// Reads a file's first lines up to one with a timestamp, which becomes the time of the file. Returns the reason if it is not text.
-    /// Does nothing with a pipe.
+    /// Reads the first lines of the file until one has a timestamp, which becomes the first time of the file. `Err` says why the file
+    /// cannot be imported, such as a file that is not text. Does nothing with a pipe.
     pub(super) fn probe_first_lines(&mut self, options: &ImportOptions) -> Result<(), String> {
         if !self.is_regular() {
             return Ok(());
         }
         let mut lines = self.open_uncounted(options).map_err(|error| self.refusal(&error.to_string()))?;
         for _ in 0..PROBED_LINES {
-            // No marks are searched here. An error is reported when the file is imported, after everything before the error.
+            // `None`: marks are not needed here. A read error ends the loop without a report. The import reports it, after the lines that
+            // precede the error.
             let Ok(Some(line)) = lines.next_line(None) else { break };
             if let Some(reason) = reason_it_is_no_log(line.text) {
                 return Err(self.refusal(reason));
@@ -98,7 +99,7 @@ impl LogSource {
                 break;
             }
         }
-        // The import reads files in order of the times that they have reached. Before its first line, a file has reached its first time.
+        // The frontier is the time that the import has reached in this file. Before its first line is read, that is its first time.
         self.frontier_ns = self.first_ns;
         Ok(())
     }

@@ -93,13 +93,13 @@ pub fn parse_decimal(text: &str) -> Option<f64> {
 
 /// Parses a few digits with at most one point. `None` for any other text.
 fn parse_short_decimal(text: &str) -> Option<f64> {
-    /// Without the point, such a number and its divisor are exact. Their quotient is rounded once, like a parsed number.
+    /// Up to this length, both the digits and the divisor are exact as `f64`. Only their quotient is rounded, as by the parser of `std`.
     const MAX_BYTES: usize = 16;
     if text.len() > MAX_BYTES {
         return None;
     }
     let mut digits = 0_u64;
-    // 10 for each digit behind the point; `None` before it.
+    // Power of ten by which the point divides the digits. `None` before the point.
     let mut divisor: Option<f64> = None;
     for byte in text.bytes() {
         match byte {

@@ -109,18 +109,20 @@ impl TimestampParser {
         }
     }
 
-    /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`,
-    /// so hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
+    /// Derives the UTC offset of the file from a line whose timestamp `stamp` has no zone. The line was written right after an event at
+    /// `event_ns`. If the two times are hours apart, the zone in use is wrong by these hours. Changes nothing if they show no offset.
     pub(super) fn derive_offset_from_event(&mut self, stamp: &LogTimestamp, event_ns: u64) {
-        // A timestamp with a zone needs no offset. An equal time was computed from the timestamp itself, and shows nothing.
-        if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
+        let has_own_zone = stamp.zone == ZoneSource::Timestamp;
+        // An event at exactly the time of the line has its time from the line, so it shows nothing.
+        let is_same_time = stamp.wall_ns == event_ns;
+        if has_own_zone || is_same_time {
             return;
         }
         let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
         let current_offset_s = self.zone.to_offset(written).seconds();
         let Some(offset_s) = offset_shown_by_event(event_ns, stamp.wall_ns, current_offset_s) else { return };
         if offset_s == current_offset_s {
-            // A zone with daylight saving time stays in use.
+            // The zone in use is right. It stays, because it may have daylight saving time, which a fixed offset has not.
             self.derived_offset_s = Some(offset_s);
         } else {
             self.set_utc_offset_s(offset_s);

@@ -75,10 +75,10 @@ impl Position {
         first_covered.ok_or_else(|| self.outside_run_message())
     }
 
-    /// Times from the start that a text may mean, the likeliest first. Empty if the text means a time before the start or beyond the
-    /// largest number. `None` if the text is no time.
+    /// Parses a time that the user typed: a step such as `+10`, a date, or a time such as `1:23`. Returns what the text may mean, as times
+    /// from the start of the run, the likeliest first. Empty if the text is a time that no run can have. `None` if the text is no time.
     fn parse_candidate_times_ns(&self, text: &str) -> Option<Vec<u64>> {
-        // Signs count from the current position. A result below 0 or above the largest number gives an empty list.
+        // A sign counts from the current position. A step to before the start, or beyond the largest number, gives an empty list.
         if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_typed_time_ns) {
             let target_ns = self.at_ns.checked_add(ahead_ns);
             return Some(target_ns.into_iter().collect());
@@ -93,8 +93,9 @@ impl Position {
         self.parse_clock_candidates_ns(text)
     }
 
-    /// Times from the start that a text such as `1:23` or `14:59:08` may mean, the likelier first. It may be a time from the start and a
-    /// time of day. `None` if it is neither. Empty if it is a time of day only and the wall clock is unknown.
+    /// Parses a text such as `1:23` or `14:59:08`, which may be a time from the start of the run, a time of day, or both. Returns each
+    /// meaning as a time from the start, the likelier first. Empty if the text is only a time of day and the wall clock is unknown.
+    /// `None` if the text is neither.
     fn parse_clock_candidates_ns(&self, text: &str) -> Option<Vec<u64>> {
         let from_start_ns = units::parse_typed_time_ns(text);
         let time_of_day = TimeOfDay::parse(text);

@@ -154,8 +154,9 @@ pub struct Attribution<'l> {
 }
 
 impl<'l> Attribution<'l> {
-    /// Computes how the time of the run so far divides among the legs, which are the hops and the processes on the tokens' path. A hop is
-    /// a connection between two processes. Hops of one name form a group, which is one leg.
+    /// Divides the tokens' time in the run so far among the legs, which are the parts of the tokens' path. Each leg is either the inside of
+    /// the processes of one role, or the wait on a group of hops. A hop is a connection between two processes, and hops of one name form a
+    /// group.
     pub(crate) fn of_token_time(ledger: &'l Ledger) -> Self {
         let run_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let mut legs: Vec<Leg<'l>> = Vec::new();
@@ -168,7 +169,7 @@ impl<'l> Attribution<'l> {
             let busy = mean_busy_share(ledger, hops_into_role.iter().copied(), run_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             legs.extend(wait_leg(ledger, group, role, &members, busy, run_ns));
-            // Several groups may lead to one process, whose inside is one leg.
+            // Several groups may lead to the processes of one role, but their inside is a single leg.
             if !seen_roles.contains(&role) {
                 seen_roles.push(role);
                 let shows_receives = members.iter().any(|hop| hop.capabilities().received);
@@ -197,10 +198,10 @@ impl<'l> Attribution<'l> {
         attribution
     }
 
-    /// Adds the first tokens that have not reached the tokenizer. Each waits where it was last observed, since then. The parts of its path
-    /// before that have ended.
+    /// Adds the times of first tokens that have not reached the tokenizer yet. Such a token still waits in the leg where it was last
+    /// observed, which is the open part of its path. The parts before have ended.
     fn add_open_first_token_waits(&mut self, ledger: &Ledger) {
-        // Where gaps are not observed, a wait that has ended may look open.
+        // Without observed gaps, a wait that has ended may look open.
         if !ledger.observes_gaps() {
             return;
         }
@@ -212,7 +213,7 @@ impl<'l> Attribution<'l> {
             for part in parts_of_first_token_gap(request, ledger.hops(), now) {
                 let Some(leg) = self.legs.iter_mut().find(|leg| leg.covers_gap_part(ledger, part)) else { continue };
                 leg.long_gaps.record_part(part.ns, gap_ns);
-                // The parts that have ended are in the leg's sum of first tokens already.
+                // The leg's sum of first tokens contains the ended parts already.
                 if part.is_open {
                     leg.add_first_token_time(part.ns);
                 }
@@ -372,9 +373,9 @@ impl WaitTimes {
     }
 }
 
-/// Computes the part of the path (leg) that is the wait on a group of hops, the connections of one name. `group_hops` are these hops. They
-/// lead to the processes of `receiver_role`, which were busy for the share `receivers_busy_share` of the run of length `run_ns`. `None` if
-/// no chunk was received from the hops, and none waits there.
+/// Computes the leg (a part of the path) that is the wait on a group of hops, the connections of one name. `group_hops` are the hops of
+/// `group`. They lead to processes of `receiver_role`, which were busy for `receivers_busy_share` of the run. `None` if no chunk was
+/// received from these hops and no frame waits on them.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
@@ -384,9 +385,10 @@ fn wait_leg<'l>(
     run_ns: u64,
 ) -> Option<Leg<'l>> {
     let times = WaitTimes::sum_over_hops(group_hops, ledger.now());
-    // A leg without any received chunk is needed if frames wait: `add_open_first_token_waits` adds their time to it.
+    // Waiting frames need the leg even before the first received chunk, because `add_open_first_token_waits` adds their time to it.
     let has_waiting = group_hops.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
-    if times.chunk[RUN].sum.count == 0 && !has_waiting {
+    let has_received_chunks = times.chunk[RUN].sum.count > 0;
+    if !has_received_chunks && !has_waiting {
         return None;
     }
     let receiver = HopReceiver::of_hops(ledger, group_hops, receivers_busy_share, run_ns);
@@ -492,8 +494,8 @@ impl<'l> StageTimes<'l> {
     }
 }
 
-/// Computes the part of the path (leg) inside the processes of a role; `None` if no chunk has passed them. `busy_share` is the share of the
-/// run for which they were busy, and `receivers` is their number. `shows_receives` says whether their receives are observed.
+/// Computes the leg (a part of the path) inside the processes of a role. `busy_share` is the share of the run for which they were busy, and
+/// `receivers` is their number. `shows_receives`: their receives are observed. `None` if no chunk has passed through them.
 fn inside_leg<'l>(
     ledger: &'l Ledger,
     role: &str,
@@ -502,7 +504,7 @@ fn inside_leg<'l>(
     receivers: usize,
 ) -> Option<Leg<'l>> {
     let stage = ledger.processing_stages().iter().find(|stage| stage.role == role)?;
-    // Without its receives, a process is judged from the send to it. That includes the wait on the hop.
+    // If the receives of a process are not observed, its time counts from the send to it. That includes the wait on the hop.
     let times = if shows_receives { StageTimes::since_receive(stage) } else { StageTimes::since_send(stage) };
     if times.spread.count() == 0 {
         return None;
@@ -528,18 +530,18 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
     [sum.whole(), sum.recent(now)].map(|sum| LegTime { sum, share: 0.0 })
 }
 
-/// Derives the state of a thread from its time while frames waited for it: `spent` says how it used this time, and `away` why it did not
-/// run. If that time is too short, the state depends on `run_busy_share`, its busy share of the run.
+/// Derives the state of a thread from the time during which frames waited for it. `spent` says how the thread used that time, and `away`
+/// why it did not run. If that time is too short for a judgement, the state depends on the thread's busy share of the whole run.
 fn thread_state(spent: &TimeUse, away: &AwayTimes, run_busy_share: Option<f64>) -> ThreadState {
-    // Too few samples for a judgement.
-    if spent.interval_ns < MIN_SAMPLED_NS {
+    let is_too_short_to_judge = spent.interval_ns < MIN_SAMPLED_NS;
+    if is_too_short_to_judge {
         return match run_busy_share {
             Some(share) if share >= CPU_BOUND_SHARE => ThreadState::Busy,
             _ => ThreadState::Unknown,
         };
     }
     let asleep = away.time_in_any(&[AwayState::Polling, AwayState::Asleep]);
-    // The first state that applies is named. Causes that keep the thread from running come before its own work.
+    // The first state that applies is returned. Causes outside the thread that keep it from running come before its own work.
     if let Some(suspended_state) = suspended_state(spent, away) {
         suspended_state
     } else if has_share(spent, spent.throttled_ns(), THROTTLED_SHARE) {
@@ -555,7 +557,7 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, run_busy_share: Option<f64>) 
     } else if has_share(spent, spent.blocked_ns(), BOTTLENECK_SHARE) {
         ThreadState::Waiting
     } else if spent.wait_ns.is_none() && spent.share(spent.on_ns) < BOTTLENECK_SHARE {
-        // Waits for a CPU are not sampled: it may have waited for one or slept for most of the time.
+        // Without sampled waits for a CPU, it is unknown whether the thread waited for one or slept for most of the time.
         ThreadState::Unknown
     } else {
         ThreadState::PartlyRunning

@@ -50,7 +50,7 @@ struct LateHop {
 }
 
 impl LateHop {
-    /// Judges the frames that wait on a hop. `None` if none waits for `min_wait_ns`, or if it is not known which thread receives them.
+    /// Judges the frames that wait on a hop. `None` if no frame has waited for `min_wait_ns`, or if the receiving thread is unknown.
     fn from_hop_if_late(context: &DetectContext<'_>, hop: &Hop, min_wait_ns: u64) -> Option<Self> {
         let oldest_sent_at = hop.oldest_waiting()?;
         // If no receive was observed, the thread is known only if the role of the receiver has one process.
@@ -59,7 +59,8 @@ impl LateHop {
         if waited_ns < min_wait_ns {
             return None;
         }
-        // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
+        // The judged interval begins when the oldest frame was sent, but not before `earliest_judged`, because samples of threads are
+        // kept only for a little longer than `MAX_LOOKBACK_NS`.
         let earliest_judged = MonoNs(context.now.0.saturating_sub(MAX_LOOKBACK_NS));
         let from = oldest_sent_at.max(earliest_judged);
         let has_received = hop.last_received_at.is_some_and(|at| at > from);
@@ -163,21 +164,22 @@ impl LateConsumer<'_> {
     }
 }
 
-/// Finds the consumers (threads that receive from a hop) that keep frames waiting too long. Requests wait for a whole step of a scheduler
-/// that is busy, so they are late only after the time that causes a warning.
+/// Finds the consumers that keep frames waiting too long. A consumer is a thread that receives from a hop. A consumer of several groups of
+/// hops is listed once for each group.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (group_index, group) in ledger.groups().iter().enumerate() {
+        // A request may wait for a whole step of a busy scheduler, so requests are late only after a longer time than output.
         let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
-        // From this index on are the late consumers of this group. One that receives from two groups counts in each.
+        // The late consumers of this group begin at this index of the list.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
             let Some(late_hop) = LateHop::from_hop_if_late(context, hop, late_ns) else { continue };
             let known = late[group_start..].iter_mut().find(|known| known.thread.id == late_hop.receiver);
             match known {
                 Some(known) => known.add_hop(&late_hop),
-                // None is added if its thread is not sampled.
+                // `of_hop` returns `None` if the thread is not sampled.
                 None => late.extend(LateConsumer::of_hop(context, group, &late_hop)),
             }
         }

@@ -78,7 +78,7 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, verdicts: &
         let summary = describe_cpu_bound_consumer(context, &consumer, writes_share);
         let engine = context.facts();
         let receivers = Receivers::of_group(context, &consumer.group.name, role);
-        // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
+        // Only stack samples show what the thread does. Without them, the advice is about the usual work of the engine.
         let is_mostly_writing = writes_share.is_some_and(|share| share >= MAIN_WRITES_SHARE);
         let advice = if is_mostly_writing {
             advice::own_writes_advice(engine, receivers)

@@ -89,11 +89,12 @@ impl HeldRequests {
         self.kind == kind && self.hop == hop
     }
 
-    /// Records that the problem lasts at `now`, in a span from its start until then. Waits of requests are compared with these spans later.
+    /// Records that the problem exists at `now`, as a span from its start until `now`. Later, the waits of requests are compared with these
+    /// spans.
     pub(super) fn record_problem_span(&mut self, verdict: &Verdict, now: MonoNs) {
         let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
         let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
-        // A problem that goes on, with the same process, extends its last span.
+        // The same process still has the problem, so its last span is extended.
         if let Some(last) = self.spans.last_mut()
             && last.pid == pid
             && span.from <= last.to
@@ -124,20 +125,21 @@ impl HeldRequests {
         }
     }
 
-    /// Adds the wait of a request, if the problem explains it.
+    /// Adds the wait of a request if the problem explains it: the wait is within a span of the problem, and is about the same process or
+    /// hop.
     fn add_wait_if_explained(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
         let wait = named.wait;
         let is_in_span = self.spans.iter().any(|span| span.explains_wait(wait, named.pid));
         if !is_in_span || !self.is_about_wait(context, named) {
             return;
         }
-        // A request counts once. Its waits follow each other, so its number is compared with the last one only.
+        // A request counts once. Its waits follow each other in the list, so a comparison with the last request is enough.
         let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
         self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
-        // Each leg (part of the path between two moments) is listed once, in path order. `Err` has the index where a missing one belongs.
-        if let Err(missing_at) = self.legs.binary_search(&wait.leg_from) {
-            self.legs.insert(missing_at, wait.leg_from);
+        // Each leg, a part of the path, is listed once, in path order, by the moment with which it begins.
+        if let Err(insert_at) = self.legs.binary_search(&wait.leg_from) {
+            self.legs.insert(insert_at, wait.leg_from);
         }
     }
 
@@ -154,8 +156,8 @@ impl HeldRequests {
         }
     }
 
-    /// Adds to the finding the share of the time to first token for which it held up requests. Lowers its severity to `limit`, if that is
-    /// lower.
+    /// Adds to the finding the share of the time to first token for which its problem held up requests. Lowers the finding's severity to
+    /// `limit`, if that is lower.
     pub(super) fn add_ttft_share_and_limit_severity(
         &mut self,
         context: &DetectContext<'_>,
@@ -164,11 +166,11 @@ impl HeldRequests {
     ) {
         let verdict = &mut finding.verdict;
         if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
-            // `remove_ttft_share_and_severity_limit` sets it back before the detectors run again.
+            // Kept, because `remove_ttft_share_and_severity_limit` restores it before the detectors run again.
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }
-        // No request has waited for the process or hop of the finding so far.
+        // Without held-up requests, there is no share to add.
         if self.part.requests == 0 {
             return;
         }
@@ -192,7 +194,8 @@ fn pid_of_socket_reader(ledger: &Ledger) -> Option<u32> {
     readers.next().map(|reader| reader.pid)
 }
 
-/// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen_waits` waits are not new.
+/// Adds each new wait of a request to the problems that explain it. `held_requests` has an entry for each problem. The first `seen_waits`
+/// waits of the run are not new.
 pub(super) fn add_new_waits_to_held_requests(
     context: &DetectContext<'_>,
     held_requests: &mut [HeldRequests],
