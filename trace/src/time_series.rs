@@ -133,7 +133,7 @@ pub struct SlotValues {
 }
 
 impl SeriesSlot for SlotValues {
-    /// Adds the values of the following slot (a second or more): counts are summed, and of levels the maximum is kept.
+    /// Adds the values of the following slot (a second or more). Sums the counts, and keeps the greater of two levels.
     fn join_next(&mut self, next: &Self) {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
@@ -177,7 +177,7 @@ struct ThreadTotal {
 }
 
 impl SlotStart {
-    /// Values of the slot that began with this reading of the ledger's counters and ends now. Counts are those since then.
+    /// Values of the slot that began with these readings of the ledger's counters, and ends now. Its counts are the growth of the counters.
     fn slot_values_until_now(&self, ledger: &Ledger) -> SlotValues {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         SlotValues {
@@ -226,8 +226,8 @@ impl SlotStart {
         }
     }
 
-    /// Adds the threads whose samples began in the slot that ends. Those on the token path, which receive frames or are main threads, have
-    /// a limit of their own. Of the others, keeps at most `max_off_path`.
+    /// Adds the threads whose samples began in the slot that ends. Threads on the token path receive frames or are main threads. They have
+    /// a limit of their own. Of all other threads, keeps at most `max_off_path`.
     fn add_newly_sampled_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
         let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
@@ -240,7 +240,7 @@ impl SlotStart {
             let has_room = if is_of_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
             if has_room {
                 count_on_path += usize::from(is_of_path);
-                // It had used no time at the start of the slot.
+                // The thread was not sampled before, so its total at the start of the slot is 0.
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
@@ -474,17 +474,17 @@ impl TimeSeries {
             self.begin_first_second(now, ledger);
             return;
         }
-        // The clock of a damaged recording may be at its end.
+        // In a damaged recording, the clock may have reached its largest value, so that no further second exists.
         if self.slot_end.0 == u64::MAX {
             return;
         }
         self.end_second(ledger);
-        // Whole seconds without any event between the one that has ended and the one of `now`.
+        // Seconds without any event, between the one that has ended and the one that contains `now`.
         let silent_seconds = now.since(self.slot_end) / SLOT_NS;
         self.add_silent_seconds(silent_seconds, ledger);
         let passed_ns = SLOT_NS.saturating_mul(silent_seconds + 1);
         self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
-        // The ids of the threads whose values are in the seconds, in the same order.
+        // Ids of the threads, in the order of their values in each second.
         self.recent_seconds.threads.clear();
         self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }
@@ -527,7 +527,7 @@ impl TimeSeries {
         is_late
     }
 
-    /// Moves the counts of a late event from the current slot to its own. An event that counts nothing moves nothing.
+    /// Moves the counts of an event that came late from the current slot to the slot of its own time. `at` is that time.
     pub(crate) fn move_counts_of_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
         self.late.replace_counters_by_growth(ledger);
         let late = &self.late;
@@ -539,7 +539,7 @@ impl TimeSeries {
         if let Some(second) = self.recent_seconds.second_at(at) {
             late.add_growth_to_slot(second);
         }
-        // The current slot is the growth since its start. Added to the start, the late counts are no longer part of it.
+        // The current slot counts the growth since its start. Raising the counters of its start removes the late counts from it.
         let start = &mut self.slot_start;
         start.passed = start.passed.combine_with(late.passed, u64::saturating_add);
         add_hop_counts(&mut start.hops, late.hops.iter().copied());

@@ -20,7 +20,7 @@ pub(super) const MIN_SHARE: f64 = 0.5;
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, verdicts: &mut Verdicts, states: &[AwayState]) {
     // A suspended thread cannot run, even if it has work.
     let is_suspended = states.iter().any(|state| SUSPENDED.contains(state));
-    // A thread without work sleeps for much of its time, so only a large share of sleep is a problem. Any suspension is one.
+    // A thread without work sleeps for much of its time, so only a large share of sleep is reported. Suspension has no such excuse.
     let min_share = if is_suspended { STARVED_SHARE } else { MIN_SHARE };
     let judged_share = |late: &LateConsumer<'_>| {
         // Sleep may have a cause outside the thread. Suspension is the cause itself.

@@ -95,11 +95,12 @@ impl Findings {
         list
     }
 
-    /// Key by which a finding is sorted among the others, before causes are moved. Keys compare field by field, the first one first.
+    /// Key by which a finding is sorted among the others, before causes are moved ahead of their consequences. Keys are compared field by
+    /// field, in the order of the fields.
     fn sort_key(&self, finding: &Finding) -> SortKey {
         let explained_ns = self.ttft_ns.get(finding.kind).copied();
         let own_index = detector_index(finding.kind);
-        // All kinds that explain time to first token have one index, so that the time that they explain decides among them.
+        // All kinds that explain time to first token have the same index, so that `explained_ns`, the next field, decides among them.
         let explains_ttft = explained_ns.is_some();
         let index = if explains_ttft { detector_index(FIRST_KIND_OF_TTFT) } else { own_index };
         SortKey {
@@ -134,24 +135,27 @@ impl Findings {
             && self.is_recent(cause) == self.is_recent(consequence)
     }
 
-    /// Whether one finding is a consequence of the other. They must overlap in time. Both are about one hop, or the consequence is about
-    /// what the receiver of the cause's hop does next.
+    /// Whether one finding is a consequence of the other. They must overlap in time. Also, both must be about the same hop, or the
+    /// consequence must be about what the receiver of the cause's hop does with what it receives.
     fn is_caused_by(&self, consequence: &Finding, cause: &Finding) -> bool {
-        // Says what a thread that receives frames did while they waited for it, such as that it was stopped.
+        // Such a cause says why a receiving thread did not process its frames, such as that it was stopped.
         let is_cause_about_receiver = is_about_receiver(cause.kind);
-        // The process of that thread: the frames of the hop go there.
+        // Process to which the frames of the cause's hop go.
         let receiver = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
         let may_be_cause = match consequence.kind {
+            // The scheduler could not receive the requests.
             "late-receive" | "late-intake" => {
                 (is_cause_about_receiver && receiver == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
             "late-read" | "late-dispatch" => {
-                // The tokenizer also reads and dispatches the requests, on the same thread.
+                // The thread of the tokenizer that receives frames also reads and dispatches requests.
                 let stops_reads =
                     cause.kind == "consumer-stopped" || names_thread_state_of_cause(consequence, cause.kind);
                 stops_reads && receiver == HopTarget::Tokenizer
             }
+            // Chunks that queued up for the tokenizer were merged or replaced.
             "merged-chunks" | "would-drop" => is_cause_about_receiver && receiver == HopTarget::Tokenizer,
+            // Frames piled up on the hop, or were received together.
             "backlog" | "burst" => is_cause_about_receiver && cause.verdict.hop == consequence.verdict.hop,
             _ => false,
         };
@@ -182,20 +186,21 @@ impl Findings {
         self.held_ns(finding).max(consequence_ns.unwrap_or(0))
     }
 
-    /// Severity that a finding about a receiving thread must not exceed: the worst of other causes that explain far more time to first
-    /// token. `None` without such a cause. Also `None` while the problem lasts, because not all requests that it holds up are known yet.
+    /// Severity that a finding about a receiving thread must not exceed. It is that of the worst cause that explains far more time to first
+    /// token than the finding. `None` without such a cause. Also `None` while the problem lasts, because not all requests that it holds up
+    /// are known yet.
     pub(super) fn max_severity_by_other_causes(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;
         }
-        // At least 1, so that a cause that explains nothing is not greater than this one.
+        // At least 1. Otherwise a cause that explains nothing would explain "far more" than a finding that explains nothing.
         let explained_ns = self.explained_with_consequences_ns(finding).max(1);
         let far_more_ns = u128::from(explained_ns).saturating_mul(MINOR_TIMES);
-        // Late dispatches are no limit, because they may be those of slow clients.
+        // Late dispatches set no limit, because slow clients may have caused them.
         let other_causes = self.list.iter().filter(|other| other.kind != "late-dispatch");
         let greater_causes = other_causes.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
         let worst_severity = greater_causes.map(|other| other.verdict.severity).max()?;
-        // Causes that are mere information do not matter more than this one.
+        // A cause that is information only must not lower the severity.
         if worst_severity > Severity::Info { Some(worst_severity) } else { None }
     }
 

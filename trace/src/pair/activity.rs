@@ -24,16 +24,16 @@ struct Task {
 }
 
 impl Task {
-    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no
-    /// time.
+    /// Time in which the scheduler was occupied with this task of the request, on the decode server's clock. `None` if its begin or end is
+    /// unknown, or if it took no time.
     fn occupied_interval(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_on_decode_clock(request, clock, self.from)?;
-        // It ends at the first moment that is known of those in `until`.
+        // The task ends at the first moment of `until` that is known.
         let end = self.until.iter().find_map(|moment| time_on_decode_clock(request, clock, *moment));
         let lasts_now = self.may_last && request.is_open;
         let to = match end {
             Some(end) => end,
-            // It has not ended, so it covers all later times.
+            // The task has not ended, so it covers all later times.
             None if lasts_now => MonoNs(u64::MAX),
             None => return None,
         };

@@ -133,11 +133,11 @@ impl ClockBounds {
         self.requests_of_two_clocks += u64::from(excludes_lead_of_zero);
     }
 
-    /// The greatest lower and the smallest upper limit of the lead of the decode server's clock, which is how far it is ahead of the
-    /// prefill server's. Each request sets limits. If they contradict each other, returns those around the lead that the fewest limits
-    /// contradict.
+    /// Returns the strictest limits of the lead, which is how far the decode server's clock is ahead of the prefill server's. Each request
+    /// sets a lower or an upper limit, or both. The strictest are the greatest lower and the smallest upper limit. If limits contradict
+    /// each other, returns the limits around the lead that contradicts the fewest.
     fn sort_and_find_agreed_limits(&mut self) -> AgreedLimits {
-        // The other functions search in sorted limits.
+        // The functions called below need sorted limits.
         self.lower_limits_ns.sort_unstable();
         self.upper_limits_ns.sort_unstable();
         let strictest = AgreedLimits {
@@ -148,7 +148,7 @@ impl ClockBounds {
         if !self.are_contradictory() {
             return strictest;
         }
-        // The lead is one of the lower limits. The list is not empty, since the limits contradict each other.
+        // The lead is itself one of the lower limits. There is one, because limits contradict each other.
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         // The smallest upper limit that this lead does not exceed.
         let most_ns = self.upper_limits_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
@@ -189,8 +189,8 @@ impl ClockBounds {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
-    /// Decides how times of the two clocks are compared. The lead of the decode server's clock is how far it is ahead. It is the one that
-    /// the wall clocks show, clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
+    /// Decides how times of the two clocks are compared. The lead is how far the decode server's clock is ahead. It is taken from the wall
+    /// clocks, and then clamped to the limits that the requests set. If many requests contradict every lead, the clocks drift apart.
     pub(super) fn decide_clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
@@ -200,8 +200,9 @@ impl ClockBounds {
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
         let limits = self.sort_and_find_agreed_limits();
-        // A few may be wrong: an attempt may have got a message of another one.
-        if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
+        // A few limits may be wrong, because a message may have been matched to the wrong attempt of a request.
+        let has_too_many_contradictions = limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64;
+        if has_too_many_contradictions {
             return ClockUse::Drifting { by_ns: self.drift_ns() };
         }
         limits.nearest_offset_within_limits(lead_by_wall_ns)
@@ -215,14 +216,15 @@ impl ClockBounds {
 }
 
 impl AgreedLimits {
-    /// The lead within the limits that is nearest to the one by the wall clocks. These may be wrong; the order of messages is not.
+    /// Chooses the lead within the limits that is nearest to the lead by the wall clocks. The wall clocks may be wrong, but the limits
+    /// follow from the order of messages.
     fn nearest_offset_within_limits(self, lead_by_wall_ns: i64) -> ClockUse {
         // Without a limit on one side, any lead in that direction is possible.
         let least_ns = self.least_ns.unwrap_or(i64::MIN);
         let most_ns = self.most_ns.unwrap_or(i64::MAX);
         let ahead_ns = lead_by_wall_ns.clamp(least_ns, most_ns);
         let is_bounded = self.least_ns.is_some() && self.most_ns.is_some();
-        // The true lead may be as far away as the limit that is farther from the chosen one.
+        // The true lead is within the limits too, so the error is at most the distance to the farther limit.
         let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
         ClockUse::Offset {
             ahead_ns,

@@ -53,13 +53,13 @@ impl MaximumTree {
         Self { nodes }
     }
 
-    /// Maximum of the numbers from one index to before another; 0 without any.
+    /// Maximum of the numbers from `from_index` to before `end_index`; 0 if the range is empty.
     fn maximum_of_range(&self, from_index: usize, end_index: usize) -> u64 {
         let count = self.nodes.len() / 2;
         let mut left = from_index + count;
         let mut right = end_index + count;
         let mut maximum = 0;
-        // Each step goes up one level of the tree. Node n has the children 2n and 2n + 1, and is their maximum.
+        // Node n has the children 2n and 2n + 1, and is their maximum. Each step goes up one level of the tree.
         while left < right {
             // The first node is a right child. Its parent also covers a node before the range, so it counts by itself.
             if left % 2 == 1 {
@@ -118,7 +118,8 @@ impl Intervals {
     /// The times that both lists of intervals cover.
     pub(super) fn intersection_with(&self, other: &Self) -> Self {
         let mut common = Vec::new();
-        // Both lists are in order of time, so the other list is read once, and its begin is cut off.
+        // Both lists are in order of time, so the other list is read once. What lies before the current interval is removed from
+        // `remaining`.
         let mut remaining = other.list.as_slice();
         for interval in &self.list {
             while let Some(next) = remaining.first() {
@@ -127,7 +128,7 @@ impl Intervals {
                     common.push(overlap);
                 }
                 if next.to > interval.to {
-                    // It may overlap the following interval, too.
+                    // `next` may also overlap the following interval, so it remains.
                     break;
                 }
                 remaining = &remaining[1..];

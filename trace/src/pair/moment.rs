@@ -121,7 +121,7 @@ impl PairMoment {
         self as usize
     }
 
-    /// Whether it is a moment of the prefill server, on whose clock its time is.
+    /// Whether it is a moment of the prefill server. Its time is then by that server's clock.
     pub fn is_of_prefill_server(self) -> bool {
         matches!(
             self,
