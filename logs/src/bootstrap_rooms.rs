@@ -64,9 +64,11 @@ impl BootstrapRooms {
         // Until the other half is known, there is nothing to pair.
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
         // A client may give both halves the same rid, which then needs no translation.
-        let is_same_rid = prefill == decode;
+        if prefill == decode {
+            return;
+        }
         let is_known_pair = self.prefill_rids.contains_key(decode);
-        if is_same_rid || is_known_pair {
+        if is_known_pair {
             return;
         }
         let prefill = prefill.clone();

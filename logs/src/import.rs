@@ -64,11 +64,11 @@ fn derive_utc_offset(source: &mut LogSource, reader: &mut LogRecordReader, optio
     if !source.is_regular() {
         return;
     }
-    // These bytes do not count as the import's progress. An error is reported when the import opens the file again.
+    // The bytes read here do not count as progress. An error is not reported here, but when the import opens the file again.
     let Ok(lines) = source.open_uncounted(options) else { return };
     source.lines = Some(lines);
     read_until_offset_is_known(source, reader, options);
-    // The import reads the file from its start, so everything but the offset is reset.
+    // The import will read the file from its start, so everything except the offset is reset.
     source.lines = None;
     source.frontier_ns = 0;
     source.writers.clear();
@@ -215,10 +215,10 @@ impl Import {
         earliest_ns.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
-    /// Opens the files that are due: the import has reached the time of their first lines. At the limit of open files, the next one waits
-    /// until another one is read to its end, and is counted: its lines may then be late.
+    /// Opens the files whose first line is due, because the import has reached its time. At the limit of open files, the next file waits
+    /// until another is read to its end. Such a file is counted, because its lines may then be late.
     fn open_due_files(&mut self) {
-        // One file is opened whatever the limit, because an import without an open file ends.
+        // A limit of 0 counts as 1, because an import without an open file ends.
         let max_open_files = self.options.max_open_files.max(1);
         while self.is_next_file_due() {
             if self.active.len() >= max_open_files {
@@ -258,8 +258,8 @@ impl Import {
         }
     }
 
-    /// Passes the statements of one slot of the queue, a short span of time, to `sink` in order of their times. Counts those that are late,
-    /// because a statement of a later time was passed before them. The slot's memory is used again.
+    /// Passes the statements of one slot of the queue to `sink`, in order of their times. A slot is a short span of time, whose memory is
+    /// used again. Counts a statement as late if one of a later time was passed before it.
     fn pass_slot_of_events(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
             let is_late = queued.at_ns < self.passed_ns;

@@ -59,13 +59,13 @@ impl<'l> JsonRecord<'l> {
 
     /// Adds the fields of a JSON object for which `use_of` has a use. `None` if the text is no object.
     fn read_fields(&mut self, json: &'l str, use_of: &dyn Fn(&str) -> FieldUse) -> Option<()> {
-        // Most messages are text, for which the parser would prepare an error.
+        // Most messages are plain text. This check is cheaper than the error that the parser would create for them.
         if !json.starts_with('{') {
             return None;
         }
         let mut parser = serde_json::Deserializer::from_str(json);
         parser.deserialize_map(FieldReader { record: self, use_of }).ok()?;
-        // Text behind the object is an error, since the message is then no object.
+        // A message with text behind the object is no object.
         parser.end().ok()
     }
 
@@ -85,7 +85,7 @@ impl<'l> JsonRecord<'l> {
         if let Some(text) = parse_string(json) {
             return vec![text];
         }
-        // Another value has no texts.
+        // Any other value gives an empty list.
         let texts: Vec<JsonString<'l>> = serde_json::from_str(json).unwrap_or_default();
         texts.into_iter().map(JsonString::into_text).collect()
     }

@@ -290,7 +290,8 @@ impl BufferedLines {
         Some(MarkMatch { start, end, is_last, ..mark })
     }
 
-    /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
+    /// First mark in the complete lines of the buffer from `start` on. Uses the result of the last search if that mark is not before
+    /// `start`.
     fn next_mark_from(&mut self, start: usize, recogniser: &Recogniser) -> NextMark {
         if let Some(known) = self.next_mark
             && known.at >= start
@@ -298,7 +299,7 @@ impl BufferedLines {
             return known;
         }
         let mark = recogniser.find_mark(&self.buffer[start..self.complete_bytes]);
-        // Without a mark, the place of the next one is the end of the searched bytes.
+        // If no mark is found, its place is the end of the searched bytes, so that later calls need no search either.
         let next = NextMark { at: mark.map_or(self.complete_bytes, |mark| start + mark.start), mark };
         self.next_mark = Some(next);
         next

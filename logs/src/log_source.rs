@@ -118,17 +118,18 @@ fn reason_it_is_no_log(line: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Creates the parser of a file's timestamps. Their year is that of the options, or else of the file's last modification.
+/// Creates the parser of a file's timestamps. It assumes a year for timestamps without one: the year of the options, or else the year of
+/// the file's last modification. In the second case, a month after that of the modification belongs to the year before.
 fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
     const DECEMBER: i8 = 12;
     let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
-    // No month is later than December, so all dates are of the given year.
+    // No month is after December, so all dates are of the given year.
     if let Some(year) = options.year {
         return TimestampParser::new(zone, year, DECEMBER);
     }
     let modified = fs::metadata(&file.path).and_then(|metadata| metadata.modified()).ok();
     let last_written = modified.and_then(|time| Timestamp::try_from(time).ok());
-    // A pipe has no time of modification: its lines are written now.
+    // A pipe has no time of modification, so its lines count as written now.
     let latest = last_written.unwrap_or_else(Timestamp::now).to_zoned(zone.clone());
     TimestampParser::new(zone, latest.year(), latest.month())
 }

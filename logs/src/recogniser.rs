@@ -259,7 +259,7 @@ impl Recogniser {
             return None;
         }
         let record = JsonRecord::parse(json, &|name| self.use_of_field(name))?;
-        // Only reading it shows whose record it is; its statements are passed on later.
+        // Only an attempt to read the record shows whether it is an engine's. Its statements are ignored here, and read again later.
         let is_of_engine = self.read_record(&record, &mut |_| {}).is_some();
         is_of_engine.then_some(record)
     }
@@ -286,8 +286,8 @@ impl Recogniser {
         })
     }
 
-    /// Passes the statements of an engine's own JSON record to `sink` and returns its form. `None` if it is of no engine, and `Err` inside
-    /// if it has no usable content.
+    /// Passes the statements of an engine's own JSON record to `sink`, and returns the form of the record. `None` if the record is of no
+    /// engine. `Some(Err)` if it has no usable content.
     pub(super) fn read_record(
         &self,
         record: &JsonRecord<'_>,

@@ -143,13 +143,13 @@ impl LogRecordReader {
         }
     }
 
-    /// Skips the next lines without a known record and counts them, once enough unknown lines were looked at. Returns their number, at most
-    /// `max_lines`.
+    /// Skips the next lines without a known record, and counts them as unknown. Returns their number, at most `max_lines`. Skips none until
+    /// enough unknown lines were examined.
     fn skip_unknown_lines(&mut self, lines: &mut LineReader, max_lines: usize) -> usize {
         if !self.has_enough_unknown_lines() {
             return 0;
         }
-        // A search for the engines' marks skips them without parsing.
+        // Lines without a mark of an engine are skipped without parsing.
         let skipped = lines.skip_unmarked_lines(&self.recogniser, max_lines);
         self.stats.unknown += skipped as u64;
         skipped

@@ -128,7 +128,8 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     Some(LinePart { stream, prefix, text, suffix: b"", is_last })
 }
 
-/// Parses a record of Docker, `{"log":"text","stream":"stderr","time":".."}`. `None` for any other line.
+/// Parses a log record of Docker, which is a part of a line or a whole one: `{"log":"text","stream":"stderr","time":".."}`. `None` for any
+/// other line.
 fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let log = line.strip_prefix(DOCKER_BEGIN)?;
     // The text ends at the last `","stream":"std`, because it may itself quote such a record.
@@ -136,7 +137,8 @@ fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let (text, suffix) = log.split_at(end);
     // `std` at the end of the constant is the start of the stream's name.
     let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
-    // Collectors also write records without line ends, but only a split part has exactly this length.
+    // A part that others follow has no line end, and exactly the length at which Docker splits. Without a line end but with another length,
+    // it is a line from which a collector removed the end.
     let is_last = ends_with_escaped_newline(text) || count_decoded_bytes(text) != DOCKER_PART_BYTES;
     Some(LinePart { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
 }

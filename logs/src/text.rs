@@ -172,7 +172,7 @@ pub fn epoch_seconds_to_ns(seconds: f64) -> Option<u64> {
     if !(1e9..4e9).contains(&seconds) {
         return None;
     }
-    // A float of that size is exact to less than a microsecond, and to no nanosecond.
+    // A float of this size is exact enough for microseconds, but not for nanoseconds.
     let epoch_us = (seconds * US_PER_SECOND).round() as u64;
     Some(epoch_us * NS_PER_US)
 }

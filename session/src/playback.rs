@@ -117,8 +117,9 @@ impl Position {
         Some(likelier_first.into_iter().flatten().collect())
     }
 
-    /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. A date before the run becomes the
-    /// largest number, which no run covers. `None` if the text is no date, or the wall clock is unknown.
+    /// Parses a date such as `2026-11-27 14:59:08` into nanoseconds from the start of the run. The date is in UTC unless it has an offset.
+    /// A date before the run gives the largest number, which is outside every run. `None` if the text is no date, or the wall clock is
+    /// unknown.
     fn parse_date_ns(&self, text: &str) -> Option<u64> {
         // The first parser requires an offset, such as `+02:00` or `Z`.
         let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
@@ -126,8 +127,9 @@ impl Position {
         // A date without seconds has one colon, between hours and minutes.
         let names_second = text.split(':').count() > 2;
         let precision_ns = if names_second { SECOND_NS } else { 60 * SECOND_NS };
-        // The second or minute in which the run begins is part of it.
-        if from_start_ns < 0 && from_start_ns > -i128::from(precision_ns) {
+        // A run begins within a second. A date that names this second, or its minute, means the start of the run.
+        let names_start = from_start_ns < 0 && from_start_ns > -i128::from(precision_ns);
+        if names_start {
             return Some(0);
         }
         Some(u64::try_from(from_start_ns).unwrap_or(u64::MAX))

@@ -64,7 +64,7 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ends { from, to } = self.as_str();
         f.write_str(from)?;
-        // A hop whose name has another form has this name at both ends.
+        // A hop whose name has another form has that name at both ends, so it is written once.
         if from == to && from != UNKNOWN {
             return Ok(());
         }

@@ -193,15 +193,15 @@ impl SlotStart {
         }
     }
 
-    /// Values of the group of hops with this index in the slot that began with this reading and ends now.
+    /// Values of the group of hops with this index, in the slot that began with these readings of the counters and ends now.
     fn hop_group_values_until_now(&self, ledger: &Ledger, group_index: usize) -> HopSlot {
         let group = &ledger.groups()[group_index];
-        // A group first observed in the slot began with nothing.
+        // The counters of a group that was first observed in this slot began at 0.
         let counts_before = self.hops.get(group_index).copied().unwrap_or_default();
         HopSlot {
             passed: hop_group_counts_so_far(ledger, group_index).combine_with(counts_before, u64::saturating_sub),
             backlog_max: group.backlog_slot,
-            // Until now: the slot ends with this call.
+            // No upper limit is needed, because the slot ends now.
             kernel_bytes_max: group.kernel.max_bytes_between(self.at, MonoNs(u64::MAX)),
             queue_wait: group.queue_wait_slot.to_tally(),
             receives_ended: self.begins_after(ledger.group_receives_end(group_index)),
@@ -398,11 +398,11 @@ impl RecentSeconds {
         self.push_equal_seconds(values, 1);
     }
 
-    /// Adds `count` seconds that share their values. The oldest above the maximum are removed.
+    /// Adds `count` seconds that share their values. Removes the oldest seconds above the maximum.
     fn push_equal_seconds(&mut self, values: &Arc<SlotValues>, count: u64) {
-        // Counts all seconds of the run, also those that are not kept.
+        // Counts all seconds of the run, including those that are not kept.
         self.count = self.count.saturating_add(count);
-        // A silence may be longer than all kept seconds.
+        // Limited, because a silence may be longer than all kept seconds.
         for _ in 0..count.min(self.max_slots as u64) {
             if self.slots.len() == self.max_slots {
                 self.slots.pop_front();
@@ -491,11 +491,11 @@ impl TimeSeries {
 
     /// Adds the values of the current second, which has ended, and begins the next one.
     fn end_second(&mut self, ledger: &mut Ledger) {
-        // Threads off the token path are on the screen only, which shows recent seconds.
+        // Only the screen shows threads off the token path, and it shows recent seconds. Without these, no such threads are kept.
         let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
         self.slot_start.add_newly_sampled_threads(ledger, max_off_path);
         let ended = Arc::new(self.slot_start.slot_values_until_now(ledger));
-        // Only now: it resets values that the ended slot has.
+        // Called after the values were read, because it resets some of them.
         ledger.next_slot();
         self.slot_start.start_slot(ledger, self.slot_end);
         self.add_equal_seconds(&ended, 1);
@@ -579,7 +579,7 @@ impl TimeSeries {
         known.filter(|(_, thread)| is_on_path(thread))
     }
 
-    /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
+    /// The last seconds, including the current one as far as it has passed. Empty if no seconds are kept.
     pub fn recent_seconds(&self, ledger: &Ledger) -> RecentSeconds {
         let mut seconds = self.recent_seconds.clone();
         // With a maximum of 0, no seconds are kept.

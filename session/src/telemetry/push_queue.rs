@@ -251,10 +251,10 @@ impl PushState {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
     }
 
-    /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
-    /// `max_bytes_per_minute`.
+    /// Adds the bytes of a body with spans to those of the current minute, and returns `true`. If the minute already has
+    /// `max_bytes_per_minute`, adds nothing and returns `false`. So the last admitted body may exceed the limit.
     fn admit_within_minute_limit(&mut self, body: &PushBody, max_bytes_per_minute: u64) -> bool {
-        // Once the minute is over, the next body begins another.
+        // A body that is created after the end of the minute begins another minute.
         let current_minute = self.minute.filter(|minute| body.created_at.duration_since(minute.began) < MINUTE);
         let mut minute = current_minute.unwrap_or(SpanMinute { began: body.created_at, bytes: 0 });
         if minute.bytes >= max_bytes_per_minute {

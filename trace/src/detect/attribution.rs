@@ -182,12 +182,12 @@ impl<'l> Attribution<'l> {
         attribution
     }
 
-    /// Computes the attribution of the longest first-token gaps alone, over the run; that of all first tokens if none is long. A gap is the
-    /// time of a first token between the scheduler and the tokenizer. What delays a few of them for seconds may differ from what delays
-    /// most of them.
+    /// Computes the attribution of the longest first-token gaps of the run alone, because their cause may differ from that of most gaps. A
+    /// gap is the time of a first token between the scheduler and the tokenizer. If no gap is long, returns the attribution of all first
+    /// tokens.
     pub(crate) fn narrowed_to_longest_gaps(&self) -> Self {
         let mut attribution = self.clone();
-        // Class 0 has the gaps of a second or more, and each further class also shorter ones. Without a class, none is long.
+        // Class 0 has the gaps of a second or more. Each further class also includes shorter ones.
         let longest_class = (0..LONG_CLASSES).find(|class| self.long_gaps.of_class(*class).count > 0);
         let Some(class) = longest_class else { return attribution };
         let whole_ns = self.long_gaps.of_class(class).ns;
@@ -356,8 +356,9 @@ struct WaitTimes {
 }
 
 impl WaitTimes {
-    /// Sums the waits of chunks and of requests' first tokens on these hops, over the run and over the last ten seconds. The parts of long
-    /// first-token gaps (from the scheduler's send to the tokenizer's receive) that were spent there are summed over the run only.
+    /// Sums the waits of chunks and of first tokens on these hops, over the run and over the last ten seconds. Also sums, over the run
+    /// only, the parts of long first-token gaps that were spent there. A gap is the time from the scheduler's send to the tokenizer's
+    /// receive.
     fn sum_over_hops(hops: &[&Hop], now: MonoNs) -> Self {
         let mut chunk = [LegTime::default(); 2];
         let mut first_token = [LegTime::default(); 2];
@@ -422,9 +423,9 @@ pub struct HopReceiver {
 }
 
 impl HopReceiver {
-    /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one of them than for the
-    /// others, the state is that of this receiver alone. `receivers_busy_share` is the share of the run for which all of them were busy,
-    /// and `run_ns` the length of the run.
+    /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one receiver than for the
+    /// others, the state is that of this receiver alone. `receivers_busy_share` is the mean share of the run for which the receivers were
+    /// busy, and `run_ns` is the length of the run.
     pub fn of_hops(ledger: &Ledger, group_hops: &[&Hop], receivers_busy_share: Option<f64>, run_ns: u64) -> Self {
         let Some(hop_of_slowest) = hop_of_slowest_receiver(group_hops, ledger.now()) else {
             let worker = None;
@@ -482,7 +483,8 @@ impl<'l> StageTimes<'l> {
         }
     }
 
-    /// Times from the send to the process. They are known without its receives, but only of each request's first chunk.
+    /// Times from the send to the process. They are known even if its receives are not observed, but only for the first chunk of each
+    /// request.
     fn since_send(stage: &'l ProcessingStage) -> Self {
         Self {
             kind: LegKind::WaitAndInside,
@@ -586,7 +588,8 @@ fn has_share(spent: &TimeUse, part_ns: Option<u64>, minimum: f64) -> bool {
 /// Sets the share of each leg (a hop or a process) in the times of all legs, over the run and over the last ten seconds.
 fn set_leg_shares(legs: &mut [Leg<'_>]) {
     for window in [RUN, RECENT] {
-        // Legs may have the times of different numbers of chunks, so their means are compared. Each request has only one first token.
+        // Legs may have counted different numbers of chunks, so the means of their chunk times are compared. The times of first tokens are
+        // compared as sums, because each request has only one.
         let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
         let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
         for leg in legs.iter_mut() {

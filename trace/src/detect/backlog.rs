@@ -110,7 +110,7 @@ fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
 
 /// Describes the usual number of frames received in one wakeup of the event loop: `median 3, p99 40`. `None` if no wakeup has ended.
 fn describe_usual_frames_per_wakeup(frames_per_wakeup: &Distribution) -> Option<String> {
-    /// Of fewer values, the 99th percentile is the largest.
+    /// With fewer values, the 99th percentile is only the largest value.
     const MIN_WAKEUPS: u64 = 100;
     let median = count(frames_per_wakeup.quantile(0.5)?);
     let p99 = count(frames_per_wakeup.quantile(0.99)?);
@@ -122,8 +122,8 @@ fn describe_usual_frames_per_wakeup(frames_per_wakeup: &Distribution) -> Option<
     })
 }
 
-/// Largest share of the run that a receiver of this group of hops spent outside its event loop's poll, in which it waits for work. `None`
-/// if polls are not observed.
+/// Largest share of its time that a receiver of this group of hops spent outside the poll of its event loop. In the poll, it waits for
+/// work. `None` if polls are not observed.
 fn largest_share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
     let mut largest_share: Option<f64> = None;
     for hop in context.ledger.hops_of_group(group_index) {

@@ -69,7 +69,7 @@ impl LateHop {
 }
 
 impl<'a> LateConsumer<'a> {
-    /// Creates the consumer of a hop of this group. `None` without samples of its thread, since nothing then shows what it did.
+    /// Creates the consumer of a hop of this group. `None` if its thread is not sampled, because nothing then shows what the thread did.
     fn of_hop(context: &DetectContext<'a>, group: &'a HopGroup, hop: &LateHop) -> Option<Self> {
         let thread = context.ledger.thread(hop.receiver)?;
         Some(Self {
@@ -253,7 +253,7 @@ fn known_share(spent: &TimeUse, part_ns: Option<u64>) -> Option<f64> {
     part_ns.map(|ns| round_share(spent.share(ns)))
 }
 
-/// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
+/// Describes the shares of the time in which a thread did not run, as far as they are known: `12 % waiting for a CPU, 85 % asleep`.
 pub(super) fn describe_off_cpu_shares(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
     for (ns, activity) in [
@@ -276,11 +276,12 @@ pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, verdicts: &mu
 /// Share of the time in which the consumer waited for a CPU; `None` if that is not sampled, or if something else explains its lateness.
 fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     let starved_ns = late.spent.starved_ns()?;
-    // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
-    // when it ends, so a period in progress looks like waiting for a CPU.
+    // A thread that was mostly stopped or throttled does not lack a CPU, and another verdict names its cause. Its time waiting for a CPU
+    // may be a throttled period in progress, which the kernel counts only when it ends.
     let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
-    // With a CPU of its own, it would have kept the frames waiting, too.
-    if starved_ns <= suspended_ns || late.is_held_by_own_work() {
+    let was_mostly_suspended = starved_ns <= suspended_ns;
+    // A thread with too much work of its own would have kept the frames waiting even with a CPU of its own.
+    if was_mostly_suspended || late.is_held_by_own_work() {
         return None;
     }
     Some(late.spent.share(starved_ns))

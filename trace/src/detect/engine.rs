@@ -95,7 +95,7 @@ impl<'a> StalledRequests<'a> {
         if silent_ns > self.longest_ns {
             self.longest_ns = silent_ns;
             self.longest_rid = &request.rid;
-            // It was not stalled before it had been silent for so long.
+            // A request counts as stalled only after it has been silent for `STALLED_NS`.
             self.longest_since = Some(MonoNs(request.last_at.0.saturating_add(STALLED_NS)));
         }
     }

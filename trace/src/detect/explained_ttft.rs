@@ -9,10 +9,10 @@ use TtftMoment::{
     SchedulerReceived,
 };
 
-/// Time to first token that findings of this kind explain. It is the sum of the long waits on certain legs; a leg is the time of a request
-/// between two moments on its path. `None` for kinds that explain none. Findings of equal severity are ordered by it.
+/// Time to first token that findings of this kind explain. It is the sum of the long waits on certain legs. A leg is the time of a request
+/// between two moments on its path. `None` for kinds that explain no leg. Findings of equal severity are ordered by this time.
 pub(super) fn explained_ttft_ns(ttft: &Ttft, finding_kind: &str) -> Option<u128> {
-    // The requests that waited because of a silence are counted apart, whatever their legs.
+    // A silence of the engine explains waits on any leg. They are counted separately.
     if finding_kind == "engine-silent" {
         return Some(ttft.silenced().part.ns);
     }

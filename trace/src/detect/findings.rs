@@ -139,16 +139,16 @@ impl Findings {
         self.max_severity_by_other_causes(finding).filter(|_| are_most_waits_known(context, &finding.verdict.hop))
     }
 
-    /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes (a time
-    /// in which frames were late).
+    /// Drops each finding about late frames that other findings about the same hop explain in all of its episodes. An episode is a time in
+    /// which frames were late.
     fn drop_explained_late_frame_findings(&mut self) {
-        // Decided for all before any is removed, because each is compared with the whole list.
+        // All decisions are made before any finding is removed, because each finding is compared with the whole list.
         let are_kept: Vec<bool> = self
             .list
             .iter()
             .map(|finding| finding.kind != LATE_FRAMES || !self.are_all_episodes_explained(finding))
             .collect();
-        // In the order of the list, in which `retain` visits the findings.
+        // `retain` visits the findings in the order of the list, which is the order of the decisions.
         let mut decisions = are_kept.into_iter();
         self.list.retain(|_| decisions.next().unwrap_or(true));
     }
@@ -170,8 +170,8 @@ impl Findings {
         true
     }
 
-    /// Adds a verdict to the known finding of its kind and hop, or as a new finding. A detector that keeps one finding for all hops has the
-    /// same finding for each hop.
+    /// Adds a verdict to the known finding of its kind and hop, or as a new finding. If the detector keeps a single finding for all hops,
+    /// adds the verdict to that one.
     fn add_verdict(&mut self, detector: &Detector, verdict: Verdict, now: MonoNs) {
         let covers_all_hops = detector.keep == Keep::LatestOfAllHops;
         let known = self
@@ -225,11 +225,12 @@ fn update_finding(known_finding: &mut Finding, verdict: Verdict, keep: Keep, now
 /// Adds the times of a verdict to those of a known finding. `last_at` is the last time at which its problem occurred, by this verdict.
 fn add_occurrence_times(known_finding: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
     known_finding.times.merge(&verdict.times);
-    let lists_times = verdict.times.first().is_some();
+    let has_own_times = verdict.times.first().is_some();
     let has_unrecorded_occurrence = known_finding.last_at > known_finding.times.last().unwrap_or_default();
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();
-    if !lists_times && has_unrecorded_occurrence {
+    if !has_own_times && has_unrecorded_occurrence {
+        // The verdict says only when the problem began and when it occurred last.
         let began = verdict.since.unwrap_or(last_at).min(last_at);
         known_finding.times.record_span(began, last_at);
     } else if is_state {

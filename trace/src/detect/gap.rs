@@ -170,13 +170,13 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
     format!(", {}", describe_share(ttft, late.part()))
 }
 
-/// Severity of the waits of first tokens between send and receive that have ended; `None` if none is long. Waits that are a small part of
-/// the time to first token are information only.
+/// Severity of the ended waits of first tokens between send and receive. Waits that are a small part of the time to first token are
+/// information only. `None` if no wait is long.
 fn severity_of_ended_waits(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let severity_of_worst = gap_severity(ledger.worst_gap()?.ns)?;
     let long_waits = ledger.gap().count_above(GAP_WARNING_NS);
-    // The share of the time to first token counts only if it is known of all long waits.
+    // The share of the time to first token decides, but only if it is known for all long waits. Otherwise the longest wait decides.
     if let Some(late) = late_first_tokens(context)
         && late.requests >= long_waits
         && let Some(severity_by_share) = severity_of_late_leg(ledger.ttft(), late)

@@ -67,7 +67,7 @@ impl<'a> NamedWait<'a> {
     fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
         let ledger = context.ledger;
         let Some(hop_id) = wait.hop else {
-            // Before its dispatch, it waited for the process that reads the sockets.
+            // A wait without a hop is before the dispatch. The request then waits for the process that reads the sockets.
             return Self { wait, hop: None, pid: pid_of_socket_reader(ledger) };
         };
         let hop = ledger.hop(hop_id);
@@ -110,15 +110,16 @@ impl HeldRequests {
         self.spans.push(span);
     }
 
-    /// Whether a request waited for the process or the hop of the finding. A wait begins at a moment on the path of the request.
+    /// Whether a request waited for the process or the hop of the finding. The moment at which the wait begins, `leg_from`, says where the
+    /// request waited.
     fn is_about_wait(&self, context: &DetectContext<'_>, named_wait: &NamedWait<'_>) -> bool {
         let leads_to_tokenizer = || context.hop_target(&self.hop) == HopTarget::Tokenizer;
         match named_wait.wait.leg_from {
-            // On a hop, and for the process behind it.
+            // It waited on a hop, for the process behind it.
             Dispatched | FirstSent => named_wait.hop == Some(self.hop.as_str()),
-            // In the server's socket. The tokenizer, which receives the last frames, also reads the sockets, on the same thread.
+            // It waited in the server's socket. The thread of the tokenizer that receives frames also reads the sockets.
             Arrived => is_about_receiver(self.kind) && leads_to_tokenizer(),
-            // In the tokenizer. It prepares the requests that it has read, unless it cannot run at all.
+            // It waited in the tokenizer, which prepares the requests that it has read. Only a thread that cannot run stops this.
             Read => is_suspended(self.kind) && leads_to_tokenizer(),
             // No process waits are recorded for the other legs.
             _ => false,
@@ -212,14 +213,14 @@ pub(super) fn add_new_waits_to_held_requests(
     }
 }
 
-/// Whether the waits for the receivers of this hop (connection between two processes) are known for most requests.
+/// Whether it is known for most requests how long they waited for the receivers of this hop, a connection between two processes.
 pub(super) fn are_most_waits_known(context: &DetectContext<'_>, hop_name: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
-    // The output of requests that are not streamed is not judged.
+    // Requests whose output is not streamed are not judged, so there must be few of them.
     let are_most_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
     let is_at_end_of_path = context.hop_target(hop_name) != HopTarget::Other;
-    // The waits on the first and the last output hop are known. Of two, a hop that is not the last is the first.
+    // The waits are known on the first and on the last output hop. With two output hops, these are all.
     let has_two_hops = context.ledger.output_groups().count() == 2;
     are_most_streamed && (is_at_end_of_path || has_two_hops)
 }

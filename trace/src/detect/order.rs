@@ -56,8 +56,8 @@ fn longest_wait_in_evidence_ns(finding: &Finding) -> u64 {
     longest_ns
 }
 
-/// Whether the evidence of a finding about requests names the thread state that findings of this kind are about, such as frozen. `false`
-/// for kinds that are not about such a state.
+/// Whether a finding about requests says that their thread was in the state that findings of `cause_kind` report, such as frozen. `false`
+/// for kinds that report no such state.
 fn names_thread_state_of_cause(requests_finding: &Finding, cause_kind: &str) -> bool {
     let state = match cause_kind {
         "consumer-frozen" => ThreadState::Frozen,

@@ -350,7 +350,7 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     // Why the engine's own times, such as its `entries` to queue and batch, are unknown.
     let absent = context.ledger.reasons_for_absent_engine_times();
     let source = context.facts().source();
-    // Moments compare in the order of the path.
+    // Moments are compared in the order of the path.
     if leg.to > Queued {
         format!("queue and prefill cannot be told apart: {}", absent.entries)
     } else if leg.from <= Dispatched && leg.to > SchedulerReceived {
@@ -385,22 +385,22 @@ fn describe_most_frequent_function(context: &DetectContext<'_>, leg_from: TtftMo
 fn severity_regardless_of_other_legs(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let worst = late.worst.as_ref()?;
     let severity = gap_severity(worst.ns)?;
-    // Where the leg takes a small share of the time to first token, another leg matters more.
+    // If the leg takes a small share of the time to first token, another leg matters more.
     let is_minor_for_late_requests = late.share() < MIN_LATE_SHARE;
     let is_minor_for_all_requests = ttft.window_share(late) < MIN_WHOLE_SHARE;
     let is_minor = is_minor_for_late_requests || is_minor_for_all_requests;
     Some(if is_minor { Severity::Info } else { severity })
 }
 
-/// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
-/// that takes far more time, so that few requests do not outrank many.
+/// Severity of the late requests on a leg, a part of their path. It does not exceed the severity of a leg that takes far more time, so that
+/// few requests do not outrank many. `None` if the requests are not worth a finding.
 pub(super) fn severity_of_late_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let mut severity = severity_regardless_of_other_legs(ttft, late)?;
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
-    // A leg that begins with the read is no limit: its requests may be dispatched late because their clients are slow.
+    // A leg that begins with the read sets no limit, because slow clients may have caused its late dispatches.
     let limiting_legs = longer_legs.filter(|other| other.leg.from != Read);
     let worst_of_longer = limiting_legs.filter_map(|other| severity_regardless_of_other_legs(ttft, other)).max();
-    // A leg that is mere information does not matter more than this one.
+    // A leg that is information only must not lower the severity.
     if let Some(limit) = worst_of_longer.filter(|limit| *limit > Severity::Info) {
         severity = severity.min(limit);
     }

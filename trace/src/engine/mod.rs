@@ -136,12 +136,12 @@ impl EngineState {
         self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
     }
 
-    /// Takes over what a source announced about the engine. Where the source left something out, the known behaviour of the release counts.
+    /// Adopts what a source announced about the engine. What the source left out is taken from the known behaviour of the release.
     pub(crate) fn apply_announcement(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
         self.name = name.map(Into::into);
         self.version = version.map(Into::into);
-        // Before the other fields, whose defaults are those of this release.
+        // Called before the other fields are set, because their defaults are those of this release.
         self.set_known_engines_and_resolve_facts(self.known);
         self.mode = mode.or(self.behaviour.fixed_output_mode());
         self.waiter = waiter.or(self.behaviour.waiter);

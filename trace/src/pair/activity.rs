@@ -106,8 +106,8 @@ struct SchedulerActivity {
 }
 
 impl SchedulerActivity {
-    /// Derives the pauses and stops of one scheduler from its requests. A step is a time at which it worked on a request. A task is a time
-    /// in which it had something to do for one. It stopped where it made no step although it had a task.
+    /// Derives the pauses and stops of one scheduler from its requests. In a step, the scheduler worked on a request. In a task, it had
+    /// work to do for a request. A pause is the time between two steps. A stop is the part of a pause in which the scheduler had a task.
     fn new(requests: &[ServerRequest<'_>], clock: ClockUse, signs: &SchedulerSigns) -> Self {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
@@ -117,7 +117,7 @@ impl SchedulerActivity {
         }
         let shows_steps = !steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
-        // Without a step, it may have stopped at any time: nothing shows that it went on. Its times may not be comparable.
+        // Without any step, for example because the clocks cannot be compared, the scheduler may have stopped at any time.
         let stops = if shows_steps { pauses.intersection_with(&Intervals::merged_from(tasks)) } else { pauses.clone() };
         Self { pauses, stops }
     }

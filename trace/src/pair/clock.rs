@@ -25,15 +25,15 @@ pub enum PairClocks {
 }
 
 impl PairClocks {
-    /// How the clocks of two recordings are related. An anchor is a reading of the monotonic clock and the wall clock at one instant. Both
-    /// recordings have the same monotonic clock if it began at the same wall-clock time, as on one host.
+    /// Relates the clocks of two recordings by their anchors. An anchor is a reading of the monotonic and the wall clock at the same
+    /// instant. If both monotonic clocks began at the same wall-clock time, as on one host, they are the same clock.
     pub fn of_anchors(prefill: Anchor, decode: Anchor) -> Self {
-        // A host that booted later has a clock that is behind.
+        // The monotonic clock of a host that booted later is behind.
         let ahead_ns = mono_start_ns(prefill) - mono_start_ns(decode);
         if ahead_ns.unsigned_abs() <= u128::from(SAME_CLOCK_NS) {
             return Self::Same;
         }
-        // The clocks of a damaged recording may be further apart than the number holds.
+        // In a damaged recording, the difference may be too large for the type of the result.
         let limit = i128::from(i64::MAX / 2);
         Self::ByWallClock { ahead_ns: ahead_ns.clamp(-limit, limit) as i64 }
     }
@@ -124,7 +124,7 @@ impl ClockBounds {
         let least_ns = least_decode_clock_lead_ns(prefill, decode);
         let most_ns = greatest_decode_clock_lead_ns(prefill, decode);
         let sets_limit = least_ns.is_some() || most_ns.is_some();
-        // If both servers had one clock, the lead would be 0, but for the error of the engine's own times.
+        // If both servers had the same clock, the lead would be 0, except for the error of the engine's own times.
         let excludes_lead_of_zero = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
         self.lower_limits_ns.extend(least_ns);

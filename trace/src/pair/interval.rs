@@ -40,13 +40,13 @@ struct MaximumTree {
 }
 
 impl MaximumTree {
-    /// Builds a tree over these numbers. They are the second half of its nodes, and each node before them is the maximum of its two
+    /// Builds a tree over these numbers, which become the second half of its nodes. Each node in the first half is the maximum of its two
     /// children, as in a heap.
     fn new(numbers: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = numbers.len();
         let mut nodes = vec![0; count];
         nodes.extend(numbers);
-        // Children first.
+        // Backwards, so that the children of a node are set before it.
         for node in (1..count).rev() {
             nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
         }
@@ -94,7 +94,7 @@ impl Intervals {
             pause_from = step.to;
         }
         pauses.push(Interval { from: pause_from, to: MonoNs(u64::MAX) });
-        // A step may begin or end with all times.
+        // Removes empty pauses, such as the first one if a step begins at time 0.
         pauses.retain(|pause| pause.ns() > 0);
         Self::new(pauses)
     }
@@ -144,10 +144,10 @@ impl Intervals {
         let end = self.list.partition_point(|interval| interval.from < span.to);
         let inside = self.list.get(first..end).unwrap_or_default();
         let (Some(first_inside), Some(last_inside)) = (inside.first(), inside.last()) else { return 0 };
-        // Only the first and the last one may reach beyond the span. The lengths of all between them are known whole.
-        let outer_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
+        // Only the first and the last interval may reach beyond the span. All between them are inside the span.
+        let longest_at_ends_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
         let longest_between_ns = self.lengths.maximum_of_range(first + 1, end - 1);
-        outer_ns.max(longest_between_ns)
+        longest_at_ends_ns.max(longest_between_ns)
     }
 }
 

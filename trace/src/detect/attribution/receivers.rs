@@ -28,8 +28,8 @@ fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
 }
 
-/// Number of processes that receive from these hops (connections between two processes). A receiver has a worker number or an endpoint as
-/// its name; all hops to one name have one receiver. A hop that names none counts as one of its own.
+/// Number of processes that receive from these hops (connections between two processes). The name of a receiver is its worker number or its
+/// endpoint. Hops to the same name have the same receiver. A hop without a name counts as a receiver of its own.
 pub(in crate::detect) fn count_receivers(hops: &[&Hop]) -> usize {
     let mut nameless = 0;
     let mut names: Vec<Key<'_>> = Vec::new();
