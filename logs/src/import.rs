@@ -196,8 +196,8 @@ impl Import {
         self.reader.emit_rejections(sink);
     }
 
-    /// Passes the earliest statements to `sink` while more than the limit are held, and counts them. A line that is read later may belong
-    /// before them.
+    /// Passes the earliest statements to `sink` while more than the limit are held. Counts them, because a line that is read later may
+    /// belong before them.
     fn pass_statements_above_limit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
@@ -206,12 +206,12 @@ impl Import {
         }
     }
 
-    /// Time before which no more lines are expected: the time that the file furthest behind has reached (its frontier), less the window by
-    /// which lines may be out of order.
+    /// Time before which no more lines are expected. A file's frontier is the time that the import has reached in it. The earliest frontier
+    /// counts, less the window by which lines may be out of order.
     fn earliest_expected_ns(&self) -> u64 {
         let next_file_ns = self.waiting.last().map(|source| source.first_ns);
         let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
-        // Without any file, nothing more is expected.
+        // If no file is left, no more lines are expected.
         earliest_ns.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
@@ -230,8 +230,8 @@ impl Import {
         }
     }
 
-    /// Whether the first timestamp of the next file lies at most a window ahead of the open file that is furthest behind, or no file is
-    /// open. `false` without a next file.
+    /// Whether the next file must be opened now. That is so if its first timestamp is at most a window after the time that the open file
+    /// furthest behind has reached, or if no file is open. `false` without a next file.
     fn is_next_file_due(&self) -> bool {
         let Some(next) = self.waiting.last() else { return false };
         let due_from_ns = next.first_ns.saturating_sub(self.options.window_ns);

@@ -72,13 +72,13 @@ impl LinePrefixMemo {
     }
 }
 
-/// Parses the text before a record. The last date in it is the engine's own, with the rank of the process behind it. A timestamp before it
-/// was added by a log collector. Without a date, takes the first timestamp of any form, and no rank.
+/// Parses the text before a record. The last date in it is the engine's own, with the rank of the process behind it. A log collector may
+/// have added a timestamp before that date. Without a date, returns the first timestamp of any form, and no rank.
 fn parse_prefix<'l>(text_before_record: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
     let Some(own) = find_last_date(text_before_record, parser) else {
         return LinePrefix { stamp: first_timestamp(text_before_record, parser), rank: "" };
     };
-    // The logger's date is first in most lines, which no collector has touched.
+    // In most lines the engine's date comes first, because no collector has added anything.
     let outer = if own.at == 0 { None } else { first_timestamp(&text_before_record[..own.at], parser) };
     LinePrefix { stamp: more_precise_timestamp(outer, Some(own.stamp)), rank: own.rank }
 }
@@ -147,7 +147,8 @@ struct LeadingTimestamp<'l> {
     rest: &'l str,
 }
 
-/// Timestamp of a line of any form: its logger's, or that of the collector in front of it. `None` without either.
+/// Timestamp of a line of any form. It is the line's own or the one that a log collector added in front, whichever is more precise. `None`
+/// without either.
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let outer = find_leading_timestamp(strip_pod_name(line.trim_start()), parser)?;
     let own = find_leading_timestamp(strip_runtime_tag(outer.rest), parser).map(|own| own.stamp);
@@ -183,8 +184,8 @@ pub(super) fn more_precise_timestamp(
     Some(if is_collector_more_precise { collector_time } else { own_time })
 }
 
-/// Whether a collector may have read a line at `collector_time`, right after the process wrote it at `own_time`. It may
-/// also have passed on an old line.
+/// Whether a log collector may have read a line right after the process wrote it. `own_time` is the time of the process, and
+/// `collector_time` that of the collector. `false` if the collector must have read an old line.
 fn may_have_been_read_at_once(own_time: LogTimestamp, collector_time: LogTimestamp) -> bool {
     let earliest_ns = own_time.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
     let latest_ns = own_time.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);

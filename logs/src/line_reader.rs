@@ -249,8 +249,8 @@ impl BufferedLines {
         }
     }
 
-    /// Moves the first `byte_count` bytes of the buffer to the copied line, of which `max_kept_bytes` are kept. Returns `byte_count`: the
-    /// bytes of the line, kept or not.
+    /// Moves the first `byte_count` bytes of the buffer to the copied line. Drops bytes that would make that line longer than
+    /// `max_kept_bytes`. Returns `byte_count`, because dropped bytes also count as bytes of the line.
     fn move_bytes_to_copied_line(&mut self, byte_count: usize, max_kept_bytes: usize) -> u64 {
         let kept = byte_count.min(max_kept_bytes.saturating_sub(self.copied_line.len()));
         self.copied_line.extend_from_slice(&self.buffer[..kept]);
@@ -305,12 +305,13 @@ impl BufferedLines {
         next
     }
 
-    /// Range in the buffer of the next lines without a mark, at most `max_bytes`. Empty if there is no such line.
+    /// Range of the next lines without a mark, as indices in the buffer. It has at most `max_bytes`. Empty if the next line has a mark or
+    /// is longer.
     fn range_of_unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
         let start = self.line_range.end;
         let next = self.next_mark_from(start, recogniser);
         let unmarked = &self.buffer[start..next.at.min(start + max_bytes)];
-        // The last line of these bytes may be cut, or have the mark.
+        // Leaves out the last line of these bytes if it is incomplete, because its rest may have the mark.
         let end = memrchr(b'\n', unmarked).map_or(start, |line_end| start + line_end + 1);
         start..end
     }

@@ -37,8 +37,8 @@ pub trait LogLines: Sync {
         FieldUse::Skipped
     }
 
-    /// Passes the statements of a JSON record to `sink` and returns the name of its form. `None` if the record is not the engine's, and
-    /// `Err` inside if it has no usable content.
+    /// Passes the statements of a JSON record to `sink`, and returns the name of the record's form. `None` if the record is not the
+    /// engine's. `Some(Err)` if it has no usable content.
     fn read_record(
         &self,
         _record: &JsonRecord<'_>,

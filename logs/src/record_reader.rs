@@ -155,8 +155,8 @@ impl LogRecordReader {
         skipped
     }
 
-    /// Moves the counts of records by form to the statistics. They are counted apart from these, which would look up each record's form by
-    /// its text.
+    /// Moves the counts of records by form to the statistics. They are counted separately first, because the statistics would compare the
+    /// text of the form for each record.
     fn add_form_counts_to_stats(&mut self) {
         for FormCount { form, records } in self.form_counts.drain(..) {
             *self.stats.forms.entry(form).or_default() += records;
@@ -326,7 +326,7 @@ impl LogRecordReader {
 
     /// Counts a record of this form.
     fn count_record_of_form(&mut self, form: &'static str) {
-        // The same constant is found without comparing its text.
+        // Compares addresses instead of texts, because each form's name is one constant.
         match self.form_counts.iter_mut().find(|count| std::ptr::eq(count.form, form)) {
             Some(count) => count.records += 1,
             None => self.form_counts.push(FormCount { form, records: 1 }),
@@ -380,8 +380,8 @@ impl LogRecordReader {
         sink(&Event::new(at, what));
     }
 
-    /// Passes the rejected requests of all lines that were read to `sink`, if they are of one engine. Only the end of the last file shows
-    /// that, so these events come after later ones.
+    /// Passes the rejected requests to `sink`, if they are of one engine. Called at the end of the last file, which shows whether they are.
+    /// So their events come after events of later times.
     pub(super) fn emit_rejections(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for LoggedRejection { at_ns, status } in
             self.rejections.take_and_count_if_of_one_engine(self.is_engine_named, &mut self.stats)
@@ -392,8 +392,8 @@ impl LogRecordReader {
     }
 }
 
-/// Index of the start of the record whose mark is at index `mark_index`. A record starts with the bracket of its timestamp,
-/// `[2026-01-18 07:55:00 TP0] `, or else with its mark.
+/// Index of the start of the record whose mark is at `mark_index`. A record starts with the bracket of its timestamp, as in
+/// `[2026-01-18 07:55:00 TP0] `. Without a timestamp, it starts with its mark.
 fn find_record_start(text: &str, mark_index: usize) -> usize {
     let Some(bracket) = text[..mark_index].rfind('[') else { return mark_index };
     let begins_with_digit = text[bracket + 1..].starts_with(|c: char| c.is_ascii_digit());

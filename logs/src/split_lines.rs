@@ -152,7 +152,7 @@ fn stream_index(text: &[u8]) -> Option<usize> {
 fn ends_with_escaped_newline(json: &[u8]) -> bool {
     let Some(rest) = json.strip_suffix(b"n") else { return false };
     let backslashes = rest.iter().rev().take_while(|&&byte| byte == b'\\').count();
-    // Two of them stand for a backslash in the text, so that only an odd one escapes the `n`.
+    // Each pair of backslashes stands for one in the text. Only a backslash without a pair escapes the `n`.
     backslashes % 2 == 1
 }
 

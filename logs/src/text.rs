@@ -42,7 +42,7 @@ pub(crate) fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &
     &text[start..end]
 }
 
-/// Like [`str::split_once`], but faster in a short text: the standard function prepares its search for longer than this one takes.
+/// Like [`str::split_once`], but faster for a short text, in which the preparation of the standard search takes longer than this function.
 pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l str)> {
     let (first, others) = separator.as_bytes().split_first()?;
     let mut starts = memchr_iter(*first, text.as_bytes());

@@ -64,9 +64,9 @@ impl From<&Finding> for FindingKey {
 }
 
 impl Position {
-    /// Converts a time that a user typed to nanoseconds from the start of the run. `3.9s` counts from the start, `+10s` and `-1m` from the
-    /// current position. `14:59:08` and `1:23` may each be a time of day or a time from the start; the one that the run covers is meant. If
-    /// the run covers both, three parts are a time of day, and two parts count from the start. `Err` is a message for the user.
+    /// Converts a time that a user typed to nanoseconds from the start of the run. `3.9s` counts from the start, and `+10s` and `-1m` count
+    /// from the current position. `14:59:08` or `1:23` may be a time of day or a time from the start. It means the one that the run covers.
+    /// If the run covers both, the likelier one is chosen. `Err` is a message for the user.
     pub fn parse_target_ns(&self, text: &str) -> Result<u64, String> {
         let Some(candidates_ns) = self.parse_candidate_times_ns(text.trim()) else {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());

@@ -378,7 +378,7 @@ impl RecentSeconds {
         self.slots.get_mut(index).map(Arc::make_mut)
     }
 
-    /// Sums the traffic of the seconds of a window, of each group of hops apart. Seconds that are not kept count nothing.
+    /// Sums the traffic of the seconds of a window, separately for each group of hops. Leaves out seconds that are not kept.
     pub fn traffic_in(&self, window: RecentWindow) -> RecentTraffic {
         let mut traffic = RecentTraffic { window, tokens_sent: 0, hops: Vec::new() };
         for slot in window.slots().filter_map(|second| self.second(second)) {
@@ -517,8 +517,8 @@ impl TimeSeries {
         self.recent_seconds.push_equal_seconds(values, count);
     }
 
-    /// Prepares for an event at `at`, which is applied next. Returns whether it is late, so that its slot is over. In this case,
-    /// [`Self::move_counts_of_late_event`] must be called after it. An event of another process or stage can come a little late.
+    /// Prepares for an event at `at`, which is applied next. Returns whether it is late, which means that its slot is over. After a late
+    /// event, [`Self::move_counts_of_late_event`] must be called. Events of different processes or stages can come a little late.
     pub(crate) fn prepare_if_event_is_late(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
         let is_late = at < self.slot_start.at;
         if is_late {

@@ -342,7 +342,7 @@ async fn run_connection(
     }
 }
 
-/// Returns when the time of the connection is over: never if it streams, because a stream lasts as long as the run.
+/// Waits for the time limit of a connection. If the connection streams by then, waits for ever, because a stream lasts as long as the run.
 async fn wait_for_time_limit(state: &ConnectionState, limit: Duration) {
     sleep(limit).await;
     if state.is_stream() {

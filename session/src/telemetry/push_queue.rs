@@ -149,7 +149,7 @@ impl PushQueue {
     /// Waits between two attempts, but ends early when a run ends.
     pub(super) fn wait_for_retry_or_run_end(&self, max_wait: Duration) {
         let state = self.lock_state();
-        // The first run that ends sets the deadline. Why the wait has ended does not matter: the caller tries again.
+        // The wait ends early when a run ends, because that sets the deadline. In either case, the caller tries again.
         drop(self.changed.wait_timeout_while(state, max_wait, |state| state.deadline.is_none()));
     }
 

@@ -240,7 +240,7 @@ pub(super) fn would_drop_advice(engine: &EngineState) -> String {
     format!("do not set {flag} before {}, which merges queued chunks", name_fixed_releases(engine, &drops))
 }
 
-/// Names the first release that loses no tokens and, if that still cuts text, the one from which the text is complete, too.
+/// Names the first release that drops no chunks. If that release still cuts text, also names the first one that does not.
 fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
     match engine.facts().text_loss_of_release(drops.fixed_in) {
         Some(cut) => format!("{} ({} for the OpenAI endpoints)", drops.fixed_in, cut.fixed_in),

@@ -112,8 +112,8 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, verdicts: &m
     }
 }
 
-/// Share of the time that a consumer was off the CPU. `None` if it hardly slept, so that it is itself the cause, or if that is not known
-/// without samples of its waits for a CPU.
+/// Share of the time that a consumer was off the CPU without waiting for one. `None` if it hardly slept, because it is then itself the
+/// cause. Also `None` if its waits for a CPU are not sampled.
 fn off_cpu_share_if_mostly_asleep(consumer: &LateConsumer<'_>) -> Option<f64> {
     let off_cpu = consumer.spent.share(consumer.spent.blocked_ns()?);
     // Time stopped or frozen is time off the CPU, but no sleep.

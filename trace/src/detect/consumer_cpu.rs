@@ -38,8 +38,8 @@ fn share_of_samples_in_response_writes(context: &DetectContext<'_>, role: &str) 
     Some(writing as f64 / running as f64)
 }
 
-/// Share of the time in which the consumer computed. If it would have kept the frames waiting even with a CPU of its own, its waits for a
-/// CPU are added. `None` for a scheduler, which is on a CPU while it computes a step.
+/// Share of the time that the consumer's own work took. Waits for a CPU count as work if the consumer would have kept the frames waiting
+/// even with a CPU of its own. `None` for a scheduler, because it is normally on a CPU while it computes a step.
 fn share_of_own_work(consumer: &LateConsumer<'_>) -> Option<f64> {
     if consumer.group.carries_requests {
         return None;

@@ -57,8 +57,8 @@ fn severity_of_late_frames(late: &LateFrames) -> Severity {
     gap_severity(late.longest_ns).unwrap_or(severity_of_stretch)
 }
 
-/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
-/// does not show it, `processing_share` does, the share of that time in which it processed frames.
+/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If its thread was busy or in
+/// an unknown state, describes `processing_share`, which is the share of that time in which it processed frames.
 fn describe_receiver_activity(role: &str, thread_state: Option<ThreadState>, processing_share: Option<f64>) -> String {
     match thread_state.unwrap_or(ThreadState::Unknown) {
         ThreadState::Asleep => format!("the {role} was asleep"),

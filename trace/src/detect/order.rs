@@ -85,9 +85,9 @@ struct SortKey {
 }
 
 impl Findings {
-    /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first. Those that explain time to first
-    /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
-    /// of [`ALL`]. A cause comes before its consequences.
+    /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first, and then the order of [`ALL`]
+    /// decides. Findings that explain time to first token have one place in that order, and are sorted there by how much they explain. A
+    /// cause comes before its consequences.
     pub fn sorted_worst_first(&self) -> Vec<&Finding> {
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|finding| self.sort_key(finding));
@@ -179,7 +179,8 @@ impl Findings {
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 
-    /// Time to first token of the requests that a finding held up, or the time that one of its consequences explains, if that is longer.
+    /// Time to first token that a finding explains. It is the time of the requests that the finding held up, or the time that one of its
+    /// consequences explains, whichever is longer.
     fn explained_with_consequences_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();

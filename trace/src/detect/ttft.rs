@@ -301,20 +301,16 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, verdicts: &m
         verdict.severity = Severity::Info;
     }
     let relief = facts.queue_relief();
-    // `Some` if the thread could not run.
-    let advice_if_stopped = advice_if_thread_could_not_run(state);
-    if advice_if_stopped.is_some() {
+    let advice = if let Some(advice) = advice_if_thread_could_not_run(state) {
         let _ = write!(verdict.summary, "; the thread that receives them was {} then", state.as_str());
-    }
-    let advice = match advice_if_stopped {
-        Some(advice) => advice.to_owned(),
-        None if late.is_beside_others() => {
-            format!("if the {source} runs as many requests as it can, {relief}; if few run, its prefills may be slow")
-        }
-        None => format!(
+        advice.to_owned()
+    } else if late.is_beside_others() {
+        format!("if the {source} runs as many requests as it can, {relief}; if few run, its prefills may be slow")
+    } else {
+        format!(
             "if many requests wait, {relief}; if none runs meanwhile, they wait for something else, such as a grammar or a paused engine: \
              `py-spy dump` shows what the {source} does"
-        ),
+        )
     };
     verdict.with("thread", state.as_str()).advice(advice);
 }

@@ -96,11 +96,11 @@ impl EngineState {
         &self.behaviour
     }
 
-    /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source names the engine and only one known
-    /// engine lists ids, it is that one.
+    /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source has named the engine, it must be the
+    /// known engine that lists ids, provided that only one does.
     pub(crate) fn facts_for_listed_ids(&self) -> &'static dyn Facts {
-        // A source has named the engine.
-        if self.name.is_some() || self.version.is_some() {
+        let is_engine_named = self.name.is_some() || self.version.is_some();
+        if is_engine_named {
             return self.facts;
         }
         self.known.only_engine_listing_ids().unwrap_or(self.facts)

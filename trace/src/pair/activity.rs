@@ -152,11 +152,12 @@ impl PairActivity {
         }
     }
 
-    /// Whether a stop of this side's scheduler explains a wait: it took more than half of `wait`, and the rest is too short to matter.
-    /// The scheduler stopped while it did nothing although it had something to do.
+    /// Whether a stop of this side's scheduler explains a wait. The stop must take more than half of `wait`, and the rest of the wait must
+    /// be too short to matter. A stop is a time in which the scheduler did nothing although it had work to do.
     pub(super) fn is_wait_explained_by_stop(&self, side: PairSide, prefill_server: usize, wait: Interval) -> bool {
         let Some(activity) = self.activity_of_side(side, prefill_server) else { return true };
-        // A long prefill looks like a stop, and is only the first part of the wait of those who still wait for memory after it.
+        // A long prefill looks like a stop. Requests that still wait for memory after it have a long rest, which the prefill does not
+        // explain.
         let rest_ns = wait.ns().saturating_sub(activity.stops.longest_within_ns(wait));
         takes_most(&activity.stops, wait) && rest_ns < GAP_WARNING_NS
     }

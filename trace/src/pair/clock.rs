@@ -235,20 +235,21 @@ impl AgreedLimits {
     }
 }
 
-/// Least lead of the decode server's clock, by one request. Its prefill begins after the decode server has allocated memory, so that
-/// clock is ahead by at least the time that the allocation seems to be later. `None` if the time of either is unknown.
+/// Least lead of the decode server's clock, by one request. The prefill of a request begins after the decode server has allocated memory
+/// for it. If the allocation seems to be later, the decode server's clock is ahead by at least the difference. `None` if the time of either
+/// is unknown.
 fn least_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
-    // In their order, so that the first known one is the nearest to the allocation and sets the narrowest limit.
+    // The earliest comes first, because the one nearest to the allocation sets the narrowest limit.
     let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
     let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
     let allocated = decode.time_of_decode_moment(Allocated)?;
     Some(difference_ns(allocated, first_of_prefill))
 }
 
-/// Greatest lead of the decode server's clock, by one request. It is decoded after its cache was transferred, so that clock is ahead by at
-/// most the time between both. `None` if the time of either is unknown.
+/// Greatest lead of the decode server's clock, by one request. A request is decoded after its cache was transferred, so the decode server's
+/// clock is ahead by at most the measured time between both. `None` if the time of either is unknown.
 fn greatest_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
-    // The last one first, because it is the nearest to the decoding and sets the narrowest limit.
+    // The last comes first, because the one nearest to the decoding sets the narrowest limit.
     let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
     let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
     let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];

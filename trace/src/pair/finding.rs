@@ -83,8 +83,8 @@ pub(super) struct LegRule {
 }
 
 impl LegRule {
-    /// The part of the rule's leg (between two moments of a request) that is judged. It begins after the moment of the other server for
-    /// which this one may wait. `None` if the request has no such leg.
+    /// The judged part of the rule's leg, which is the time between two moments of a request. If the leg's server may have to wait for a
+    /// moment of the other server, the judged part begins no earlier than that moment. `None` if the request has no such leg.
     fn judged_part(&self, row: &PairRow<'_>) -> Option<Interval> {
         let leg = PairLeg { from: self.from, to: self.to };
         let timed = row.timed_legs().find(|timed| timed.leg == leg)?;
@@ -286,7 +286,7 @@ impl<'p> LateRequests<'p> {
         self.list.iter().max_by_key(|late| late.ns())
     }
 
-    /// The time at which the first late request began to wait, and the one at which the last of them ceased to.
+    /// The time at which the first of the late requests began to wait, and the time at which the last wait ended.
     fn begin_and_end(&self) -> [MonoNs; 2] {
         let from = self.list.iter().map(|late| late.span.from).min();
         let to = self.list.iter().map(|late| late.span.to).max();

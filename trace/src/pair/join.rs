@@ -128,8 +128,8 @@ impl<'a> RequestIndex<'a> {
         index
     }
 
-    /// Finds the request of a prefill server that has the same room as this one. A room is the number by which both servers know a request;
-    /// without it, their rids are compared. `None` unless exactly one matches.
+    /// Finds the indexed request that has the same room as this one. A room is the number by which both servers of a pair know one request.
+    /// If this request has no room, its rid must be the same. `None` unless exactly one request matches.
     fn find_position(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
         match request.room {
             Some(room) => self.by_room.find_position(&room),
@@ -245,7 +245,7 @@ impl<'a> Pair<'a> {
         self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
     }
 
-    /// How many of the newest finished requests were read of each server; `None` if no server has more, so that all were read.
+    /// Number of the newest finished requests that were read from each server, if a server has more than that. `None` if all were read.
     pub fn finished_limit_if_reached(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
@@ -343,11 +343,11 @@ impl<'a> Pair<'a> {
         if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
     }
 
-    /// The leg (part of the time to first token between two moments) with the greatest share. `None` without any time to first token, and
-    /// if the clocks' uncertainty leaves open which it is.
+    /// The leg with the greatest share. A leg is the part of the time to first token between two moments. `None` without any time to first
+    /// token, or if the error of the clocks leaves open which leg it is.
     pub fn worst_leg(&self) -> Option<&PairLegLengths> {
         let worst = self.legs.iter().max_by_key(|lengths| lengths.sum_ns)?;
-        // At worst, its sum is the smallest possible one, and that of another leg the greatest.
+        // It is the worst for certain if even its smallest possible sum is not below the greatest possible sum of any other leg.
         let min_of_worst_ns = *self.possible_sums_ns(worst).start();
         let mut others = self.legs.iter().filter(|other| other.leg != worst.leg);
         let is_certain = others.all(|other| *self.possible_sums_ns(other).end() <= min_of_worst_ns);

@@ -26,8 +26,8 @@ pub(super) struct ServerRequest<'a> {
     pub(super) steady_output: Option<Interval>,
 }
 
-/// Whether a prefill may have ended at `at`. It may if no known moment of the request before that end is later, and its first send is not
-/// earlier.
+/// Whether the prefill of a request may have ended at `at`. It may if `at` is not before any known moment that precedes the end of a
+/// prefill, and not after the first send.
 fn may_prefill_have_ended_at(path: &TtftPath, at: MonoNs) -> bool {
     let moments_before_end =
         [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];

@@ -276,7 +276,8 @@ impl EventConverter {
         Ok(())
     }
 
-    /// Ends the export with the source's last state, if it has begun. That does not name the source; the header did.
+    /// Ends the export with the last state of the source. Does nothing if the export has not begun. The name of the source comes from the
+    /// header, because `closing` does not have it.
     fn finish_export(&mut self, closing: ReportInput) -> io::Result<()> {
         let Some(StreamExport { source, export }) = self.export.take() else { return Ok(()) };
         export.finish(&ReportInput { kind: source, ..closing })?;

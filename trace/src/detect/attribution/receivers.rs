@@ -92,7 +92,7 @@ pub(super) fn hops_of_receiver<'h>(members: &[&'h Hop], one: &Hop) -> Vec<&'h Ho
 /// Wait of all chunks received from the hop and, estimated, of the frames queued now.
 fn wait_of_received_and_queued_ns(hop: &Hop, now: MonoNs) -> u128 {
     let queued_frames = u128::from(hop.counts.backlog);
-    // If they were sent evenly, each has waited half as long as the oldest on average.
+    // Assumes that the queued frames were sent evenly. On average, each has then waited half as long as the oldest.
     let queued_ns = hop.oldest_waiting().map_or(0, |oldest| u128::from(now.since(oldest)) * queued_frames / 2);
     hop.chunk_waits.whole().ns + queued_ns
 }
