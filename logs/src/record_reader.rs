@@ -92,8 +92,7 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be
-    /// read.
+    /// Reads up to `max_lines` of the file and queues their statements. Returns whether further lines may follow.
     pub(super) fn queue_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
         // Moved out of the source, because the calls below borrow both. Moved back at the end.
         let Some(mut lines) = source.lines.take() else {
@@ -104,6 +103,7 @@ impl LogRecordReader {
         let mut has_more = true;
         let mut lines_read = 0;
         while has_more && lines_read < max_lines {
+            // Skipped lines count as read, so they may use up `max_lines`.
             lines_read += self.skip_unknown_lines(&mut lines, max_lines - lines_read);
             if lines_read == max_lines {
                 break;

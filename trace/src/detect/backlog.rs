@@ -19,7 +19,7 @@ fn wait_of_oldest_frame_ns(context: &DetectContext<'_>, group_index: usize) -> u
 pub(super) fn detect_backlog(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let waited_ns = wait_of_oldest_frame_ns(context, group_index);
-        // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
+        // The number of frames is not enough: on a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;
         }

@@ -24,7 +24,7 @@ struct Task {
 }
 
 impl Task {
-    /// Time in which the scheduler was occupied with this task of the request, on the decode server's clock. `None` if its begin or end is
+    /// Time in which the scheduler was occupied with this task of the request, on the decode server's clock. `None` if its start or end is
     /// unknown, or if it took no time.
     fn occupied_interval(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_on_decode_clock(request, clock, self.from)?;

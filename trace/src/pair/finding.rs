@@ -304,8 +304,8 @@ pub(super) fn find_pair_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     findings
 }
 
-/// Finding about the rule's leg, which is a part of the time to first token. `None` unless many requests were late on the leg, or most of
-/// them usually spend much of their time to first token there.
+/// Finding about the rule's leg, which is a part of the time to first token. Either many requests were late on the leg, or most requests
+/// spend much of their time to first token there. `None` if neither is so.
 fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity) -> Option<PairFinding> {
     let on_leg = rule.requests_on_leg(rows);
     // Shares are computed of all requests with the leg, including those that are removed below.

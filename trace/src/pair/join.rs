@@ -358,7 +358,7 @@ impl<'a> Pair<'a> {
     /// If these are times of different clocks, the measured sum may be wrong by the error of the clocks.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
-        // Begin and end of such a leg are times of one clock, so the sum is exact.
+        // If the leg starts and ends with times of the same clock, the sum is exact.
         if !lengths.leg.is_across_clocks() {
             return sum_ns..=sum_ns;
         }

@@ -57,8 +57,8 @@ impl Trend {
         self.samples.push_back(LowestLevel { level, at: now });
     }
 
-    /// The latest run of seconds in which the level never fell, from its last lowest level on. `None` if the level did not rise in these
-    /// seconds.
+    /// The rise of the level over the latest seconds in which it never fell. The rise begins where the level was at its lowest for the last
+    /// time. `None` if the level did not rise.
     pub(crate) fn rising_span(&self) -> Option<RisingSpan> {
         let newest = *self.samples.back()?;
         let mut start = newest;
