@@ -47,23 +47,28 @@ impl BootstrapRooms {
         Self { limit, ..Self::default() }
     }
 
-    /// Remembers the rid of a request on one server, by the request's room, a number that the prefill and the decode server both log. Once
-    /// the rids of both servers are known for a room, pairs them.
+    /// Remembers the rid (request id) that one server gave a request. The prefill and the decode server use different rids, but both log
+    /// the request's room, which is a number. Once both rids of a room are known, pairs them.
     pub(super) fn add_half_and_pair_rids(&mut self, half: &RequestHalf<'_>) {
-        // No room may be kept, so the halves of a request cannot be joined.
+        // With a limit of 0 no room is kept, so no rids can be paired.
         if self.limit == 0 {
             return;
         }
         self.add_room_and_evict_oldest(half.room);
         let halves = self.halves.entry(half.room).or_default();
+        // The number of a room may be used again, by a later request.
         if halves.are_of_earlier_request(half) {
             *halves = RoomHalves::default();
         }
         *halves.rid_slot(half) = Some(half.rid.into());
-        // Until the other half is known, there is nothing to join.
+        // Until the other half is known, there is nothing to pair.
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
-        // A client may give both halves the same rid, which then needs no translation. A pair that is known is not added again.
-        if prefill == decode || self.prefill_rids.contains_key(decode) {
+        // A client may give both halves the same rid, which then needs no translation.
+        if prefill == decode {
+            return;
+        }
+        let is_known_pair = self.prefill_rids.contains_key(decode);
+        if is_known_pair {
             return;
         }
         let prefill = prefill.clone();

@@ -64,11 +64,11 @@ fn derive_utc_offset(source: &mut LogSource, reader: &mut LogRecordReader, optio
     if !source.is_regular() {
         return;
     }
-    // These bytes do not count as the import's progress. An error is reported when the import opens the file again.
+    // The bytes read here do not count as progress. An error is not reported here, but when the import opens the file again.
     let Ok(lines) = source.open_uncounted(options) else { return };
     source.lines = Some(lines);
     read_until_offset_is_known(source, reader, options);
-    // The import reads the file from its start, so everything but the offset is reset.
+    // The import will read the file from its start, so everything except the offset is reset.
     source.lines = None;
     source.frontier_ns = 0;
     source.writers.clear();
@@ -172,7 +172,7 @@ impl Import {
     /// file, after all events were passed.
     pub fn read_some_lines_and_pass_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
-        // The file that is furthest behind, by its latest timestamp so far, goes first, so that few events wait for it.
+        // Reads the file whose latest timestamp is the earliest, because the events of all other files wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
             self.pass_remaining_events(sink);
@@ -184,6 +184,7 @@ impl Import {
             self.active.swap_remove(lagging_index);
         }
         self.pass_events_before(self.earliest_expected_ns(), sink);
+        // Keeps the memory bounded, even if a later line may belong before these statements.
         self.pass_statements_above_limit(sink);
         true
     }
@@ -195,8 +196,8 @@ impl Import {
         self.reader.emit_rejections(sink);
     }
 
-    /// Passes the earliest statements to `sink` while more than the limit are held, and counts them. A line that is read later may belong
-    /// before them.
+    /// Passes the earliest statements to `sink` while more than the limit are held. Counts them, because a line that is read later may
+    /// belong before them.
     fn pass_statements_above_limit(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
@@ -205,19 +206,19 @@ impl Import {
         }
     }
 
-    /// Time before which no more lines are expected: the time that the file furthest behind has reached (its frontier), less the window by
-    /// which lines may be out of order.
+    /// Time before which no more lines are expected. A file's frontier is the time that the import has reached in it. The earliest frontier
+    /// counts, less the window by which lines may be out of order.
     fn earliest_expected_ns(&self) -> u64 {
         let next_file_ns = self.waiting.last().map(|source| source.first_ns);
         let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
-        // Without any file, nothing more is expected.
+        // If no file is left, no more lines are expected.
         earliest_ns.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
-    /// Opens the files that are due: the import has reached the time of their first lines. At the limit of open files, the next one waits
-    /// until another one is read to its end, and is counted: its lines may then be late.
+    /// Opens the files whose first line is due, because the import has reached its time. At the limit of open files, the next file waits
+    /// until another is read to its end. Such a file is counted, because its lines may then be late.
     fn open_due_files(&mut self) {
-        // One file is opened whatever the limit, because an import without an open file ends.
+        // A limit of 0 counts as 1, because an import without an open file ends.
         let max_open_files = self.options.max_open_files.max(1);
         while self.is_next_file_due() {
             if self.active.len() >= max_open_files {
@@ -229,8 +230,8 @@ impl Import {
         }
     }
 
-    /// Whether the first timestamp of the next file lies at most a window ahead of the open file that is furthest behind, or no file is
-    /// open. `false` without a next file.
+    /// Whether the next file must be opened now. That is so if its first timestamp is at most a window after the time that the open file
+    /// furthest behind has reached, or if no file is open. `false` without a next file.
     fn is_next_file_due(&self) -> bool {
         let Some(next) = self.waiting.last() else { return false };
         let due_from_ns = next.first_ns.saturating_sub(self.options.window_ns);
@@ -257,8 +258,8 @@ impl Import {
         }
     }
 
-    /// Passes the statements of one slot of the queue, a short span of time, to `sink` in order of their times. Counts those that are late,
-    /// because a statement of a later time was passed before them. The slot's memory is used again.
+    /// Passes the statements of one slot of the queue to `sink`, in order of their times. A slot is a short span of time, whose memory is
+    /// used again. Counts a statement as late if one of a later time was passed before it.
     fn pass_slot_of_events(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
             let is_late = queued.at_ns < self.passed_ns;
@@ -289,7 +290,7 @@ impl Import {
         Err(ImportError::NothingRecognised(self.describe_lines_without_events().join("; ")))
     }
 
-    /// Describes what the lines are that gave no event, and which files were skipped: one part for each observation.
+    /// Describes the lines that gave no event, and the files that were skipped. Each returned text states one observation.
     fn describe_lines_without_events(&self) -> Vec<String> {
         let stats = self.stats();
         let mut parts = self.describe_unread_kinds();
@@ -300,7 +301,7 @@ impl Import {
         if stats.undated > 0 {
             parts.push(format!("{} of a known form without a time", plural(stats.undated, "line")));
         }
-        // Lines of a known kind of file need no example.
+        // An example helps only if the kind of the file is unknown.
         if !has_unread_kinds && let Some(shape) = &stats.first_unknown {
             parts.push(format!("the first unknown line, with possible prompt text removed: {shape}"));
         }

@@ -59,13 +59,13 @@ impl<'l> JsonRecord<'l> {
 
     /// Adds the fields of a JSON object for which `use_of` has a use. `None` if the text is no object.
     fn read_fields(&mut self, json: &'l str, use_of: &dyn Fn(&str) -> FieldUse) -> Option<()> {
-        // Most messages are text, for which the parser would prepare an error.
+        // Most messages are plain text. This check is cheaper than the error that the parser would create for them.
         if !json.starts_with('{') {
             return None;
         }
         let mut parser = serde_json::Deserializer::from_str(json);
         parser.deserialize_map(FieldReader { record: self, use_of }).ok()?;
-        // Text behind the object is an error, since the message is then no object.
+        // A message with text behind the object is no object.
         parser.end().ok()
     }
 
@@ -85,7 +85,7 @@ impl<'l> JsonRecord<'l> {
         if let Some(text) = parse_string(json) {
             return vec![text];
         }
-        // Another value has no texts.
+        // Any other value gives an empty list.
         let texts: Vec<JsonString<'l>> = serde_json::from_str(json).unwrap_or_default();
         texts.into_iter().map(JsonString::into_text).collect()
     }
@@ -130,14 +130,14 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
         f.write_str("an object")
     }
 
-    /// Keeps the fields that have a use or the name of a time, and skips the values of all others.
+    /// Keeps the fields for which `use_of` knows a use, and those with the name of a time. Skips the values of all others.
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let name = key.into_text();
             let is_time = TIMESTAMP_FIELDS.contains(&&*name);
             let field_use = if is_time { FieldUse::Value } else { (self.use_of)(&name) };
             match field_use {
-                // The parser must go past the value all the same.
+                // The parser must still read past the value.
                 FieldUse::Skipped => drop(map.next_value::<IgnoredAny>()?),
                 FieldUse::Value => {
                     let json = map.next_value::<&RawValue>()?.get();
@@ -146,7 +146,7 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
                 FieldUse::Object => {
                     // The fields of the inner object are kept like those of the record.
                     let json = map.next_value::<&RawValue>()?.get();
-                    // Any other value has no fields, which is no error.
+                    // Fails if the value is no object. It then has no fields to keep, which is no error.
                     let _ = self.record.read_fields(json, self.use_of);
                 }
             }

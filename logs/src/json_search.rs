@@ -65,14 +65,14 @@ enum KeyKind {
     Other,
 }
 
-/// Index at which the JSON of a line starts. `mark_index` is the index of the first text in the line that marks a known record, which the
-/// JSON must contain. `None` if there is no such JSON.
+/// Index at which the JSON of a line starts. `mark_index` is the index of the line's first mark, a text that shows a known record. The JSON
+/// must start before it. `None` if there is no such JSON.
 pub(super) fn find_json_start(line: &str, mark_index: usize) -> Option<usize> {
     let indent = line.len() - line.trim_start().len();
     if line[indent..].starts_with(['{', '[']) && is_json_start(&line[indent..]) {
         return Some(indent);
     }
-    // Behind other text, only an object with a key counts: text may contain braces.
+    // If other text comes first, only `{"` starts JSON, because text may contain braces.
     let before_mark = &line.as_bytes()[..mark_index];
     memchr::memchr_iter(b'{', before_mark).find(|&at| before_mark.get(at + 1) == Some(&b'"'))
 }
@@ -84,8 +84,8 @@ fn is_json_start(text: &str) -> bool {
 }
 
 impl<'l> JsonSearch<'_, 'l> {
-    /// Searches a value, which lies inside `depth` others, for records. Each known record contains a mark, a fixed text. A value without
-    /// one is a prompt, an output or a label, and is skipped.
+    /// Searches a JSON value for records, and adds them to `found`. `depth` is the number of values around it. Every known record contains
+    /// a mark, which is a fixed text. A value without a mark, such as a prompt, is skipped.
     pub(super) fn search_value_for_records(&mut self, json: &'l str, depth: usize) {
         if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;
@@ -150,8 +150,8 @@ impl TimesOfObject {
     /// Keeps the value `json` of a member if it is a time, and a better one than the best so far.
     fn keep_time_if_better(&mut self, key_kind: KeyKind, json: &str, parser: &mut TimestampParser) {
         let Some(stamp) = parse_whole_time(json, key_kind, parser) else { return };
-        // The lowest rank is the best. Ranks compare by their fields from the first to the last: a key that names a time, a stated zone,
-        // then the earliest time, because the line was written before anything that collected it.
+        // The lowest rank is the best. Ranks are compared field by field: first a key that names a time, then a stated zone, then the
+        // earliest time. The earliest is best because a line is written before it is collected.
         let rank = TimeRank { key: key_kind, lacks_zone: stamp.zone == ZoneSource::Assumed, wall_ns: stamp.wall_ns };
         if self.best.as_ref().is_none_or(|best| rank < best.rank) {
             self.best = Some(TimeCandidate { rank, stamp });
@@ -159,14 +159,15 @@ impl TimesOfObject {
     }
 }
 
-/// Parses a string or number that is a time and nothing else. A number is one only if its key names a time. `None` for any other value.
+/// Parses a JSON string or number that is a time and nothing else. A number counts as a time only if its key names a time. `None` for any
+/// other value.
 fn parse_whole_time(json: &str, key_kind: KeyKind, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     if json.len() > MAX_TIME_BYTES {
         return None;
     }
     let text = json.trim_matches('"').trim();
     let has_date_separator = text.as_bytes().iter().any(|byte| matches!(byte, b'-' | b'/' | b' '));
-    // Without a separator it may be any number, unless its key names a time.
+    // Digits without a separator may be any number, unless the key names a time.
     if key_kind == KeyKind::Other && !has_date_separator {
         return None;
     }

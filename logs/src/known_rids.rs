@@ -76,7 +76,8 @@ impl KnownRids {
 
     /// Returns the shared text of a rid; `None` if it is not known.
     fn find_rid(&self, rid: &str, text_hash: u32) -> Option<Rc<str>> {
-        // The table searches by 64 bits, which are computed from the 32 bits that it stores. A text is compared only if these are equal.
+        // The table searches by a 64-bit hash, which is computed from the stored 32-bit hash. Texts are compared only if the stored hashes
+        // are equal.
         let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
             known.text_hash == text_hash && **self.text_of(*known) == *rid
         })?;

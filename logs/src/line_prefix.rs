@@ -41,18 +41,17 @@ pub(super) struct LinePrefixMemo {
 }
 
 impl LinePrefixMemo {
-    /// Parses the timestamp before a record and the rank behind it, the tag `DP0 TP0` of a process. Returns the last result again if the
-    /// text is the same.
+    /// Parses the text before a record: a timestamp, and behind it the rank, which is a tag such as `DP0 TP0` for the process. Returns the
+    /// previous result if the text is the same as in the previous call.
     pub(super) fn read_prefix<'l>(
         &mut self,
         text_before_record: &'l str,
         parser: &mut TimestampParser,
     ) -> LinePrefix<'l> {
-        // Once a line has shown the file's UTC offset, the same text is another time. An unused memo has an empty text, so none matches it.
-        if self.text == text_before_record
-            && !text_before_record.is_empty()
-            && self.offset_s == parser.derived_offset_s()
-        {
+        // An unused memo has an empty text, which must match nothing.
+        let is_same_text = self.text == text_before_record && !text_before_record.is_empty();
+        // The same text means another time once a line has shown the file's UTC offset.
+        if is_same_text && self.offset_s == parser.derived_offset_s() {
             return LinePrefix { stamp: self.stamp, rank: &text_before_record[self.rank_at..][..self.rank_bytes] };
         }
         let prefix = parse_prefix(text_before_record, parser);
@@ -73,13 +72,13 @@ impl LinePrefixMemo {
     }
 }
 
-/// Parses the text before a record. The last date in it is the engine's own, with the rank of the process behind it. A timestamp before it
-/// was added by a log collector. Without a date, takes the first timestamp of any form, and no rank.
+/// Parses the text before a record. The last date in it is the engine's own, with the rank of the process behind it. A log collector may
+/// have added a timestamp before that date. Without a date, returns the first timestamp of any form, and no rank.
 fn parse_prefix<'l>(text_before_record: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
     let Some(own) = find_last_date(text_before_record, parser) else {
         return LinePrefix { stamp: first_timestamp(text_before_record, parser), rank: "" };
     };
-    // The logger's date is first in most lines, which no collector has touched.
+    // In most lines the engine's date comes first, because no collector has added anything.
     let outer = if own.at == 0 { None } else { first_timestamp(&text_before_record[..own.at], parser) };
     LinePrefix { stamp: more_precise_timestamp(outer, Some(own.stamp)), rank: own.rank }
 }
@@ -148,7 +147,8 @@ struct LeadingTimestamp<'l> {
     rest: &'l str,
 }
 
-/// Timestamp of a line of any form: its logger's, or that of the collector in front of it. `None` without either.
+/// Timestamp of a line of any form. It is the line's own or the one that a log collector added in front, whichever is more precise. `None`
+/// without either.
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let outer = find_leading_timestamp(strip_pod_name(line.trim_start()), parser)?;
     let own = find_leading_timestamp(strip_runtime_tag(outer.rest), parser).map(|own| own.stamp);
@@ -163,8 +163,9 @@ fn strip_pod_name(text: &str) -> &str {
     text.split_once("] ").map_or(text, |(_, after)| after.trim_start())
 }
 
-/// Selects the more precise of two timestamps: `collector_time`, which a collector wrote in front of a line, and the line's own. The outer
-/// one is used if only it has a zone, or a finer time. `None` if there is neither.
+/// Selects the more precise of two timestamps of a line: `own_time`, which the process wrote, and `collector_time`, which a log collector
+/// wrote in front of the line. `None` if there is neither. The line's own time is preferred, unless only the collector's time has a zone,
+/// or the collector's time shows fractions of the same second.
 pub(super) fn more_precise_timestamp(
     collector_time: Option<LogTimestamp>,
     own_time: Option<LogTimestamp>,
@@ -178,16 +179,13 @@ pub(super) fn more_precise_timestamp(
     if own_time.zone == ZoneSource::Assumed {
         return Some(collector_time);
     }
-    // A collector's time is finer than whole seconds.
-    Some(if own_time.is_whole_second && may_have_been_read_at_once(own_time, collector_time) {
-        collector_time
-    } else {
-        own_time
-    })
+    // The collector's time is finer than whole seconds. It helps only if the collector read the line at once.
+    let is_collector_more_precise = own_time.is_whole_second && may_have_been_read_at_once(own_time, collector_time);
+    Some(if is_collector_more_precise { collector_time } else { own_time })
 }
 
-/// Whether a collector may have read a line at `collector_time`, right after the process wrote it at `own_time`. It may
-/// also have passed on an old line.
+/// Whether a log collector may have read a line right after the process wrote it. `own_time` is the time of the process, and
+/// `collector_time` that of the collector. `false` if the collector must have read an old line.
 fn may_have_been_read_at_once(own_time: LogTimestamp, collector_time: LogTimestamp) -> bool {
     let earliest_ns = own_time.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
     let latest_ns = own_time.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);

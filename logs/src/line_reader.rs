@@ -146,14 +146,14 @@ impl LineReader {
         limit_line(text, mark, self.max_line_bytes)
     }
 
-    /// Skips the next lines that hold no known record, because they have no mark. Returns their number. Stops before a line that may need
-    /// to be truncated or joined. Skips nothing if these are more than `max_lines` lines.
+    /// Skips the lines up to the next one with a mark, because lines without a mark hold no known record. Returns how many it skipped.
+    /// Stops before a line that may need to be truncated or joined. If there are more than `max_lines` to skip, skips none.
     pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
         // The next lines may be further parts of an unfinished line.
         if !self.joiner.is_idle() {
             return 0;
         }
-        // A line in so few bytes is neither truncated nor the first part of a split one.
+        // A line of at most so many bytes needs no truncation, and is no first part of a split line.
         let max_bytes = self.max_line_bytes.min(SHORTEST_FIRST_PART_BYTES);
         let skipped = self.file.range_of_unmarked_lines(recogniser, max_bytes);
         let lines = memchr_iter(b'\n', &self.file.buffer[skipped.clone()]).count();
@@ -161,17 +161,17 @@ impl LineReader {
             return 0;
         }
         self.text_bytes += skipped.len() as u64;
-        // The next line begins where the current one ends.
+        // The next line begins where this range ends.
         self.file.line_range = skipped;
         lines
     }
 }
 
 impl BufferedLines {
-    /// Makes the next line the current one. Returns its length in bytes with its line end; 0 after the last line. Of a line longer than the
-    /// buffer, keeps `max_kept_bytes`.
+    /// Makes the next line the current one. Returns its length in bytes with its line end; 0 after the last line. If the line is longer
+    /// than the buffer, keeps only its first `max_kept_bytes`.
     fn advance_line_and_count_bytes(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
-        // The current line may have been copied, because it was longer than the buffer.
+        // Removes the previous line, which was copied if it was longer than the buffer.
         self.copied_line.clear();
         self.copied_line.shrink_to(KEPT_COPY_BYTES);
         let start = self.line_range.end;
@@ -200,20 +200,20 @@ impl BufferedLines {
         Ok(copied_bytes + self.move_bytes_to_copied_line(end, max_kept_bytes))
     }
 
-    /// Reads from the source until the buffer holds the end of a line, or all that is left of the file. While the buffer is full without
-    /// one, copies its bytes, and returns their number.
+    /// Reads from the source until the buffer holds the end of a line, or the end of the file. If a line is longer than the buffer, moves
+    /// its bytes to the copied line each time the buffer is full. Returns the number of moved bytes.
     fn read_until_line_end(&mut self, max_kept_bytes: usize) -> io::Result<u64> {
         let mut copied_bytes = 0;
         // `complete_bytes` is the end of the last complete line in the buffer, 0 without one.
         while self.complete_bytes == 0 && !self.is_at_end {
-            // The line is longer than the buffer.
-            if self.filled_bytes == self.buffer.len() {
+            let is_buffer_full = self.filled_bytes == self.buffer.len();
+            if is_buffer_full {
                 copied_bytes += self.move_bytes_to_copied_line(self.filled_bytes, max_kept_bytes);
             }
             let read_from = self.filled_bytes;
             self.fill_buffer()?;
             let added = &self.buffer[read_from..self.filled_bytes];
-            // Only in the added bytes: the earlier ones have no line end.
+            // Searches only the added bytes, because the earlier ones have no line end.
             self.complete_bytes = memrchr(b'\n', added).map_or(0, |newline| read_from + newline + 1);
         }
         // The last line of a file may lack its end.
@@ -249,8 +249,8 @@ impl BufferedLines {
         }
     }
 
-    /// Moves the first `byte_count` bytes of the buffer to the copied line, of which `max_kept_bytes` are kept. Returns `byte_count`: the
-    /// bytes of the line, kept or not.
+    /// Moves the first `byte_count` bytes of the buffer to the copied line. Drops bytes that would make that line longer than
+    /// `max_kept_bytes`. Returns `byte_count`, because dropped bytes also count as bytes of the line.
     fn move_bytes_to_copied_line(&mut self, byte_count: usize, max_kept_bytes: usize) -> u64 {
         let kept = byte_count.min(max_kept_bytes.saturating_sub(self.copied_line.len()));
         self.copied_line.extend_from_slice(&self.buffer[..kept]);
@@ -268,10 +268,10 @@ impl BufferedLines {
         strip_line_end(line_with_end)
     }
 
-    /// First mark in the current line, if it has one; its indices count from the start of the line. No mark contains a line end, so all
-    /// complete lines in the buffer are searched at once, and the result serves later lines too.
+    /// First mark in the current line, with indices from the start of the line. `None` if the line has no mark. The search covers all
+    /// complete lines in the buffer at once, and its result is kept for the next lines.
     fn find_mark(&mut self, recogniser: &Recogniser) -> Option<MarkMatch> {
-        // The line was copied out of the buffer.
+        // The range is empty if the line was copied out of the buffer.
         if self.line_range.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
@@ -284,13 +284,14 @@ impl BufferedLines {
         let mark = first.mark?;
         let start = first.at - self.line_range.start;
         let end = start + (mark.end - mark.start);
-        // Shows whether the line has another mark. If not, it is also the search for the next line's mark.
+        // Searches behind the mark, because the line may have another one. If it has none, the result serves the next lines.
         let following = self.next_mark_from(self.line_range.start + end, recogniser);
         let is_last = following.at >= self.line_range.end;
         Some(MarkMatch { start, end, is_last, ..mark })
     }
 
-    /// First mark in the complete lines from `start` on. Searches only if the mark that was found last is before `start`.
+    /// First mark in the complete lines of the buffer from `start` on. Uses the result of the last search if that mark is not before
+    /// `start`.
     fn next_mark_from(&mut self, start: usize, recogniser: &Recogniser) -> NextMark {
         if let Some(known) = self.next_mark
             && known.at >= start
@@ -298,18 +299,19 @@ impl BufferedLines {
             return known;
         }
         let mark = recogniser.find_mark(&self.buffer[start..self.complete_bytes]);
-        // Without a mark, the place of the next one is the end of the searched bytes.
+        // If no mark is found, its place is the end of the searched bytes, so that later calls need no search either.
         let next = NextMark { at: mark.map_or(self.complete_bytes, |mark| start + mark.start), mark };
         self.next_mark = Some(next);
         next
     }
 
-    /// Range in the buffer of the next lines without a mark, at most `max_bytes`. Empty if there is no such line.
+    /// Range of the next lines without a mark, as indices in the buffer. It has at most `max_bytes`. Empty if the next line has a mark or
+    /// is longer.
     fn range_of_unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
         let start = self.line_range.end;
         let next = self.next_mark_from(start, recogniser);
         let unmarked = &self.buffer[start..next.at.min(start + max_bytes)];
-        // The last line of these bytes may be cut, or have the mark.
+        // Leaves out the last line of these bytes if it is incomplete, because its rest may have the mark.
         let end = memrchr(b'\n', unmarked).map_or(start, |line_end| start + line_end + 1);
         start..end
     }

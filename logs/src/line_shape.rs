@@ -27,8 +27,8 @@ pub(super) fn describe_line_shape(line: &str) -> String {
     shown.join(" ")
 }
 
-/// Returns the part of a word that cannot be text of a prompt. A level or a number is shown whole; of `key=value`, the value is shown
-/// only if it is a rid or a number. `None` if nothing of the word may be shown.
+/// Returns the part of a word that cannot be text of a prompt. A level or a number is shown whole. For `key=value`, the value is shown only
+/// if it is a rid or a number. `None` if nothing of the word may be shown.
 fn prompt_free_part_of_word(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
         return prompt_free_key_value(key, value);

@@ -80,15 +80,16 @@ impl LogSource {
         format!("{}: {why}", self.file.path.display())
     }
 
-    /// Reads a file's first lines up to one with a timestamp, which becomes the time of the file. Returns the reason if it is not text.
-    /// Does nothing with a pipe.
+    /// Reads the first lines of the file until one has a timestamp, which becomes the first time of the file. `Err` says why the file
+    /// cannot be imported, such as a file that is not text. Does nothing with a pipe.
     pub(super) fn probe_first_lines(&mut self, options: &ImportOptions) -> Result<(), String> {
         if !self.is_regular() {
             return Ok(());
         }
         let mut lines = self.open_uncounted(options).map_err(|error| self.refusal(&error.to_string()))?;
         for _ in 0..PROBED_LINES {
-            // No marks are searched here. An error is reported when the file is imported, after everything before the error.
+            // `None`: marks are not needed here. A read error ends the loop without a report. The import reports it, after the lines that
+            // precede the error.
             let Ok(Some(line)) = lines.next_line(None) else { break };
             if let Some(reason) = reason_it_is_no_log(line.text) {
                 return Err(self.refusal(reason));
@@ -98,7 +99,7 @@ impl LogSource {
                 break;
             }
         }
-        // The import reads files in order of the times that they have reached. Before its first line, a file has reached its first time.
+        // The frontier is the time that the import has reached in this file. Before its first line is read, that is its first time.
         self.frontier_ns = self.first_ns;
         Ok(())
     }
@@ -117,17 +118,18 @@ fn reason_it_is_no_log(line: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Creates the parser of a file's timestamps. Their year is that of the options, or else of the file's last modification.
+/// Creates the parser of a file's timestamps. It assumes a year for timestamps without one: the year of the options, or else the year of
+/// the file's last modification. In the second case, a month after that of the modification belongs to the year before.
 fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
     const DECEMBER: i8 = 12;
     let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
-    // No month is later than December, so all dates are of the given year.
+    // No month is after December, so all dates are of the given year.
     if let Some(year) = options.year {
         return TimestampParser::new(zone, year, DECEMBER);
     }
     let modified = fs::metadata(&file.path).and_then(|metadata| metadata.modified()).ok();
     let last_written = modified.and_then(|time| Timestamp::try_from(time).ok());
-    // A pipe has no time of modification: its lines are written now.
+    // A pipe has no time of modification, so its lines count as written now.
     let latest = last_written.unwrap_or_else(Timestamp::now).to_zoned(zone.clone());
     TimestampParser::new(zone, latest.year(), latest.month())
 }

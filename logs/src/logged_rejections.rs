@@ -65,15 +65,15 @@ impl LoggedRejections {
         }
     }
 
-    /// Removes and returns the rejected requests, and counts them in `stats`. If it is not known that they are of one engine, returns none
-    /// and keeps the reason in `stats`. `is_engine_known`: another line is an engine's.
+    /// Removes and returns the rejected requests, and counts them in `stats`. If they may be of several engines or of none, returns an
+    /// empty list and keeps the reason in `stats`. `is_engine_known`: another line of the log is surely an engine's.
     pub(super) fn take_and_count_if_of_one_engine(
         &mut self,
         is_engine_known: bool,
         stats: &mut ImportStats,
     ) -> Vec<LoggedRejection> {
         let rejections = std::mem::take(&mut self.list);
-        // Those beyond the limit were counted and not kept.
+        // Rejections beyond the limit were counted but not kept.
         let lines = rejections.len() as u64 + self.beyond_limit;
         if lines == 0 {
             return rejections;

@@ -37,8 +37,8 @@ pub trait LogLines: Sync {
         FieldUse::Skipped
     }
 
-    /// Passes the statements of a JSON record to `sink` and returns the name of its form. `None` if the record is not the engine's, and
-    /// `Err` inside if it has no usable content.
+    /// Passes the statements of a JSON record to `sink`, and returns the name of the record's form. `None` if the record is not the
+    /// engine's. `Some(Err)` if it has no usable content.
     fn read_record(
         &self,
         _record: &JsonRecord<'_>,
@@ -223,11 +223,12 @@ pub(super) struct Recogniser {
 }
 
 impl Recogniser {
-    /// Prepares the search for the marks of these engines: texts that lines of one form, or an engine's JSON records, contain.
+    /// Prepares the search for the marks of these engines. A mark is a fixed text that all lines of one form contain, or all JSON records
+    /// of an engine.
     pub(super) fn new(engines: &'static [&'static dyn LogLines]) -> Self {
         let mut marks = Vec::new();
         let mut record_marks = Vec::new();
-        // Describes each of `marks`, in the same order.
+        // Engine and form of each of `marks`, in the same order.
         let mut engine_marks = Vec::new();
         for &engine in engines {
             for &form in engine.line_forms() {
@@ -237,7 +238,7 @@ impl Recogniser {
                 engine_marks.push(EngineMark::of_lines(engine, form));
             }
             for &mark in engine.record_marks() {
-                // Searched without its quotes, because they are escaped in a record inside a string.
+                // Searched without its quotes, because a record inside a JSON string has escaped quotes.
                 let bare = mark.trim_matches('"');
                 marks.push(bare);
                 record_marks.push(bare);
@@ -258,7 +259,7 @@ impl Recogniser {
             return None;
         }
         let record = JsonRecord::parse(json, &|name| self.use_of_field(name))?;
-        // Only reading it shows whose record it is; its statements are passed on later.
+        // Only an attempt to read the record shows whether it is an engine's. Its statements are ignored here, and read again later.
         let is_of_engine = self.read_record(&record, &mut |_| {}).is_some();
         is_of_engine.then_some(record)
     }
@@ -272,7 +273,7 @@ impl Recogniser {
     /// First mark in a text, if any. A mark is a text that all known records of one form contain.
     pub(super) fn find_mark(&self, text: &[u8]) -> Option<MarkMatch> {
         let found = self.marks.find(text)?;
-        // Both lists have the same order.
+        // `engine_marks` has the order of the searched marks.
         let engine_mark = &self.engine_marks[found.pattern().as_usize()];
         Some(MarkMatch {
             start: found.start(),
@@ -280,13 +281,13 @@ impl Recogniser {
             engine: engine_mark.engine.engine_name(),
             form: engine_mark.form,
             has_free_text: engine_mark.has_free_text,
-            // The rest of the text is not searched.
+            // Whether another mark follows is unknown, because the rest of the text was not searched.
             is_last: false,
         })
     }
 
-    /// Passes the statements of an engine's own JSON record to `sink` and returns its form. `None` if it is of no engine, and `Err` inside
-    /// if it has no usable content.
+    /// Passes the statements of an engine's own JSON record to `sink`, and returns the form of the record. `None` if the record is of no
+    /// engine. `Some(Err)` if it has no usable content.
     pub(super) fn read_record(
         &self,
         record: &JsonRecord<'_>,

@@ -92,10 +92,9 @@ impl LogRecordReader {
         }
     }
 
-    /// Reads up to `max_lines` of the file and queues their statements. Returns `false` at the end of the file, or if the rest cannot be
-    /// read.
+    /// Reads up to `max_lines` of the file and queues their statements. Returns whether further lines may follow.
     pub(super) fn queue_lines(&mut self, source: &mut LogSource, max_lines: usize, queue: &mut StatementQueue) -> bool {
-        // Taken out, so that the reader can change the rest of the source; put back at the end.
+        // Moved out of the source, because the calls below borrow both. Moved back at the end.
         let Some(mut lines) = source.lines.take() else {
             return false;
         };
@@ -104,6 +103,7 @@ impl LogRecordReader {
         let mut has_more = true;
         let mut lines_read = 0;
         while has_more && lines_read < max_lines {
+            // Skipped lines count as read, so they may use up `max_lines`.
             lines_read += self.skip_unknown_lines(&mut lines, max_lines - lines_read);
             if lines_read == max_lines {
                 break;
@@ -143,49 +143,49 @@ impl LogRecordReader {
         }
     }
 
-    /// Skips the next lines without a known record and counts them, once enough unknown lines were looked at. Returns their number, at most
-    /// `max_lines`.
+    /// Skips the next lines without a known record, and counts them as unknown. Returns their number, at most `max_lines`. Skips none until
+    /// enough unknown lines were examined.
     fn skip_unknown_lines(&mut self, lines: &mut LineReader, max_lines: usize) -> usize {
         if !self.has_enough_unknown_lines() {
             return 0;
         }
-        // A search for the engines' marks skips them without parsing.
+        // Lines without a mark of an engine are skipped without parsing.
         let skipped = lines.skip_unmarked_lines(&self.recogniser, max_lines);
         self.stats.unknown += skipped as u64;
         skipped
     }
 
-    /// Moves the counts of records by form to the statistics. They are counted apart from these, which would look up each record's form by
-    /// its text.
+    /// Moves the counts of records by form to the statistics. They are counted separately first, because the statistics would compare the
+    /// text of the form for each record.
     fn add_form_counts_to_stats(&mut self) {
         for FormCount { form, records } in self.form_counts.drain(..) {
             *self.stats.forms.entry(form).or_default() += records;
         }
     }
 
-    /// Queues the records of a line, or counts it as unknown. A record is what an engine logs at once; a fixed text, its mark, shows it.
+    /// Queues the records of a line, which are messages of an engine's logger. Counts a line without a record as unknown.
     fn queue_records_of_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
         let records_before = self.record_count;
         if let Some(mark) = line.mark {
             let text = plain_text(line.text);
-            // Colour codes and invalid characters before the mark move it.
-            let has_moved = matches!(text, Cow::Owned(_));
-            let mark = if has_moved { self.recogniser.find_mark(text.as_bytes()) } else { Some(mark) };
-            // Nothing encloses the line that could have a time.
-            let outer = None;
-            self.queue_records_of_text(&text, mark, outer, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
+            // `plain_text` copies a line only to remove colour codes or replace invalid bytes, which may move the mark.
+            let is_changed = matches!(text, Cow::Owned(_));
+            let mark = if is_changed { self.recogniser.find_mark(text.as_bytes()) } else { Some(mark) };
+            // If a collector added a timestamp, it is inside the line.
+            let outer_time = None;
+            self.queue_records_of_text(&text, mark, outer_time, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
         }
         let records_in_line = self.record_count - records_before;
         if records_in_line == 0 {
             self.count_unknown_line(line.text);
         } else {
-            // The others were joined to this line by processes that write to one pipe.
+            // A line should have one record. Processes that write to one pipe may have joined further ones to it.
             self.stats.joined += records_in_line - 1;
         }
     }
 
-    /// Queues the records of a text whose first mark is `mark`. `collector_time` is the timestamp that a collector added. JSON in strings
-    /// of JSON is read `json_levels` deep, a deeper one as a plain line.
+    /// Queues the records of a text whose first mark is `mark`. `collector_time` is the timestamp that a log collector added. A string in
+    /// JSON may itself contain JSON. Down to `json_levels` levels it is read as JSON, and below as a plain line.
     fn queue_records_of_text(
         &mut self,
         text: &str,
@@ -203,8 +203,8 @@ impl LogRecordReader {
         }
     }
 
-    /// Queues the records of a text that has JSON values from the index `json_start` on, and then those behind the values. `collector_time`
-    /// is the timestamp that a collector added. JSON in strings of these values is read `inner_levels` deep.
+    /// Queues the records in the JSON values that begin at `json_start`, and then those in the text behind them. `collector_time` is the
+    /// timestamp that a log collector added. `inner_levels` limits how deep JSON in strings of JSON is read.
     fn queue_records_of_text_with_json(
         &mut self,
         text: &str,
@@ -213,8 +213,8 @@ impl LogRecordReader {
         inner_levels: usize,
         target: &mut ReadTarget<'_>,
     ) {
-        let stamp =
-            more_precise_timestamp(collector_time, first_timestamp(&text[..json_start], &mut target.source.parser));
+        let time_before_json = first_timestamp(&text[..json_start], &mut target.source.parser);
+        let stamp = more_precise_timestamp(collector_time, time_before_json);
         let mut values = serde_json::Deserializer::from_str(&text[json_start..]).into_iter::<&RawValue>();
         let mut json_bytes = 0;
         while let Some(Ok(value)) = values.next() {
@@ -229,8 +229,7 @@ impl LogRecordReader {
         }
     }
 
-    /// Queues all records within a JSON value. `enclosing_time` is the timestamp around the value. JSON in strings of the value is read
-    /// `json_levels` deep.
+    /// Queues all records within a JSON value. `enclosing_time` is the timestamp around it. `json_levels` limits how deep JSON is nested.
     fn queue_records_of_json(
         &mut self,
         json: &str,
@@ -264,8 +263,9 @@ impl LogRecordReader {
         }
     }
 
-    /// Queues the records in a text that is no JSON, from the first mark on, a fixed text that shows the form of a record. There may be
-    /// several records, since processes that write to one pipe join their lines. `collector_time` is the timestamp that a collector added.
+    /// Queues the records in a text that is no JSON. There may be several, because processes that write to one pipe may join their lines. A
+    /// record has a timestamp, then a mark (a fixed text that shows its form), then its body. `first_mark` is the first one in the text.
+    /// `collector_time` is the timestamp that a log collector added.
     fn queue_records_of_plain_line(
         &mut self,
         text: &str,
@@ -276,7 +276,7 @@ impl LogRecordReader {
         let mut rest = text;
         let mut next = Some(first_mark);
         while let Some(mark) = next {
-            // A mark without a form is that of a JSON record, which could not be parsed. The rest of the line may be a prompt.
+            // A mark without a form belongs to a JSON record, which could not be parsed. The rest of the line may be a prompt.
             let Some(form) = mark.form else { return };
             let before_mark = &rest[..mark.start];
             let behind_mark = &rest[mark.end..];
@@ -285,14 +285,14 @@ impl LogRecordReader {
             let stamp = more_precise_timestamp(collector_time, prefix.stamp);
             let line_ns = stamp.map(|stamp| stamp.wall_ns);
             let next_mark = self.find_mark_of_next_record(&mark, behind_mark);
-            // The next record begins with its timestamp, before its mark. This one ends there.
+            // The body ends where the next record begins, which is at the timestamp before that record's mark.
             let end = next_mark.map_or(behind_mark.len(), |next| find_record_start(behind_mark, next.start));
             let body = &behind_mark[..end];
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
             let parsed = (form.parse)(body, line_ns, &mut |item| sink.queue_or_store_statement(item));
             sink.count_record(parsed.map(|()| RecordForm { engine: mark.engine, form: form.name }));
             rest = &behind_mark[end..];
-            // The mark was found in `behind_mark`, and `rest` begins `end` bytes later.
+            // `next_mark` has indices in `behind_mark`. `rest` begins `end` bytes later.
             next = next_mark.map(|next| MarkMatch { start: next.start - end, end: next.end - end, ..next });
         }
     }
@@ -326,7 +326,7 @@ impl LogRecordReader {
 
     /// Counts a record of this form.
     fn count_record_of_form(&mut self, form: &'static str) {
-        // The same constant is found without comparing its text.
+        // Compares addresses instead of texts, because each form's name is one constant.
         match self.form_counts.iter_mut().find(|count| std::ptr::eq(count.form, form)) {
             Some(count) => count.records += 1,
             None => self.form_counts.push(FormCount { form, records: 1 }),
@@ -357,14 +357,14 @@ impl LogRecordReader {
         sink(&Event::new(at, What::Engine(engine)));
     }
 
-    /// Converts a queued statement to an event and passes it to `sink`. An event that names the engine comes before the first one. The
-    /// names of processes and stages are stored once, and a statement refers to them by index.
+    /// Converts a queued statement to an event and passes it to `sink`. Before the first event, passes an event that names the engine. A
+    /// statement has the indices of its process and its stage, whose names are stored once.
     pub(super) fn emit_event(&mut self, queued: &QueuedStatement, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs(queued.at_ns);
         self.emit_engine_name_once(at, sink);
         let writer = &*self.writer_names[usize::from(queued.writer)];
         let rid = complete_truncated_rid(queued, &mut self.rids, &mut self.stats);
-        // Both halves of a disaggregated request are one request, under the prefill server's rid.
+        // The prefill and the decode server log one request under two rids. Its events use that of the prefill server.
         let rid = match self.rooms.prefill_rid(&rid) {
             Some(prefill) => Cow::Borrowed(prefill),
             None => rid,
@@ -380,8 +380,8 @@ impl LogRecordReader {
         sink(&Event::new(at, what));
     }
 
-    /// Passes the rejected requests of all lines that were read to `sink`, if they are of one engine. Only the end of the last file shows
-    /// that, so these events come after later ones.
+    /// Passes the rejected requests to `sink`, if they are of one engine. Called at the end of the last file, which shows whether they are.
+    /// So their events come after events of later times.
     pub(super) fn emit_rejections(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for LoggedRejection { at_ns, status } in
             self.rejections.take_and_count_if_of_one_engine(self.is_engine_named, &mut self.stats)
@@ -392,8 +392,8 @@ impl LogRecordReader {
     }
 }
 
-/// Index of the start of the record whose mark is at index `mark_index`. A record starts with the bracket of its timestamp,
-/// `[2026-01-18 07:55:00 TP0] `, or else with its mark.
+/// Index of the start of the record whose mark is at `mark_index`. A record starts with the bracket of its timestamp, as in
+/// `[2026-01-18 07:55:00 TP0] `. Without a timestamp, it starts with its mark.
 fn find_record_start(text: &str, mark_index: usize) -> usize {
     let Some(bracket) = text[..mark_index].rfind('[') else { return mark_index };
     let begins_with_digit = text[bracket + 1..].starts_with(|c: char| c.is_ascii_digit());
@@ -466,7 +466,7 @@ impl<'s, 't> RecordSink<'s, 't> {
                 );
             }
             StatementKind::ProcessState(state) => {
-                // Its writer is stored with the queued statement, as an index.
+                // The name is empty, because the queued statement has the index of its writer.
                 let kind = QueuedKind::ProcessState(Box::new(LoggedState { by: "", ..state }));
                 self.queue_statement(statement, NO_RID, state.by, kind);
             }
@@ -477,7 +477,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         }
     }
 
-    /// Queues a statement of a process with this role. Drops it if neither it nor its line has a time.
+    /// Queues a statement that a process with this role has logged. Drops it if neither the statement nor its line has a time.
     fn queue_statement(&mut self, statement: &Statement<'_>, rid: &str, role: &str, kind: QueuedKind) {
         if let Some(stated_ns) = statement.wall_ns {
             self.latest_stated_ns = self.latest_stated_ns.max(stated_ns);
@@ -491,7 +491,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
         let rid = reader.shared_rid(rid, is_rid_truncated);
         let source = &mut *self.target.source;
-        // The frontier is the latest time that the file has reached. A line without a timestamp advances it by the time of its event.
+        // The frontier is the latest time that the file has reached. If the line has no timestamp, the statement's time counts.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
         source.frontier_ns = source.frontier_ns.max(line_ns);
         let writer =
@@ -499,7 +499,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         self.target.queue.push_statement(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
     }
 
-    /// Counts the record, after all its statements were taken. One without usable content only counts as malformed.
+    /// Counts the record, after all its statements were queued or stored. A record that could not be parsed counts as malformed only.
     fn count_record(self, found: RecordResult) {
         self.reader.record_count += 1;
         let stats = &mut self.reader.stats;
@@ -507,7 +507,7 @@ impl<'s, 't> RecordSink<'s, 't> {
             stats.malformed += 1;
             return;
         };
-        // Only the first one names the engine.
+        // The first parsed record names the engine.
         self.reader.engine_name.get_or_insert(engine);
         stats.undated += u64::from(!self.is_dated);
         self.reader.count_record_of_form(form);
@@ -516,9 +516,9 @@ impl<'s, 't> RecordSink<'s, 't> {
         }
     }
 
-    /// Counts what was assumed about the line's timestamp. If the record itself states a time, derives the file's UTC offset from the two.
+    /// Counts what was assumed about the line's timestamp. If the record itself states a time, derives the file's UTC offset from both.
     fn count_timestamp_and_derive_offset(self, stamp: &LogTimestamp) {
-        // 0 stands for none.
+        // 0 means that the record states no time.
         let states_time = self.latest_stated_ns > 0;
         if states_time {
             self.target.source.parser.derive_offset_from_event(stamp, self.latest_stated_ns);
@@ -527,8 +527,8 @@ impl<'s, 't> RecordSink<'s, 't> {
         stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);
         stats.year_assumed += u64::from(stamp.is_year_assumed);
         stats.whole_seconds += u64::from(stamp.is_whole_second);
-        let has_derived_zone = stamp.zone == ZoneSource::File;
-        if has_derived_zone {
+        let is_zone_derived = stamp.zone == ZoneSource::File;
+        if is_zone_derived {
             stats.zone_derived += 1;
             self.reader.list_utc_offset_once(self.target.source.parser.derived_offset_s());
         }
@@ -548,7 +548,7 @@ fn index_of_known_or_added_writer(
     }
     let name = name_of_writer(role, rank, &source.file.label, has_several_logs);
     let index = index_of_known_or_added_word(writers, &name);
-    // A rank comes from the log, so the length of this list must be bounded.
+    // The log may contain any number of ranks, so the length of this list is bounded.
     if source.writers.len() < MAX_WORDS {
         source.writers.push(LogWriter { role: role.into(), rank: rank.into(), index });
     }

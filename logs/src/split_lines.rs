@@ -45,12 +45,13 @@ pub(super) struct SplitLineJoiner {
 }
 
 impl SplitLineJoiner {
-    /// Adds the next line of the file, and says whether it is a line of its own or a part of one that a container runtime has split. Parts
-    /// are joined to a line by stream, standard output or standard error.
+    /// Adds the next line of the file. A container runtime splits long lines into parts, and marks each with its stream, standard output or
+    /// standard error. Returns whether this line is whole, a part with more to follow, or the last part of a line. The parts of each
+    /// stream are joined separately.
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
         // The caller has used the line that the last call may have returned.
         self.free_passed_line();
-        // The line is too short for a first part, and no line waits for another part.
+        // If no line waits for another part, this line could only be a first part, and those are long.
         if self.is_idle() && line.len() < SHORTEST_FIRST_PART_BYTES {
             return JoinResult::Whole;
         }
@@ -65,7 +66,7 @@ impl SplitLineJoiner {
             return JoinResult::Pending;
         }
         joined.extend_from_slice(part.suffix);
-        // The next call frees the joined line.
+        // Lets the next call free the joined line.
         self.passed_stream = Some(part.stream);
         JoinResult::Complete(part.stream)
     }
@@ -113,10 +114,10 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     let stamp_bytes = line.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
     let rest = &line[stamp_bytes + 1..];
     let stream = stream_index(rest)?;
-    // `stderr` has the same length.
+    // The names of both streams have the length of `stdout`.
     let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
     let tags_bytes = tags.iter().take(LONGEST_WORD).position(|&byte| byte == b' ')?;
-    // The first of several tags, which colons separate: `F` for the full or last part, and `P` for a partial line.
+    // The first of the tags, which colons separate, is `P` if another part follows and `F` for a whole line or a last part.
     let is_last = match tags[..tags_bytes].split(|&byte| byte == b':').next()? {
         b"F" => true,
         b"P" => false,
@@ -127,7 +128,8 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     Some(LinePart { stream, prefix, text, suffix: b"", is_last })
 }
 
-/// Parses a record of Docker, `{"log":"text","stream":"stderr","time":".."}`. `None` for any other line.
+/// Parses a log record of Docker, which is a part of a line or a whole one: `{"log":"text","stream":"stderr","time":".."}`. `None` for any
+/// other line.
 fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let log = line.strip_prefix(DOCKER_BEGIN)?;
     // The text ends at the last `","stream":"std`, because it may itself quote such a record.
@@ -135,7 +137,8 @@ fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let (text, suffix) = log.split_at(end);
     // `std` at the end of the constant is the start of the stream's name.
     let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
-    // Collectors also write records without line ends, but only a split part has exactly this length.
+    // A part that others follow has no line end, and exactly the length at which Docker splits. Without a line end but with another length,
+    // it is a line from which a collector removed the end.
     let is_last = ends_with_escaped_newline(text) || count_decoded_bytes(text) != DOCKER_PART_BYTES;
     Some(LinePart { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
 }
@@ -149,11 +152,12 @@ fn stream_index(text: &[u8]) -> Option<usize> {
 fn ends_with_escaped_newline(json: &[u8]) -> bool {
     let Some(rest) = json.strip_suffix(b"n") else { return false };
     let backslashes = rest.iter().rev().take_while(|&&byte| byte == b'\\').count();
-    // Two of them stand for a backslash in the text, so that only an odd one escapes the `n`.
+    // Each pair of backslashes stands for one in the text. Only a backslash without a pair escapes the `n`.
     backslashes % 2 == 1
 }
 
-/// Number of bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
+/// Number of bytes of log text that Docker encoded as this JSON string. A Unicode escape stands for all bytes of its character, or for a
+/// single byte that was not UTF-8.
 fn count_decoded_bytes(json: &[u8]) -> usize {
     let mut decoded = 0;
     let mut index = 0;

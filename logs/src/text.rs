@@ -42,7 +42,7 @@ pub(crate) fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &
     &text[start..end]
 }
 
-/// Like [`str::split_once`], but faster in a short text: the standard function prepares its search for longer than this one takes.
+/// Like [`str::split_once`], but faster for a short text, in which the preparation of the standard search takes longer than this function.
 pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l str)> {
     let (first, others) = separator.as_bytes().split_first()?;
     let mut starts = memchr_iter(*first, text.as_bytes());
@@ -93,13 +93,13 @@ pub fn parse_decimal(text: &str) -> Option<f64> {
 
 /// Parses a few digits with at most one point. `None` for any other text.
 fn parse_short_decimal(text: &str) -> Option<f64> {
-    /// Without the point, such a number and its divisor are exact. Their quotient is rounded once, like a parsed number.
+    /// Up to this length, both the digits and the divisor are exact as `f64`. Only their quotient is rounded, as by the parser of `std`.
     const MAX_BYTES: usize = 16;
     if text.len() > MAX_BYTES {
         return None;
     }
     let mut digits = 0_u64;
-    // 10 for each digit behind the point; `None` before it.
+    // Power of ten by which the point divides the digits. `None` before the point.
     let mut divisor: Option<f64> = None;
     for byte in text.bytes() {
         match byte {
@@ -172,7 +172,7 @@ pub fn epoch_seconds_to_ns(seconds: f64) -> Option<u64> {
     if !(1e9..4e9).contains(&seconds) {
         return None;
     }
-    // A float of that size is exact to less than a microsecond, and to no nanosecond.
+    // A float of this size is exact enough for microseconds, but not for nanoseconds.
     let epoch_us = (seconds * US_PER_SECOND).round() as u64;
     Some(epoch_us * NS_PER_US)
 }

@@ -109,18 +109,20 @@ impl TimestampParser {
         }
     }
 
-    /// Derives the UTC offset of a file from a line whose timestamp has no zone: the line was written right after an event at `event_ns`,
-    /// so hours between the two times are an error of the zone in use. Changes nothing if the two times show no offset.
+    /// Derives the UTC offset of the file from a line whose timestamp `stamp` has no zone. The line was written right after an event at
+    /// `event_ns`. If the two times are hours apart, the zone in use is wrong by these hours. Changes nothing if they show no offset.
     pub(super) fn derive_offset_from_event(&mut self, stamp: &LogTimestamp, event_ns: u64) {
-        // A timestamp with a zone needs no offset. An equal time was computed from the timestamp itself, and shows nothing.
-        if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
+        let has_own_zone = stamp.zone == ZoneSource::Timestamp;
+        // An event at exactly the time of the line has its time from the line, so it shows nothing.
+        let is_same_time = stamp.wall_ns == event_ns;
+        if has_own_zone || is_same_time {
             return;
         }
         let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
         let current_offset_s = self.zone.to_offset(written).seconds();
         let Some(offset_s) = offset_shown_by_event(event_ns, stamp.wall_ns, current_offset_s) else { return };
         if offset_s == current_offset_s {
-            // A zone with daylight saving time stays in use.
+            // The zone in use is right. It stays, because it may have daylight saving time, which a fixed offset has not.
             self.derived_offset_s = Some(offset_s);
         } else {
             self.set_utc_offset_s(offset_s);
@@ -222,17 +224,18 @@ impl TimestampParser {
     }
 }
 
-/// UTC offset of a line that was written right after an event. `line_ns` is the line's time if it has the offset `current_offset_s`. `None`
-/// if the two times show no offset.
+/// UTC offset of a timestamp that was written right after an event at `event_ns`. `line_ns` is the time of the line, computed with the
+/// offset `current_offset_s`. `None` if the two times show no offset.
 fn offset_shown_by_event(event_ns: u64, line_ns: u64, current_offset_s: i32) -> Option<i32> {
-    // Positive if the zone in use is too far west, so that the line seems to be written long after its event.
+    // If the current offset is too small (too far west), the line seems to be written long after its event.
     let lag_s = whole_seconds_between(event_ns, line_ns)?;
+    // The offset with which line and event would have the same time.
     let implied_offset_s = current_offset_s.checked_add(lag_s)?;
-    // Clocks are set to whole quarters of an hour, of which this is the nearest.
+    // UTC offsets are whole quarters of an hour, of which this is the nearest.
     let offset_s = (implied_offset_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
-    // A line is written within minutes after its event. Anything else shows no offset. The line may have whole seconds only, so that it
-    // seems to precede its event by up to one.
-    let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&(implied_offset_s - offset_s));
+    // With the true offset, the line follows its event within minutes. A timestamp of whole seconds may seem up to a second too early.
+    let delay_after_event_s = implied_offset_s - offset_s;
+    let is_written_soon_after = (-1..=WRITTEN_WITHIN_S).contains(&delay_after_event_s);
     (is_written_soon_after && is_zone_offset(offset_s)).then_some(offset_s)
 }
 
@@ -333,8 +336,8 @@ fn parse_two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
 /// From 2001 to 2096: other numbers of as many digits are no times.
 const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000;
 
-/// Unit of a time since the epoch, in nanoseconds. In these centuries, the number of its digits shows the unit. `None` for any other number
-/// of digits.
+/// Unit of a time since the epoch, in nanoseconds. For times of this century, the number of digits shows the unit. `None` for any other
+/// number of digits.
 fn epoch_unit_ns(digit_count: usize) -> Option<u64> {
     match digit_count {
         10 => Some(SECOND_NS),

@@ -59,8 +59,8 @@ struct FoundKind {
 }
 
 impl UnreadLineCounter {
-    /// Prepares the search for kinds of files that users also pass although they hold no readable lines: those of these engines, and those
-    /// of no single engine, like saved responses. Each kind has a text that marks its lines.
+    /// Prepares the search for kinds of files that users pass to the import although it cannot read their lines. Some kinds are those of
+    /// these engines. Others are of no single engine, such as saved responses. Each kind has a text that marks its lines.
     pub(super) fn new(engines: &[&dyn LogLines]) -> Self {
         let of_engines = engines.iter().flat_map(|engine| engine.unread_file_kinds());
         let kinds: Vec<UnreadFileKind> = of_engines.chain(&COMMON).copied().collect();

@@ -99,8 +99,8 @@ pub trait About {
         None
     }
 
-    /// CPU time and memory of the tokengap process that observed the engine. If that was another process, its statement has them; otherwise
-    /// they are those of this process.
+    /// CPU time and memory of the tokengap process that observed the engine. If another process observed it, that process has stated them.
+    /// Otherwise these are the values of this process.
     fn own_usage(&self) -> OwnUsage {
         match self.observer_statement() {
             Some(statement) => OwnUsage { cpu_ns: statement.cpu_ns, rss_bytes: statement.rss_bytes },

@@ -64,9 +64,9 @@ impl From<&Finding> for FindingKey {
 }
 
 impl Position {
-    /// Converts a time that a user typed to nanoseconds from the start of the run. `3.9s` counts from the start, `+10s` and `-1m` from the
-    /// current position. `14:59:08` and `1:23` may each be a time of day or a time from the start; the one that the run covers is meant. If
-    /// the run covers both, three parts are a time of day, and two parts count from the start. `Err` is a message for the user.
+    /// Converts a time that a user typed to nanoseconds from the start of the run. `3.9s` counts from the start, and `+10s` and `-1m` count
+    /// from the current position. `14:59:08` or `1:23` may be a time of day or a time from the start. It means the one that the run covers.
+    /// If the run covers both, the likelier one is chosen. `Err` is a message for the user.
     pub fn parse_target_ns(&self, text: &str) -> Result<u64, String> {
         let Some(candidates_ns) = self.parse_candidate_times_ns(text.trim()) else {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
@@ -75,10 +75,10 @@ impl Position {
         first_covered.ok_or_else(|| self.outside_run_message())
     }
 
-    /// Times from the start that a text may mean, the likeliest first. Empty if the text means a time before the start or beyond the
-    /// largest number. `None` if the text is no time.
+    /// Parses a time that the user typed: a step such as `+10`, a date, or a time such as `1:23`. Returns what the text may mean, as times
+    /// from the start of the run, the likeliest first. Empty if the text is a time that no run can have. `None` if the text is no time.
     fn parse_candidate_times_ns(&self, text: &str) -> Option<Vec<u64>> {
-        // Signs count from the current position. A result below 0 or above the largest number gives an empty list.
+        // A sign counts from the current position. A step to before the start, or beyond the largest number, gives an empty list.
         if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_typed_time_ns) {
             let target_ns = self.at_ns.checked_add(ahead_ns);
             return Some(target_ns.into_iter().collect());
@@ -93,8 +93,9 @@ impl Position {
         self.parse_clock_candidates_ns(text)
     }
 
-    /// Times from the start that a text such as `1:23` or `14:59:08` may mean, the likelier first. It may be a time from the start and a
-    /// time of day. `None` if it is neither. Empty if it is a time of day only and the wall clock is unknown.
+    /// Parses a text such as `1:23` or `14:59:08`, which may be a time from the start of the run, a time of day, or both. Returns each
+    /// meaning as a time from the start, the likelier first. Empty if the text is only a time of day and the wall clock is unknown.
+    /// `None` if the text is neither.
     fn parse_clock_candidates_ns(&self, text: &str) -> Option<Vec<u64>> {
         let from_start_ns = units::parse_typed_time_ns(text);
         let time_of_day = TimeOfDay::parse(text);
@@ -116,8 +117,9 @@ impl Position {
         Some(likelier_first.into_iter().flatten().collect())
     }
 
-    /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. A date before the run becomes the
-    /// largest number, which no run covers. `None` if the text is no date, or the wall clock is unknown.
+    /// Parses a date such as `2026-11-27 14:59:08` into nanoseconds from the start of the run. The date is in UTC unless it has an offset.
+    /// A date before the run gives the largest number, which is outside every run. `None` if the text is no date, or the wall clock is
+    /// unknown.
     fn parse_date_ns(&self, text: &str) -> Option<u64> {
         // The first parser requires an offset, such as `+02:00` or `Z`.
         let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
@@ -125,8 +127,9 @@ impl Position {
         // A date without seconds has one colon, between hours and minutes.
         let names_second = text.split(':').count() > 2;
         let precision_ns = if names_second { SECOND_NS } else { 60 * SECOND_NS };
-        // The second or minute in which the run begins is part of it.
-        if from_start_ns < 0 && from_start_ns > -i128::from(precision_ns) {
+        // A run begins within a second. A date that names this second, or its minute, means the start of the run.
+        let names_start = from_start_ns < 0 && from_start_ns > -i128::from(precision_ns);
+        if names_start {
             return Some(0);
         }
         Some(u64::try_from(from_start_ns).unwrap_or(u64::MAX))

@@ -189,7 +189,8 @@ impl Session {
         let output_problems = self.output_problems();
         // Fields instead of `self`, because the closures borrow some of them while others are changed.
         let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
-        // Both are closures, because most calls need neither: only if a client asks for a report, or the screen shows or exports one.
+        // Both are closures, because most calls need neither. They run only if a client asks for a report, or if the screen shows or
+        // exports one.
         let list_degraded = || all_degraded_lines(about, &output_problems, degraded);
         let input = || report_input(about, list_degraded(), *slowest);
         telemetry.answer_requests(analysis, &input, about.is_attached());
@@ -276,18 +277,19 @@ impl Session {
         self.final_input = Some(input);
     }
 
-    /// Waits until the last spans and metrics are pushed, and serves the final state of the run to clients that ask for it. Call it after
-    /// [`Self::close_outputs`] of all runs; otherwise it calls that function itself, with `show_message`. A second call does nothing.
+    /// Waits until the last spans and metrics are pushed, and serves the final state of the run to clients that ask for it. Closes the
+    /// outputs first, unless [`Self::close_outputs`] was called, and passes messages about them to `show_message`. A second call does
+    /// nothing.
     pub fn serve_final_state(&mut self, about: &dyn About, show_message: &dyn Fn(&str)) {
         self.close_outputs(about, show_message);
         if self.has_served_final_state {
             return;
         }
-        // `close_outputs` has set it.
+        // Always `Some`, because `close_outputs` sets it.
         let Some(input) = &mut self.final_input else { return };
         self.has_served_final_state = true;
         self.telemetry.close_push();
-        // Closing the outputs may have failed, too.
+        // Lists the problems again, because closing the outputs may have failed since `final_input` was made.
         let mut output_problems = self.sink.problems();
         output_problems.extend(self.telemetry.problems());
         let degraded = all_degraded_lines(about, &output_problems, &self.degraded);

@@ -54,16 +54,16 @@ impl Analysis {
         self.ledger.keep_timelines();
     }
 
-    /// Applies an event to the ledger, and counts it in its slot, a second of the time series. This is the hot path: a chunk of a known
-    /// request allocates nothing.
+    /// Applies an event to the ledger, and counts it in its slot, which is a second of the time series. This is the hot path: a chunk of a
+    /// known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         // Does nothing except in tests of faults.
         fault::inject_at("ledger");
-        // Before the event, which belongs to the next slot if the last one has ended.
+        // Ends the current slot first if the event is after its end, so that the event counts in its own slot.
         self.time_series.advance_to(event.at, &mut self.ledger);
         let is_late = self.time_series.prepare_if_event_is_late(event.at, &self.ledger);
         self.ledger.apply(event);
-        // The ledger has counted a late event in the current slot. The counts are moved to the slot of the event, which is over.
+        // A late event belongs to a slot that is over, but the ledger has counted it in the current one.
         if is_late {
             self.time_series.move_counts_of_late_event(event.at, &self.ledger);
         }

@@ -397,9 +397,9 @@ impl AnswerFinish {
         }
     }
 
-    /// Whether the finish reason of a response contradicts the one in the engine's frames (`engine_finish`). One of them then says that the
-    /// text is complete, the other that it is cut. Other reasons are those of the server, which may replace the engine's.
-    /// `may_server_stop_later` says that the server itself looks for stop strings, and so may end a text that the engine cut.
+    /// Whether the finish reason of a response contradicts `engine_finish`, the one in the engine's frames. Two reasons contradict each
+    /// other if one says that the text is complete and the other that it is cut. All other reasons come from the server, which may replace
+    /// the engine's. `may_server_stop_later`: the server itself looks for stop strings, so it may call a text complete that the engine cut.
     pub fn contradicts(self, engine_finish: Finish, may_server_stop_later: bool) -> bool {
         match (self, engine_finish) {
             (Self::Length, Finish::Stop) => true,

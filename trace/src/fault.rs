@@ -59,7 +59,7 @@ mod injected {
         Some(Fault { place: place.into(), block, at_pass: pass.parse().ok()?, passed: AtomicU64::new(0) })
     }
 
-    /// Blocks or panics if the requested fault is due at this pass of this place.
+    /// Blocks or panics if the requested fault is due: it is for this place in the code, and the program passes it for the requested time.
     pub(super) fn inject_at(place: &str) {
         let Some(fault) = FAULT.get_or_init(parse_requested_fault) else { return };
         if fault.place != place {

@@ -64,7 +64,7 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ends { from, to } = self.as_str();
         f.write_str(from)?;
-        // A hop whose name has another form has this name at both ends.
+        // A hop whose name has another form has that name at both ends, so it is written once.
         if from == to && from != UNKNOWN {
             return Ok(());
         }
@@ -75,14 +75,14 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
 
 /// Number of hops on the longest path from any role to `role`. A hop connects a sender to a receiver.
 pub fn max_hops_before_role<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
-    // Hops in a circle are a path without an end.
+    // A path over hops that form a circle has no end, so its length is limited.
     let max_depth = MAX_DEPTH.min(hops.len());
-    // Backwards: the roles that are this many hops before `role`.
+    // Goes backwards from `role`. After each step, these are the roles that are one hop further away.
     let mut roles = vec![role];
     for depth in 0..max_depth {
         let mut senders: Vec<&str> = Vec::new();
         for Ends { from, to } in hops.iter().map(Ends::as_str) {
-            // A hop with the same role at both ends leads no further back.
+            // A hop with the same role at both ends leads nowhere.
             if from != to && roles.contains(&to) && !senders.contains(&from) {
                 senders.push(from);
             }

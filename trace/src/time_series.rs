@@ -133,7 +133,7 @@ pub struct SlotValues {
 }
 
 impl SeriesSlot for SlotValues {
-    /// Adds the values of the following slot (a second or more): counts are summed, and of levels the maximum is kept.
+    /// Adds the values of the following slot (a second or more). Sums the counts, and keeps the greater of two levels.
     fn join_next(&mut self, next: &Self) {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
@@ -177,7 +177,7 @@ struct ThreadTotal {
 }
 
 impl SlotStart {
-    /// Values of the slot that began with this reading of the ledger's counters and ends now. Counts are those since then.
+    /// Values of the slot that began with these readings of the ledger's counters, and ends now. Its counts are the growth of the counters.
     fn slot_values_until_now(&self, ledger: &Ledger) -> SlotValues {
         let groups = 0..ledger.groups().len().min(MAX_HOPS);
         SlotValues {
@@ -193,15 +193,15 @@ impl SlotStart {
         }
     }
 
-    /// Values of the group of hops with this index in the slot that began with this reading and ends now.
+    /// Values of the group of hops with this index, in the slot that began with these readings of the counters and ends now.
     fn hop_group_values_until_now(&self, ledger: &Ledger, group_index: usize) -> HopSlot {
         let group = &ledger.groups()[group_index];
-        // A group first observed in the slot began with nothing.
+        // The counters of a group that was first observed in this slot began at 0.
         let counts_before = self.hops.get(group_index).copied().unwrap_or_default();
         HopSlot {
             passed: hop_group_counts_so_far(ledger, group_index).combine_with(counts_before, u64::saturating_sub),
             backlog_max: group.backlog_slot,
-            // Until now: the slot ends with this call.
+            // No upper limit is needed, because the slot ends now.
             kernel_bytes_max: group.kernel.max_bytes_between(self.at, MonoNs(u64::MAX)),
             queue_wait: group.queue_wait_slot.to_tally(),
             receives_ended: self.begins_after(ledger.group_receives_end(group_index)),
@@ -226,8 +226,8 @@ impl SlotStart {
         }
     }
 
-    /// Adds the threads whose samples began in the slot that ends. Those on the token path, which receive frames or are main threads, have
-    /// a limit of their own. Of the others, keeps at most `max_off_path`.
+    /// Adds the threads whose samples began in the slot that ends. Threads on the token path receive frames or are main threads. They have
+    /// a limit of their own. Of all other threads, keeps at most `max_off_path`.
     fn add_newly_sampled_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
         let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
         let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
@@ -240,7 +240,7 @@ impl SlotStart {
             let has_room = if is_of_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
             if has_room {
                 count_on_path += usize::from(is_of_path);
-                // It had used no time at the start of the slot.
+                // The thread was not sampled before, so its total at the start of the slot is 0.
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
@@ -378,7 +378,7 @@ impl RecentSeconds {
         self.slots.get_mut(index).map(Arc::make_mut)
     }
 
-    /// Sums the traffic of the seconds of a window, of each group of hops apart. Seconds that are not kept count nothing.
+    /// Sums the traffic of the seconds of a window, separately for each group of hops. Leaves out seconds that are not kept.
     pub fn traffic_in(&self, window: RecentWindow) -> RecentTraffic {
         let mut traffic = RecentTraffic { window, tokens_sent: 0, hops: Vec::new() };
         for slot in window.slots().filter_map(|second| self.second(second)) {
@@ -398,11 +398,11 @@ impl RecentSeconds {
         self.push_equal_seconds(values, 1);
     }
 
-    /// Adds `count` seconds that share their values. The oldest above the maximum are removed.
+    /// Adds `count` seconds that share their values. Removes the oldest seconds above the maximum.
     fn push_equal_seconds(&mut self, values: &Arc<SlotValues>, count: u64) {
-        // Counts all seconds of the run, also those that are not kept.
+        // Counts all seconds of the run, including those that are not kept.
         self.count = self.count.saturating_add(count);
-        // A silence may be longer than all kept seconds.
+        // Limited, because a silence may be longer than all kept seconds.
         for _ in 0..count.min(self.max_slots as u64) {
             if self.slots.len() == self.max_slots {
                 self.slots.pop_front();
@@ -474,28 +474,28 @@ impl TimeSeries {
             self.begin_first_second(now, ledger);
             return;
         }
-        // The clock of a damaged recording may be at its end.
+        // In a damaged recording, the clock may have reached its largest value, so that no further second exists.
         if self.slot_end.0 == u64::MAX {
             return;
         }
         self.end_second(ledger);
-        // Whole seconds without any event between the one that has ended and the one of `now`.
+        // Seconds without any event, between the one that has ended and the one that contains `now`.
         let silent_seconds = now.since(self.slot_end) / SLOT_NS;
         self.add_silent_seconds(silent_seconds, ledger);
         let passed_ns = SLOT_NS.saturating_mul(silent_seconds + 1);
         self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
-        // The ids of the threads whose values are in the seconds, in the same order.
+        // Ids of the threads, in the order of their values in each second.
         self.recent_seconds.threads.clear();
         self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }
 
     /// Adds the values of the current second, which has ended, and begins the next one.
     fn end_second(&mut self, ledger: &mut Ledger) {
-        // Threads off the token path are on the screen only, which shows recent seconds.
+        // Only the screen shows threads off the token path, and it shows recent seconds. Without these, no such threads are kept.
         let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
         self.slot_start.add_newly_sampled_threads(ledger, max_off_path);
         let ended = Arc::new(self.slot_start.slot_values_until_now(ledger));
-        // Only now: it resets values that the ended slot has.
+        // Called after the values were read, because it resets some of them.
         ledger.next_slot();
         self.slot_start.start_slot(ledger, self.slot_end);
         self.add_equal_seconds(&ended, 1);
@@ -517,8 +517,8 @@ impl TimeSeries {
         self.recent_seconds.push_equal_seconds(values, count);
     }
 
-    /// Prepares for an event at `at`, which is applied next. Returns whether it is late, so that its slot is over. In this case,
-    /// [`Self::move_counts_of_late_event`] must be called after it. An event of another process or stage can come a little late.
+    /// Prepares for an event at `at`, which is applied next. Returns whether it is late, which means that its slot is over. After a late
+    /// event, [`Self::move_counts_of_late_event`] must be called. Events of different processes or stages can come a little late.
     pub(crate) fn prepare_if_event_is_late(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
         let is_late = at < self.slot_start.at;
         if is_late {
@@ -527,7 +527,7 @@ impl TimeSeries {
         is_late
     }
 
-    /// Moves the counts of a late event from the current slot to its own. An event that counts nothing moves nothing.
+    /// Moves the counts of an event that came late from the current slot to the slot of its own time. `at` is that time.
     pub(crate) fn move_counts_of_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
         self.late.replace_counters_by_growth(ledger);
         let late = &self.late;
@@ -539,7 +539,7 @@ impl TimeSeries {
         if let Some(second) = self.recent_seconds.second_at(at) {
             late.add_growth_to_slot(second);
         }
-        // The current slot is the growth since its start. Added to the start, the late counts are no longer part of it.
+        // The current slot counts the growth since its start. Raising the counters of its start removes the late counts from it.
         let start = &mut self.slot_start;
         start.passed = start.passed.combine_with(late.passed, u64::saturating_add);
         add_hop_counts(&mut start.hops, late.hops.iter().copied());
@@ -579,7 +579,7 @@ impl TimeSeries {
         known.filter(|(_, thread)| is_on_path(thread))
     }
 
-    /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
+    /// The last seconds, including the current one as far as it has passed. Empty if no seconds are kept.
     pub fn recent_seconds(&self, ledger: &Ledger) -> RecentSeconds {
         let mut seconds = self.recent_seconds.clone();
         // With a maximum of 0, no seconds are kept.

@@ -42,8 +42,8 @@ impl DumpTrigger {
         Self { rules, last_dump: None, dumped_findings: HashSet::new(), scheduled: None }
     }
 
-    /// Looks for findings that start, and schedules a dump of the hindsight ring some seconds later. Returns the reason of a dump that is
-    /// due now, which the caller then makes; `None` if none is due. `dump_count` counts the existing dumps.
+    /// Schedules a dump of the hindsight ring, some seconds from now, if a severe finding has started. Then returns the reason of the
+    /// scheduled dump if it is due now, and the caller makes that dump. `None` if no dump is due. `dump_count` counts the existing dumps.
     pub(super) fn schedule_dump_and_take_due_reason<'a>(
         &mut self,
         now: MonoNs,
@@ -56,8 +56,8 @@ impl DumpTrigger {
             return None;
         }
         self.last_dump = Some(now);
-        // A minimum interval already limits the dumps, so a finding that starts again may cause another. Without one, each finding
-        // causes a single dump.
+        // Without a minimum interval between dumps, each finding causes a single dump. With one, a finding that starts again may cause
+        // another dump, because the interval limits their number.
         if self.rules.min_interval_ns.is_some() {
             self.dumped_findings.clear();
         }
@@ -74,8 +74,8 @@ impl DumpTrigger {
         for finding in findings {
             let key = FindingKey::from(finding);
             let is_wanted = self.wants_dump(finding, &key, now);
-            // The limit is checked last, because it counts the dumps in a folder. A finding skipped because of it is checked again while it
-            // is active.
+            // The limit is checked last, because counting the dumps reads a folder. A finding that is skipped at the limit is checked
+            // again at the next tick, while it is active.
             if is_wanted && !self.is_at_the_limit(dump_count) {
                 self.dumped_findings.insert(key);
                 // The delay lets the dump contain what follows the start of the finding.

@@ -159,10 +159,11 @@ impl Sink {
                 recorder.record_tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                let started_dump = ring.process_tick_and_start_due_dump(now, analysis, input);
-                // Only one message is shown. If a dump starts at this tick, that of a finished one waits for the next.
-                if let Some(message) = started_dump.or_else(|| ring.take_message()) {
-                    // It replaces an older one that was not shown yet.
+                let start_message = ring.process_tick_and_start_due_dump(now, analysis, input);
+                // One message is shown for each tick. If a dump starts, the message about a finished dump stays in the ring until the
+                // next tick.
+                if let Some(message) = start_message.or_else(|| ring.take_message()) {
+                    // Replaces an older message that was not shown yet.
                     sink.message = Some(message);
                 }
             }
@@ -183,7 +184,8 @@ impl Sink {
         }
         let second = trace::clock::wall_now_ns() / SECOND_NS;
         let path = PathBuf::from(format!("tokengap-{second}.tgap"));
-        // The anchor relates the two clocks of one machine. A remote run has that of its own machine.
+        // The anchor relates the two clocks of this machine. The header of a remote run has the anchor of the remote machine, which
+        // stays.
         if !self.is_remote {
             self.header.anchor = Anchor::now();
         }
@@ -247,8 +249,8 @@ impl Sink {
     /// Finishes the recording, if there is one, and returns the message about it.
     fn close_recording_with_message(&mut self, input: &ReportInput) -> Option<String> {
         let recorder = self.recording.take()?;
-        // A recording that stopped by itself has already added its problem to the report.
-        let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
+        // If the recording stopped by itself, its problem may be in the report already.
+        let is_already_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
         let path = recorder.path().to_owned();
         let Ok(finished) = catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) else {
             // The recorder panicked.
@@ -256,7 +258,7 @@ impl Sink {
         };
         Some(match finished {
             Ok(summary) => recorded_message(&path, &summary),
-            Err(error) if is_reported => problem_message(format_args!("recording: {error}")),
+            Err(error) if is_already_reported => problem_message(format_args!("recording: {error}")),
             Err(error) => self.record_problem_and_format_message(format!("recording: {error}")),
         })
     }

@@ -26,8 +26,8 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// Reads a token file, and refuses one that other users can read. Reads at most one byte beyond the limit, by which the caller recognises a
-/// file that is too long.
+/// Reads a token file, and refuses one that other users can read. Reads one byte beyond the limit at most. From that byte, the caller sees
+/// that the file is too long.
 fn read_private_token_file(file: File) -> io::Result<Vec<u8>> {
     secret_file::refuse_exposed_secret_file(&file, OTHER_USERS)?;
     let mut text = Vec::new();

@@ -228,7 +228,7 @@ async fn encode_and_store_sections(mut jobs: Receiver<StreamJob>, mut packer: St
             store.mark_end();
             // A client that reads too slowly does not hold up the end of the run.
             timeout(LAST_READ_TIMEOUT, wait_until_no_connection_streams(&store)).await.ok();
-            // Fails if the run waits no longer.
+            // Wakes the run. Fails if the run waits no longer.
             done.send(()).ok();
             return;
         }
@@ -324,17 +324,17 @@ async fn run_connection(
     handler: Arc<RequestHandler>,
     state: Arc<ConnectionState>,
 ) {
-    // If that fails, the kernel's own limit holds.
+    // If this fails, the kernel's own limit holds.
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER_BYTES).ok();
-    // Its drop takes a stream off the run's count when the connection ends. That includes a task that is aborted, which runs no code here.
+    // Its drop reduces the run's count of streams when the connection ends. A drop also runs if this task is aborted, unlike code below.
     let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
-        // A client that disconnects by itself causes another error, and is not counted.
+        // Counts slow and malformed requests only. A client that disconnects by itself causes another error.
         served = serve_connection(stream, limits, &handler, &state) => {
             served.is_err_and(|error| error.is_timeout() || error.is_parse())
         }
         () = wait_for_time_limit(&state, limits.connection_timeout) => true,
-        // The stream has counted the reason.
+        // Not counted here, because the stream has counted its end.
         () = state.close.notified() => false,
     };
     if has_failed {
@@ -342,7 +342,7 @@ async fn run_connection(
     }
 }
 
-/// Returns when the time of the connection is over: never if it streams, because a stream lasts as long as the run.
+/// Waits for the time limit of a connection. If the connection streams by then, waits for ever, because a stream lasts as long as the run.
 async fn wait_for_time_limit(state: &ConnectionState, limit: Duration) {
     sleep(limit).await;
     if state.is_stream() {

@@ -47,7 +47,7 @@ fn parse_timeout(milliseconds: &str) -> anyhow::Result<Duration> {
     }
 }
 
-/// Parses the variable `name`, which holds a list of pairs. An unset one is an empty list.
+/// Parses the environment variable `name`, which has a list of pairs. The list is empty if the variable is not set.
 fn parse_list_variable(
     name: &str,
     get_variable: impl Fn(&str) -> Option<String>,

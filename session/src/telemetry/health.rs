@@ -110,7 +110,7 @@ impl RunHealth {
             is_running: self.is_running && other.is_running,
             is_attached: self.is_attached || other.is_attached,
             flow: TokenFlow { flow_began, last_token_at: self.flow.last_token_at.max(other.flow.last_token_at) },
-            // Both are about now. The time of a run that has ended is not shown.
+            // Both times are about now. Only that of a run that has ended differs, and it is not shown.
             now: other.now,
         }
     }

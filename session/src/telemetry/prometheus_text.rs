@@ -44,7 +44,7 @@ pub(super) struct MetricsText {
 /// Encodes the metrics of `runs`. The format is `OpenMetrics` if the client's `Accept` header contains it, and the older text format
 /// otherwise.
 pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept_header: &str) -> Result<MetricsText, fmt::Error> {
-    // The names are collected first, because the collector takes the runs.
+    // The names are collected here, because the collector below takes ownership of the runs.
     let families = runs.iter().flat_map(|run| &run.families);
     let counter_families = families.filter(|family| family.definition.kind == MetricKind::Counter);
     let counters: Vec<String> = counter_families.map(|family| family.definition.prometheus_name()).collect();
@@ -154,12 +154,13 @@ impl Collector for MetricCollector {
         // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
         for definition in self.distinct_definitions() {
             let kind = metric_type(definition.kind);
-            // The encoder appends these two units to the name. Another unit is in the name already, or has no suffix.
+            // The encoder itself appends these two units to the name.
             let appended_unit = match definition.unit {
                 Unit::Seconds => Some(Base::Seconds),
                 Unit::Bytes => Some(Base::Bytes),
                 Unit::Ratio | Unit::Info | Unit::Of(_) => None,
             };
+            // It cannot append the suffix of a ratio or an info, so the name must contain that. Other units have no suffix.
             let is_unit_in_name = matches!(definition.unit, Unit::Ratio | Unit::Info);
             let name = if is_unit_in_name { definition.prometheus_name() } else { definition.stem() };
             let mut metric = encoder.encode_descriptor(&name, definition.help, appended_unit.as_ref(), kind)?;
@@ -173,7 +174,8 @@ impl Collector for MetricCollector {
 
 /// Encodes one value of a metric as its kind, with the labels that `metric` already has.
 fn encode_value(metric: &mut MetricEncoder<'_>, kind: MetricKind, point: &Point) -> Result<(), fmt::Error> {
-    // `NoLabelSet` and the last `None`: no value has an exemplar, but the encoder asks for the type of its labels.
+    // The last `None` means that the value has no exemplar. The encoder needs the type of an exemplar's labels all the same, which is
+    // `NoLabelSet`.
     match (kind, &point.value) {
         (MetricKind::Counter, Value::Int(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),
         (MetricKind::Counter, Value::Float(value)) => metric.encode_counter::<NoLabelSet, _, f64>(value, None),

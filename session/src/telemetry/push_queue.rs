@@ -102,8 +102,8 @@ impl PushQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body, which has spans (traces) or metric points of a run. Drops it and counts its items if the queue is full, or if the spans
-    /// of the minute have reached their limit. The last body before that limit may exceed it.
+    /// Adds a body with spans (traces) or metric points of a run to the queue. Drops it and counts its items if the queue is full, or if
+    /// the spans of this minute have already reached their limit.
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
         match body.signal {
@@ -119,6 +119,7 @@ impl PushQueue {
                     return;
                 }
             }
+            // Metrics are cumulative, so the new body replaces those of the run that still wait.
             PushSignal::Metrics => state.remove_waiting_metrics(body.run),
         }
         if state.waiting_bytes() + body.json.len() > self.max_bytes {
@@ -148,7 +149,7 @@ impl PushQueue {
     /// Waits between two attempts, but ends early when a run ends.
     pub(super) fn wait_for_retry_or_run_end(&self, max_wait: Duration) {
         let state = self.lock_state();
-        // The first run that ends sets the deadline. Why the wait has ended does not matter: the caller tries again.
+        // The wait ends early when a run ends, because that sets the deadline. In either case, the caller tries again.
         drop(self.changed.wait_timeout_while(state, max_wait, |state| state.deadline.is_none()));
     }
 
@@ -157,8 +158,8 @@ impl PushQueue {
         self.lock_state().deadline.is_some()
     }
 
-    /// Records the outcome of a body that is not sent again: the receiver accepted its items, except `reported_rejections` of them for the
-    /// reason `rejection_reason`.
+    /// Records the outcome of a body that is not sent again. The receiver accepted its items, except `reported_rejections` of them. It
+    /// rejected these for `rejection_reason`.
     pub(super) fn record_outcome_of_sent_body(
         &self,
         body: &PushBody,
@@ -170,7 +171,7 @@ impl PushQueue {
         let rejected_items = reported_rejections.min(body.items);
         let accepted = body.items - rejected_items;
         state.pushed_items_of_body(body).accepted += accepted;
-        // A body that is given up after failed attempts comes here, too, with all of its items rejected.
+        // Accepted items show that the receiver works again. A body that the sender gives up counts as rejected whole, so it shows nothing.
         if accepted > 0 {
             state.is_failing = false;
         }
@@ -195,11 +196,11 @@ impl PushQueue {
         }
     }
 
-    /// Ends the pushes of a run. Waits until the deadline for the rest of its bodies to be sent, then drops them. The first run that ends
-    /// sets the `deadline` of all.
+    /// Ends the pushes of a run. Waits until the deadline for its remaining bodies to be sent, then drops the rest. The `deadline` of the
+    /// run that ends first holds for all runs.
     pub(super) fn close_run(&self, run: PushRunId, deadline: Instant) {
         let mut state = self.lock_state();
-        // Shared, so that the end of several runs takes no longer than that of one.
+        // Shared by the runs, so that the end of several takes no longer than the end of one.
         let deadline = *state.deadline.get_or_insert(deadline);
         if let Some(run_push) = state.runs.get_mut(run.index) {
             run_push.is_closed = true;
@@ -208,7 +209,7 @@ impl PushQueue {
         self.changed.notify_all();
         let time_left = deadline.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
-        // Whether the time was over does not matter: a body that still waits is dropped.
+        // Whether the wait timed out does not matter: a body that is still in the queue is dropped.
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.drop_waiting_bodies(run);
     }
@@ -250,10 +251,10 @@ impl PushState {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
     }
 
-    /// Adds the bytes of a body with spans to those of the current minute. Returns false, and counts nothing, once the minute has
-    /// `max_bytes_per_minute`.
+    /// Adds the bytes of a body with spans to those of the current minute, and returns `true`. If the minute already has
+    /// `max_bytes_per_minute`, adds nothing and returns `false`. So the last admitted body may exceed the limit.
     fn admit_within_minute_limit(&mut self, body: &PushBody, max_bytes_per_minute: u64) -> bool {
-        // Once the minute is over, the next body begins another.
+        // A body that is created after the end of the minute begins another minute.
         let current_minute = self.minute.filter(|minute| body.created_at.duration_since(minute.began) < MINUTE);
         let mut minute = current_minute.unwrap_or(SpanMinute { began: body.created_at, bytes: 0 });
         if minute.bytes >= max_bytes_per_minute {
@@ -373,8 +374,8 @@ impl PushSender {
         }
     }
 
-    /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being
-    /// closed.
+    /// Sends a body, and tries again after each failed attempt, with pauses that double. Drops the body if it becomes too old, or if an
+    /// attempt fails while the queue is being closed.
     fn send_until_accepted_or_dropped(&self, body: &PushBody, queue: &PushQueue) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -385,7 +386,7 @@ impl PushSender {
                 }
                 Err(failure) => failure,
             };
-            // The receiver may ask for any pause.
+            // The receiver may ask for a pause of any length.
             let wait = failure.retry_after.unwrap_or(pause).min(MAX_BODY_AGE);
             let would_be_too_old = body.created_at.elapsed() + wait > MAX_BODY_AGE;
             if queue.is_closing() || would_be_too_old {
@@ -399,8 +400,8 @@ impl PushSender {
         }
     }
 
-    /// Sends a body once. Returns the items that the receiver has rejected for good, which may be all or none. After an error, another
-    /// attempt may succeed.
+    /// Sends a body once. Returns how many of its items the receiver has rejected for good, from none to all. `Err` if another attempt may
+    /// succeed.
     fn send_once(&self, body: &PushBody) -> Result<RejectedItems, FailedAttempt> {
         let path = match body.signal {
             PushSignal::Traces => "v1/traces",

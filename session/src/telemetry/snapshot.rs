@@ -61,7 +61,7 @@ impl<T> SnapshotClient<T> {
     /// Current snapshot. Requests a new one from the run if the latest is too old. `None` if the run does not answer within `max_wait`.
     pub(super) async fn fetch(&self, max_wait: Duration) -> Option<Arc<T>> {
         let mut latest = self.latest.clone();
-        // The final one of a run stays valid.
+        // The final snapshot of a run stays valid, whatever its age.
         if let Some(known) = latest.borrow_and_update().as_ref()
             && (known.is_final || known.at.elapsed() < MAX_AGE)
         {

@@ -7,11 +7,11 @@ use crate::words::{duration, plural};
 /// Maximum number of requests named in the summary; the report lists more.
 const MAX_NAMED: usize = 3;
 
-/// Reports abandoned requests, which the engine continues although nobody receives their output: their clients left, or they were aborted.
-/// If none were observed, the numbers are those of the engine's log.
+/// Reports abandoned requests: the client left or aborted, but the engine continues to generate output that nobody receives. If none were
+/// observed in frames, reports those that the engine logged.
 pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
-    // Without a longest one, no request was abandoned.
+    // The list is empty if no request was abandoned.
     let Some(longest) = abandoned.longest().first() else { return };
     let summary = describe_abandoned(context, &abandoned, longest.length_ns());
     let verdict = verdicts
@@ -31,7 +31,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, verdicts: &
     }
 }
 
-/// Describes the abandoned requests, of which the longest was continued for `longest_ns`.
+/// Describes the abandoned requests. The engine continued the longest of them for `longest_ns`.
 fn describe_abandoned(context: &DetectContext<'_>, abandoned: &AbandonedRequests, longest_ns: u64) -> String {
     let engine = context.facts();
     let source = engine.source();
@@ -93,7 +93,7 @@ fn describe_missing_or_ignored_aborts(context: &DetectContext<'_>, abandoned: &A
     if parts.is_empty() {
         return String::new();
     }
-    // Says once that both numbers are those of the longest requests.
+    // Both numbers count the listed requests only. The prefix says so if more requests were abandoned.
     format!("; {}{}", prefix_if_not_all_are_listed(abandoned), parts.join("; "))
 }
 

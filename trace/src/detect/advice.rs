@@ -105,15 +105,15 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
     hop_advice_by_state(engine, attribution, hop, None)
 }
 
-/// Advice for frames that wait on a hop (a connection between two processes), by the state of its receiving thread. The attribution has
-/// that state if the thread is sampled. Without it, `observed` is used, the state that the caller found by other observations.
+/// Advice for frames that wait on a hop (a connection between two processes). It depends on the state of the hop's receiving thread. The
+/// attribution has this state if the thread is sampled. Otherwise `observed` is used, which the caller found in another way.
 pub(super) fn hop_advice_by_state(
     engine: &dyn Facts,
     attribution: &Attribution<'_>,
     hop_name: &str,
     observed: Option<ThreadState>,
 ) -> String {
-    // The part of the path that is the wait on this hop.
+    // A leg is a part of the tokens' path. This one is the wait on the hop.
     let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop_name);
     let Some(leg) = leg else { return String::from("the receiver of this hop is slower than its senders") };
     if leg.thread == ThreadState::Unknown
@@ -128,12 +128,12 @@ pub(super) fn hop_advice_by_state(
 /// there is one.
 pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
     const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
-    /// Asks for advice that holds for processes of every role.
+    /// Without a role, the engine gives advice that holds for processes of every role.
     const ANY_ROLE: &str = "";
     if let Some(leg) = bottleneck {
         return leg_advice(engine, leg);
     }
-    // Without a role, there is no number of processes.
+    // The number of processes has no meaning without a role.
     let runs_several = false;
     let relief = engine.advice_for_busy_role(ANY_ROLE, runs_several);
     if relief.is_empty() {
@@ -154,14 +154,14 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver())
 }
 
-/// Advice for chunks merged into the delivery of a later one, by the share of the run for which their receiver was busy. That share is in
-/// the attribution, which divides the tokens' time among the legs (parts) of their path.
+/// Advice for chunks that their receiver merged into the delivery of a later chunk. It depends on the share of the run for which the
+/// receiver was busy. The attribution has that share: it divides the tokens' time among the legs (parts) of their path.
 pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) -> String {
     let receiver = engine.receiver();
     let wakeup = format!("the {receiver}'s event loop receives several frames in one wakeup");
     let leg = attribution.legs.iter().find(|leg| leg.role == receiver);
     let receivers = Receivers { role: receiver, count: leg.map_or(0, |leg| leg.receivers) };
-    // `None` if its work is not observed.
+    // The share is `None` if the receiver's work is not observed.
     let Some(busy) = leg.and_then(|leg| leg.busy) else {
         return with_relief(&format!("{wakeup}: look at its CPU use"), engine, receivers);
     };
@@ -187,7 +187,7 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
     let Some(drops) = engine.facts().drops() else {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
-    // The flag that selects incremental mode in this release or, if the release is unknown, in those that drop chunks.
+    // The flag that selects incremental mode in this release. If the release is unknown, the flag of the releases that drop chunks.
     let flag = engine.behaviour().incremental_output_flag().unwrap_or(drops.flag);
     let cause = match engine.waiter {
         Some(Waiter::KeepsLast) => format!(" ({} keeps only the last)", engine.title()),
@@ -240,7 +240,7 @@ pub(super) fn would_drop_advice(engine: &EngineState) -> String {
     format!("do not set {flag} before {}, which merges queued chunks", name_fixed_releases(engine, &drops))
 }
 
-/// Names the first release that loses no tokens and, if that still cuts text, the one from which the text is complete, too.
+/// Names the first release that drops no chunks. If that release still cuts text, also names the first one that does not.
 fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
     match engine.facts().text_loss_of_release(drops.fixed_in) {
         Some(cut) => format!("{} ({} for the OpenAI endpoints)", drops.fixed_in, cut.fixed_in),

@@ -154,8 +154,9 @@ pub struct Attribution<'l> {
 }
 
 impl<'l> Attribution<'l> {
-    /// Computes how the time of the run so far divides among the legs, which are the hops and the processes on the tokens' path. A hop is
-    /// a connection between two processes. Hops of one name form a group, which is one leg.
+    /// Divides the tokens' time in the run so far among the legs, which are the parts of the tokens' path. Each leg is either the inside of
+    /// the processes of one role, or the wait on a group of hops. A hop is a connection between two processes, and hops of one name form a
+    /// group.
     pub(crate) fn of_token_time(ledger: &'l Ledger) -> Self {
         let run_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let mut legs: Vec<Leg<'l>> = Vec::new();
@@ -168,7 +169,7 @@ impl<'l> Attribution<'l> {
             let busy = mean_busy_share(ledger, hops_into_role.iter().copied(), run_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             legs.extend(wait_leg(ledger, group, role, &members, busy, run_ns));
-            // Several groups may lead to one process, whose inside is one leg.
+            // Several groups may lead to the processes of one role, but their inside is a single leg.
             if !seen_roles.contains(&role) {
                 seen_roles.push(role);
                 let shows_receives = members.iter().any(|hop| hop.capabilities().received);
@@ -181,12 +182,12 @@ impl<'l> Attribution<'l> {
         attribution
     }
 
-    /// Computes the attribution of the longest first-token gaps alone, over the run; that of all first tokens if none is long. A gap is the
-    /// time of a first token between the scheduler and the tokenizer. What delays a few of them for seconds may differ from what delays
-    /// most of them.
+    /// Computes the attribution of the longest first-token gaps of the run alone, because their cause may differ from that of most gaps. A
+    /// gap is the time of a first token between the scheduler and the tokenizer. If no gap is long, returns the attribution of all first
+    /// tokens.
     pub(crate) fn narrowed_to_longest_gaps(&self) -> Self {
         let mut attribution = self.clone();
-        // Class 0 has the gaps of a second or more, and each further class also shorter ones. Without a class, none is long.
+        // Class 0 has the gaps of a second or more. Each further class also includes shorter ones.
         let longest_class = (0..LONG_CLASSES).find(|class| self.long_gaps.of_class(*class).count > 0);
         let Some(class) = longest_class else { return attribution };
         let whole_ns = self.long_gaps.of_class(class).ns;
@@ -197,10 +198,10 @@ impl<'l> Attribution<'l> {
         attribution
     }
 
-    /// Adds the first tokens that have not reached the tokenizer. Each waits where it was last observed, since then. The parts of its path
-    /// before that have ended.
+    /// Adds the times of first tokens that have not reached the tokenizer yet. Such a token still waits in the leg where it was last
+    /// observed, which is the open part of its path. The parts before have ended.
     fn add_open_first_token_waits(&mut self, ledger: &Ledger) {
-        // Where gaps are not observed, a wait that has ended may look open.
+        // Without observed gaps, a wait that has ended may look open.
         if !ledger.observes_gaps() {
             return;
         }
@@ -212,7 +213,7 @@ impl<'l> Attribution<'l> {
             for part in parts_of_first_token_gap(request, ledger.hops(), now) {
                 let Some(leg) = self.legs.iter_mut().find(|leg| leg.covers_gap_part(ledger, part)) else { continue };
                 leg.long_gaps.record_part(part.ns, gap_ns);
-                // The parts that have ended are in the leg's sum of first tokens already.
+                // The leg's sum of first tokens contains the ended parts already.
                 if part.is_open {
                     leg.add_first_token_time(part.ns);
                 }
@@ -355,8 +356,9 @@ struct WaitTimes {
 }
 
 impl WaitTimes {
-    /// Sums the waits of chunks and of requests' first tokens on these hops, over the run and over the last ten seconds. The parts of long
-    /// first-token gaps (from the scheduler's send to the tokenizer's receive) that were spent there are summed over the run only.
+    /// Sums the waits of chunks and of first tokens on these hops, over the run and over the last ten seconds. Also sums, over the run
+    /// only, the parts of long first-token gaps that were spent there. A gap is the time from the scheduler's send to the tokenizer's
+    /// receive.
     fn sum_over_hops(hops: &[&Hop], now: MonoNs) -> Self {
         let mut chunk = [LegTime::default(); 2];
         let mut first_token = [LegTime::default(); 2];
@@ -372,9 +374,9 @@ impl WaitTimes {
     }
 }
 
-/// Computes the part of the path (leg) that is the wait on a group of hops, the connections of one name. `group_hops` are these hops. They
-/// lead to the processes of `receiver_role`, which were busy for the share `receivers_busy_share` of the run of length `run_ns`. `None` if
-/// no chunk was received from the hops, and none waits there.
+/// Computes the leg (a part of the path) that is the wait on a group of hops, the connections of one name. `group_hops` are the hops of
+/// `group`. They lead to processes of `receiver_role`, which were busy for `receivers_busy_share` of the run. `None` if no chunk was
+/// received from these hops and no frame waits on them.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
@@ -384,9 +386,10 @@ fn wait_leg<'l>(
     run_ns: u64,
 ) -> Option<Leg<'l>> {
     let times = WaitTimes::sum_over_hops(group_hops, ledger.now());
-    // A leg without any received chunk is needed if frames wait: `add_open_first_token_waits` adds their time to it.
+    // Waiting frames need the leg even before the first received chunk, because `add_open_first_token_waits` adds their time to it.
     let has_waiting = group_hops.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
-    if times.chunk[RUN].sum.count == 0 && !has_waiting {
+    let has_received_chunks = times.chunk[RUN].sum.count > 0;
+    if !has_received_chunks && !has_waiting {
         return None;
     }
     let receiver = HopReceiver::of_hops(ledger, group_hops, receivers_busy_share, run_ns);
@@ -420,9 +423,9 @@ pub struct HopReceiver {
 }
 
 impl HopReceiver {
-    /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one of them than for the
-    /// others, the state is that of this receiver alone. `receivers_busy_share` is the share of the run for which all of them were busy,
-    /// and `run_ns` the length of the run.
+    /// Computes the state of the receivers of these hops, which share a name. If frames wait much longer for one receiver than for the
+    /// others, the state is that of this receiver alone. `receivers_busy_share` is the mean share of the run for which the receivers were
+    /// busy, and `run_ns` is the length of the run.
     pub fn of_hops(ledger: &Ledger, group_hops: &[&Hop], receivers_busy_share: Option<f64>, run_ns: u64) -> Self {
         let Some(hop_of_slowest) = hop_of_slowest_receiver(group_hops, ledger.now()) else {
             let worker = None;
@@ -480,7 +483,8 @@ impl<'l> StageTimes<'l> {
         }
     }
 
-    /// Times from the send to the process. They are known without its receives, but only of each request's first chunk.
+    /// Times from the send to the process. They are known even if its receives are not observed, but only for the first chunk of each
+    /// request.
     fn since_send(stage: &'l ProcessingStage) -> Self {
         Self {
             kind: LegKind::WaitAndInside,
@@ -492,8 +496,8 @@ impl<'l> StageTimes<'l> {
     }
 }
 
-/// Computes the part of the path (leg) inside the processes of a role; `None` if no chunk has passed them. `busy_share` is the share of the
-/// run for which they were busy, and `receivers` is their number. `shows_receives` says whether their receives are observed.
+/// Computes the leg (a part of the path) inside the processes of a role. `busy_share` is the share of the run for which they were busy, and
+/// `receivers` is their number. `shows_receives`: their receives are observed. `None` if no chunk has passed through them.
 fn inside_leg<'l>(
     ledger: &'l Ledger,
     role: &str,
@@ -502,7 +506,7 @@ fn inside_leg<'l>(
     receivers: usize,
 ) -> Option<Leg<'l>> {
     let stage = ledger.processing_stages().iter().find(|stage| stage.role == role)?;
-    // Without its receives, a process is judged from the send to it. That includes the wait on the hop.
+    // If the receives of a process are not observed, its time counts from the send to it. That includes the wait on the hop.
     let times = if shows_receives { StageTimes::since_receive(stage) } else { StageTimes::since_send(stage) };
     if times.spread.count() == 0 {
         return None;
@@ -528,18 +532,18 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
     [sum.whole(), sum.recent(now)].map(|sum| LegTime { sum, share: 0.0 })
 }
 
-/// Derives the state of a thread from its time while frames waited for it: `spent` says how it used this time, and `away` why it did not
-/// run. If that time is too short, the state depends on `run_busy_share`, its busy share of the run.
+/// Derives the state of a thread from the time during which frames waited for it. `spent` says how the thread used that time, and `away`
+/// why it did not run. If that time is too short for a judgement, the state depends on the thread's busy share of the whole run.
 fn thread_state(spent: &TimeUse, away: &AwayTimes, run_busy_share: Option<f64>) -> ThreadState {
-    // Too few samples for a judgement.
-    if spent.interval_ns < MIN_SAMPLED_NS {
+    let is_too_short_to_judge = spent.interval_ns < MIN_SAMPLED_NS;
+    if is_too_short_to_judge {
         return match run_busy_share {
             Some(share) if share >= CPU_BOUND_SHARE => ThreadState::Busy,
             _ => ThreadState::Unknown,
         };
     }
     let asleep = away.time_in_any(&[AwayState::Polling, AwayState::Asleep]);
-    // The first state that applies is named. Causes that keep the thread from running come before its own work.
+    // The first state that applies is returned. Causes outside the thread that keep it from running come before its own work.
     if let Some(suspended_state) = suspended_state(spent, away) {
         suspended_state
     } else if has_share(spent, spent.throttled_ns(), THROTTLED_SHARE) {
@@ -555,7 +559,7 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, run_busy_share: Option<f64>) 
     } else if has_share(spent, spent.blocked_ns(), BOTTLENECK_SHARE) {
         ThreadState::Waiting
     } else if spent.wait_ns.is_none() && spent.share(spent.on_ns) < BOTTLENECK_SHARE {
-        // Waits for a CPU are not sampled: it may have waited for one or slept for most of the time.
+        // Without sampled waits for a CPU, it is unknown whether the thread waited for one or slept for most of the time.
         ThreadState::Unknown
     } else {
         ThreadState::PartlyRunning
@@ -584,7 +588,8 @@ fn has_share(spent: &TimeUse, part_ns: Option<u64>, minimum: f64) -> bool {
 /// Sets the share of each leg (a hop or a process) in the times of all legs, over the run and over the last ten seconds.
 fn set_leg_shares(legs: &mut [Leg<'_>]) {
     for window in [RUN, RECENT] {
-        // Legs may have the times of different numbers of chunks, so their means are compared. Each request has only one first token.
+        // Legs may have counted different numbers of chunks, so the means of their chunk times are compared. The times of first tokens are
+        // compared as sums, because each request has only one.
         let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
         let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
         for leg in legs.iter_mut() {

@@ -13,17 +13,18 @@ fn wait_of_oldest_frame_ns(context: &DetectContext<'_>, group_index: usize) -> u
     oldest.map_or(0, |sent_at| context.now.since(sent_at))
 }
 
-/// Reports frames that pile up between send and receive, for each group of hops (connections of one name). The problem lasts until few of
-/// them wait, even if their number grows no more. `course` has the numbers of this time: where it began, and the most frames at one time.
+/// Reports a backlog, which is many frames between send and receive, for each group of hops (connections of one name). A backlog must have
+/// grown for some time. It is then reported until few frames wait, even if it no longer grows. The group's `course` says how the backlog
+/// developed: where it began to grow, and its peak.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let waited_ns = wait_of_oldest_frame_ns(context, group_index);
-        // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
+        // The number of frames is not enough: on a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;
         }
         let course = &group.course;
-        // The first growth that lasted three seconds. A backlog without one is no finding: it only goes up and down.
+        // `rise` is the first growth that lasted three seconds. A backlog without one only goes up and down, which is no problem.
         let Some(rise) = course.rise else { continue };
         let added_frames = course.peak.saturating_sub(rise.from);
         let growth_ns = course.peak_at.since(rise.since);
@@ -53,13 +54,14 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, verdicts: &mut Verdict
     }
 }
 
-/// Reports frames received in bursts. In a burst, the event loop was away from its poll and then received all queued frames in one wakeup,
-/// the time between two waits in that poll. This is information only. Other detectors measure whether tokens wait or are lost.
+/// Reports frames received in bursts. A burst happens when the receiver's event loop was away from its poll: it then receives all queued
+/// frames in one wakeup, which is the time between two waits in the poll. This is information only. Other detectors measure whether
+/// tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let max_frames = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
-        // The maximum is over wakeups that have ended. A receiver that is behind may stay in its first one.
+        // `max_frames` counts only wakeups that have ended. A receiver that is far behind may never end its first wakeup.
         let long_first_wakeups =
             hops.iter().filter(|hop| hop.frames_of_unended_first_wakeup() >= BURST_FRAMES).count() as u64;
         let has_bursts = max_frames >= u64::from(BURST_FRAMES);
@@ -73,6 +75,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, verdicts: &mut Verdicts
             summary += ": the receiver's event loop was away from its poll ";
             summary += &percent(share);
         }
+        let ended_bursts = group.wakeups.count_above(u64::from(BURST_FRAMES) - 1);
         verdicts
             .add_verdict(Severity::Info, summary)
             .hop(&group.name)
@@ -83,12 +86,12 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, verdicts: &mut Verdicts
             .with_known("frames_p99", group.wakeups.quantile(0.99))
             .with_known("away_from_poll", away.map(round_share))
             .times(group.bursts)
-            .occurrences(group.wakeups.count_above(u64::from(BURST_FRAMES) - 1) + long_first_wakeups);
+            .occurrences(ended_bursts + long_first_wakeups);
     }
 }
 
-/// Describes the bursts (many frames received in one wakeup) on a group of hops. `largest_burst` is the size of the largest in a wakeup
-/// that has ended. Without one, a receiver is in a long first wakeup, of unknown size.
+/// Describes the bursts on a group of hops. A burst is many frames received in one wakeup. `largest_burst` is the number of frames of the
+/// largest one. `None` if no such wakeup has ended, because a receiver is still in its first wakeup.
 fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
     if let Some(frames) = largest_burst
         && let Some(usual_size) = describe_usual_frames_per_wakeup(&group.wakeups)
@@ -107,7 +110,7 @@ fn describe_bursts(group: &HopGroup, largest_burst: Option<u64>) -> String {
 
 /// Describes the usual number of frames received in one wakeup of the event loop: `median 3, p99 40`. `None` if no wakeup has ended.
 fn describe_usual_frames_per_wakeup(frames_per_wakeup: &Distribution) -> Option<String> {
-    /// Of fewer values, the 99th percentile is the largest.
+    /// With fewer values, the 99th percentile is only the largest value.
     const MIN_WAKEUPS: u64 = 100;
     let median = count(frames_per_wakeup.quantile(0.5)?);
     let p99 = count(frames_per_wakeup.quantile(0.99)?);
@@ -119,8 +122,8 @@ fn describe_usual_frames_per_wakeup(frames_per_wakeup: &Distribution) -> Option<
     })
 }
 
-/// Largest share of the run that a receiver of this group of hops spent outside its event loop's poll, in which it waits for work. `None`
-/// if polls are not observed.
+/// Largest share of its time that a receiver of this group of hops spent outside the poll of its event loop. In the poll, it waits for
+/// work. `None` if polls are not observed.
 fn largest_share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
     let mut largest_share: Option<f64> = None;
     for hop in context.ledger.hops_of_group(group_index) {

@@ -50,7 +50,7 @@ struct LateHop {
 }
 
 impl LateHop {
-    /// Judges the frames that wait on a hop. `None` if none waits for `min_wait_ns`, or if it is not known which thread receives them.
+    /// Judges the frames that wait on a hop. `None` if no frame has waited for `min_wait_ns`, or if the receiving thread is unknown.
     fn from_hop_if_late(context: &DetectContext<'_>, hop: &Hop, min_wait_ns: u64) -> Option<Self> {
         let oldest_sent_at = hop.oldest_waiting()?;
         // If no receive was observed, the thread is known only if the role of the receiver has one process.
@@ -59,7 +59,8 @@ impl LateHop {
         if waited_ns < min_wait_ns {
             return None;
         }
-        // The judged interval begins with the oldest frame. Samples of threads are kept for little longer than `MAX_LOOKBACK_NS`.
+        // The judged interval begins when the oldest frame was sent, but not before `earliest_judged`, because samples of threads are
+        // kept only for a little longer than `MAX_LOOKBACK_NS`.
         let earliest_judged = MonoNs(context.now.0.saturating_sub(MAX_LOOKBACK_NS));
         let from = oldest_sent_at.max(earliest_judged);
         let has_received = hop.last_received_at.is_some_and(|at| at > from);
@@ -68,7 +69,7 @@ impl LateHop {
 }
 
 impl<'a> LateConsumer<'a> {
-    /// Creates the consumer of a hop of this group. `None` without samples of its thread, since nothing then shows what it did.
+    /// Creates the consumer of a hop of this group. `None` if its thread is not sampled, because nothing then shows what the thread did.
     fn of_hop(context: &DetectContext<'a>, group: &'a HopGroup, hop: &LateHop) -> Option<Self> {
         let thread = context.ledger.thread(hop.receiver)?;
         Some(Self {
@@ -163,21 +164,22 @@ impl LateConsumer<'_> {
     }
 }
 
-/// Finds the consumers (threads that receive from a hop) that keep frames waiting too long. Requests wait for a whole step of a scheduler
-/// that is busy, so they are late only after the time that causes a warning.
+/// Finds the consumers that keep frames waiting too long. A consumer is a thread that receives from a hop. A consumer of several groups of
+/// hops is listed once for each group.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (group_index, group) in ledger.groups().iter().enumerate() {
+        // A request may wait for a whole step of a busy scheduler, so requests are late only after a longer time than output.
         let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
-        // From this index on are the late consumers of this group. One that receives from two groups counts in each.
+        // The late consumers of this group begin at this index of the list.
         let group_start = late.len();
         for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
             let Some(late_hop) = LateHop::from_hop_if_late(context, hop, late_ns) else { continue };
             let known = late[group_start..].iter_mut().find(|known| known.thread.id == late_hop.receiver);
             match known {
                 Some(known) => known.add_hop(&late_hop),
-                // None is added if its thread is not sampled.
+                // `of_hop` returns `None` if the thread is not sampled.
                 None => late.extend(LateConsumer::of_hop(context, group, &late_hop)),
             }
         }
@@ -251,7 +253,7 @@ fn known_share(spent: &TimeUse, part_ns: Option<u64>) -> Option<f64> {
     part_ns.map(|ns| round_share(spent.share(ns)))
 }
 
-/// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
+/// Describes the shares of the time in which a thread did not run, as far as they are known: `12 % waiting for a CPU, 85 % asleep`.
 pub(super) fn describe_off_cpu_shares(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
     for (ns, activity) in [
@@ -274,11 +276,12 @@ pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, verdicts: &mu
 /// Share of the time in which the consumer waited for a CPU; `None` if that is not sampled, or if something else explains its lateness.
 fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     let starved_ns = late.spent.starved_ns()?;
-    // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
-    // when it ends, so a period in progress looks like waiting for a CPU.
+    // A thread that was mostly stopped or throttled does not lack a CPU, and another verdict names its cause. Its time waiting for a CPU
+    // may be a throttled period in progress, which the kernel counts only when it ends.
     let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
-    // With a CPU of its own, it would have kept the frames waiting, too.
-    if starved_ns <= suspended_ns || late.is_held_by_own_work() {
+    let was_mostly_suspended = starved_ns <= suspended_ns;
+    // A thread with too much work of its own would have kept the frames waiting even with a CPU of its own.
+    if was_mostly_suspended || late.is_held_by_own_work() {
         return None;
     }
     Some(late.spent.share(starved_ns))

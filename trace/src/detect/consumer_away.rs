@@ -15,22 +15,23 @@ const MIN_SAMPLED_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 pub(super) const MIN_SHARE: f64 = 0.5;
 
-/// Reports consumers (threads that receive frames) that are off the CPU in one of these states while frames wait for them. `states` has at
-/// least one.
+/// Reports consumers (threads that receive frames) that are off the CPU in one of these states while frames wait for them. `states` is not
+/// empty.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, verdicts: &mut Verdicts, states: &[AwayState]) {
-    // A suspended thread cannot run, whatever it has to do.
-    let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
-    // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
-    let min_share = if may_run { MIN_SHARE } else { STARVED_SHARE };
+    // A suspended thread cannot run, even if it has work.
+    let is_suspended = states.iter().any(|state| SUSPENDED.contains(state));
+    // A thread without work sleeps for much of its time, so only a large share of sleep is reported. Suspension has no such excuse.
+    let min_share = if is_suspended { STARVED_SHARE } else { MIN_SHARE };
     let judged_share = |late: &LateConsumer<'_>| {
-        let is_excused = may_run && !may_be_away_by_itself(context, late);
-        if is_excused { None } else { share_away(late, states) }
+        // Sleep may have a cause outside the thread. Suspension is the cause itself.
+        let is_cause = is_suspended || may_be_away_by_itself(context, late);
+        if is_cause { share_away(late, states) } else { None }
     };
     for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, judged_share) {
-        // The state in which it was for longest.
+        // Names the state in which the consumer was for longest.
         let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
-        // Empty if unknown.
+        // Empty if the call is unknown.
         let system_call = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
         let summary = format!(
             "{} {} {} of the time {}",
@@ -81,12 +82,12 @@ pub(super) fn describe_away_state(state: AwayState, system_call: &str) -> String
     }
 }
 
-/// Reports I/O threads of libzmq that wait for a CPU. They move frames from the socket to the inbox of the consumer, the thread that
-/// receives them. Frames then wait on the way although the consumer has time for them.
+/// Reports I/O threads of libzmq that wait for a CPU. Such a thread moves frames from the socket to the inbox of the consumer, which is the
+/// thread that receives them. While the I/O thread waits, so do the frames, although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     // A scheduler, which receives requests, also sleeps in calls of its device while it computes, so its sleep shows nothing.
     for consumer in late_consumers(context).into_iter().filter(|consumer| !consumer.group.carries_requests) {
-        // `None` if the consumer hardly slept, so that it is itself the cause.
+        // A consumer that hardly slept is itself the cause.
         let Some(off_cpu) = off_cpu_share_if_mostly_asleep(&consumer) else { continue };
         let io_thread = most_starved_io_thread(context, &consumer).filter(|io| io.starved_share >= STARVED_SHARE);
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
@@ -111,8 +112,8 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, verdicts: &m
     }
 }
 
-/// Share of the time that a consumer was off the CPU. `None` if it hardly slept, so that it is itself the cause, or if that is not known
-/// without samples of its waits for a CPU.
+/// Share of the time that a consumer was off the CPU without waiting for one. `None` if it hardly slept, because it is then itself the
+/// cause. Also `None` if its waits for a CPU are not sampled.
 fn off_cpu_share_if_mostly_asleep(consumer: &LateConsumer<'_>) -> Option<f64> {
     let off_cpu = consumer.spent.share(consumer.spent.blocked_ns()?);
     // Time stopped or frozen is time off the CPU, but no sleep.
@@ -131,7 +132,7 @@ fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'
         if !may_move_its_frames {
             continue;
         }
-        // The judged interval begins with the oldest frame that waits.
+        // `late.from` is when the judged interval begins, which is when the oldest waiting frame was sent.
         let Some(spent) = thread.use_between(late.from, context.now) else { continue };
         let Some(starved_ns) = spent.starved_ns() else { continue };
         sampled_threads.push(StarvedIoThread { thread, spent, starved_share: spent.share(starved_ns) });

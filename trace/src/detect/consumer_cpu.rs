@@ -38,8 +38,8 @@ fn share_of_samples_in_response_writes(context: &DetectContext<'_>, role: &str) 
     Some(writing as f64 / running as f64)
 }
 
-/// Share of the time in which the consumer computed. If it would have kept the frames waiting even with a CPU of its own, its waits for a
-/// CPU are added. `None` for a scheduler, which is on a CPU while it computes a step.
+/// Share of the time that the consumer's own work took. Waits for a CPU count as work if the consumer would have kept the frames waiting
+/// even with a CPU of its own. `None` for a scheduler, because it is normally on a CPU while it computes a step.
 fn share_of_own_work(consumer: &LateConsumer<'_>) -> Option<f64> {
     if consumer.group.carries_requests {
         return None;
@@ -78,7 +78,7 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, verdicts: &
         let summary = describe_cpu_bound_consumer(context, &consumer, writes_share);
         let engine = context.facts();
         let receivers = Receivers::of_group(context, &consumer.group.name, role);
-        // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
+        // Only stack samples show what the thread does. Without them, the advice is about the usual work of the engine.
         let is_mostly_writing = writes_share.is_some_and(|share| share >= MAIN_WRITES_SHARE);
         let advice = if is_mostly_writing {
             advice::own_writes_advice(engine, receivers)

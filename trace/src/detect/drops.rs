@@ -41,7 +41,7 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, verdicts: &mut 
         .advice(advice);
 }
 
-/// Advice for lost tokens, of which `lost_from_text` were cut from the text of a chunk. These have another fix than dropped chunks.
+/// Advice for lost tokens. `lost_from_text` of them were cut from the text of a chunk, which has another fix than dropped chunks.
 fn lost_tokens_advice(engine: &EngineState, tokens_lost: u64, lost_from_text: u64) -> String {
     if lost_from_text == 0 {
         advice::dropped_chunks_advice(engine)
@@ -57,7 +57,7 @@ fn lost_tokens_advice(engine: &EngineState, tokens_lost: u64, lost_from_text: u6
     }
 }
 
-/// Reports responses matched to no frame that carry fewer tokens than their last event counts.
+/// Reports responses that carry fewer tokens than their last event counts. Judges only responses that were matched to no frame.
 pub(super) fn detect_short_answers(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     // Responses matched to no frame are judged by their own events alone.
@@ -89,7 +89,7 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, verdicts: &mut V
         .advice(advice);
 }
 
-/// Advice for tokens missing in responses, of which `openai_tokens_lost` are missing in responses of `OpenAI` endpoints.
+/// Advice for tokens missing in responses. `openai_tokens_lost` of them are missing in responses of `OpenAI` endpoints.
 fn missing_tokens_advice(engine: &EngineState, tokens_lost: u64, openai_tokens_lost: u64) -> String {
     if openai_tokens_lost == 0 {
         advice::dropped_chunks_advice(engine)
@@ -105,7 +105,7 @@ fn missing_tokens_advice(engine: &EngineState, tokens_lost: u64, openai_tokens_l
     }
 }
 
-/// Reports responses matched to no frame that list more ids than their last event counts.
+/// Reports responses that list more token ids than their last event counts. Judges only responses that were matched to no frame.
 pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     // Responses matched to no frame are judged by their own events alone.
@@ -146,7 +146,7 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, verdicts:
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
-/// Reports responses whose finish reason contradicts the engine's: they call a cut text complete, or a complete text cut.
+/// Reports responses whose finish reason contradicts the engine's: they say that a cut text is complete, or that a complete one is cut.
 pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let contradicted = &context.ledger.totals().answers.finish_contradicted;
     if contradicted.rids == 0 {
@@ -168,15 +168,16 @@ fn delivers_text(context: &DetectContext<'_>) -> bool {
     context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"))
 }
 
-/// Reports chunks that were probably dropped, by the bursts in which they were received. Does so only where deliveries are not observed.
+/// Reports chunks that were probably dropped. The prediction is based on the bursts in which chunks were received. It is used only if
+/// deliveries are not observed.
 pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let totals = context.ledger.totals();
     // If deliveries are observed, they decide instead of the prediction.
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
         return;
     }
-    // The turnaround says how soon the engine's code that waits for a request's chunks runs again. If it is unknown, that code is assumed
-    // to wait for the whole wakeup of the event loop, so the number is an upper limit.
+    // The turnaround is the time until the code that waits for a request's chunks runs again. If it is unknown, the prediction assumes the
+    // longest possible time, a whole wakeup of the event loop. The number is then an upper limit.
     let is_upper_limit = context.ledger.engine().turnaround.is_none();
     let up_to = if is_upper_limit { "up to " } else { "" };
     let (severity, explanation) = if delivers_text(context) {

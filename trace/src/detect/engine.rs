@@ -34,16 +34,16 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, verdicts: &mut 
         .since(Some(at))
         .with_weight("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
-    // The failure lasts until an engine sends frames again.
-    if context.ledger.output_groups().any(|(_, group)| group.last_frame_at > Some(at)) {
-        // With a number of occurrences, the finding ends after the last one. Without it, the finding is about a state and lasts.
+    let has_sent_frames_since = context.ledger.output_groups().any(|(_, group)| group.last_frame_at > Some(at));
+    if has_sent_frames_since {
+        // The failure is over. A finding with a number of occurrences ends after the last one. Without a number it lasts, as a state.
         verdict.occurrences(1).last_at(Some(at));
     }
 }
 
 /// Reports requests that began and then stopped producing tokens.
 pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
-    // Requests of a log, of which there may be many, have no observed tokens.
+    // Without a hop for output, such as in the import of a log, no tokens are observed, so no request can be judged.
     if context.ledger.output_groups().next().is_none() {
         return;
     }
@@ -95,7 +95,7 @@ impl<'a> StalledRequests<'a> {
         if silent_ns > self.longest_ns {
             self.longest_ns = silent_ns;
             self.longest_rid = &request.rid;
-            // It was not stalled before it had been silent for so long.
+            // A request counts as stalled only after it has been silent for `STALLED_NS`.
             self.longest_since = Some(MonoNs(request.last_at.0.saturating_add(STALLED_NS)));
         }
     }

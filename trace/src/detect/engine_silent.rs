@@ -35,7 +35,7 @@ fn report_longest_silence(context: &DetectContext<'_>, verdicts: &mut Verdicts) 
     let silences = context.ledger.engine_silences();
     let source = context.facts().source();
     let Some(longest) = &silences.longest else { return };
-    // The words about waiting requests end with `while` or `meanwhile,`, which begins the words about open streams.
+    // The text about delayed requests ends with `while` or `meanwhile,`, so that the number of open streams can follow it.
     let mut summary = format!(
         "the {source} sent no frame for {}{} {} were open (usual time between two chunks of a stream: {})",
         duration(longest.ns()),
@@ -57,15 +57,15 @@ fn report_longest_silence(context: &DetectContext<'_>, verdicts: &mut Verdicts) 
     }
 }
 
-/// Describes when each of a few silences began, as times since the start of the run: `, from 14.000 s and 26.000 s on`. Empty if there are
-/// more than a few.
+/// Describes when each silence began, as times since the start of the run: `, from 14.000 s and 26.000 s on`. Empty if there are too many
+/// to list.
 fn describe_silence_begins(context: &DetectContext<'_>) -> String {
-    /// More are not listed.
+    /// Beyond this number, no silence is listed.
     const MAX_LISTED: u64 = 4;
     let silences = context.ledger.engine_silences();
     let started = context.ledger.started().unwrap_or_default();
     let begins: Vec<String> = silences.recent_begins().map(|from| duration(from.since(started))).collect();
-    // The ledger keeps the begins of the latest silences only.
+    // The ledger keeps only when the latest silences began.
     let are_all_known = begins.len() as u64 == silences.count;
     if silences.count > MAX_LISTED || !are_all_known {
         return String::new();
@@ -74,8 +74,8 @@ fn describe_silence_begins(context: &DetectContext<'_>) -> String {
     format!(", from {} and {last} on", earlier.join(", "))
 }
 
-/// Describes the requests that waited for their first token because of the silences; only ` while` without any. In a summary, the words
-/// stand between the length of the silence and the number of open streams.
+/// Describes the requests that waited for their first token because of the silences. The text stands in a summary between the length of
+/// the silence and the number of open streams. Without such requests, it is only ` while`.
 fn describe_requests_delayed_by_silences(ttft: &Ttft) -> String {
     let silenced = ttft.silenced();
     // `rids` is the number of these requests, and `amount` the longest wait.
@@ -98,7 +98,7 @@ fn add_requests_delayed_by_silences(verdict: &mut Verdict, context: &DetectConte
     if late.rids == 0 {
         return;
     }
-    // On which the worst one waited for the scheduler.
+    // Hop on which the request with the longest wait waited for the scheduler.
     let hop = silenced.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned());
     verdict
         .rid(&late.worst)

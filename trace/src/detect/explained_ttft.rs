@@ -9,10 +9,10 @@ use TtftMoment::{
     SchedulerReceived,
 };
 
-/// Time to first token that findings of this kind explain. It is the sum of the long waits on certain legs; a leg is the time of a request
-/// between two moments on its path. `None` for kinds that explain none. Findings of equal severity are ordered by it.
+/// Time to first token that findings of this kind explain. It is the sum of the long waits on certain legs. A leg is the time of a request
+/// between two moments on its path. `None` for kinds that explain no leg. Findings of equal severity are ordered by this time.
 pub(super) fn explained_ttft_ns(ttft: &Ttft, finding_kind: &str) -> Option<u128> {
-    // The requests that waited because of a silence are counted apart, whatever their legs.
+    // A silence of the engine explains waits on any leg. They are counted separately.
     if finding_kind == "engine-silent" {
         return Some(ttft.silenced().part.ns);
     }
@@ -21,8 +21,8 @@ pub(super) fn explained_ttft_ns(ttft: &Ttft, finding_kind: &str) -> Option<u128>
     Some(explained_legs.map(|late| late.ns).sum())
 }
 
-/// Condition that holds for the legs that findings of this kind explain; `None` for kinds that explain no leg. A leg is the time of a
-/// request between two moments on its path.
+/// Returns the condition by which findings of this kind explain a leg of a request. A leg is the time between two moments on the request's
+/// path. `None` for kinds that explain no leg.
 fn condition_of_explained_legs(finding_kind: &str) -> Option<fn(TtftLeg) -> bool> {
     // Moments compare in the order of the path.
     let condition: fn(TtftLeg) -> bool = match finding_kind {
@@ -34,7 +34,7 @@ fn condition_of_explained_legs(finding_kind: &str) -> Option<fn(TtftLeg) -> bool
         "late-intake" => |leg| is_between(leg, SchedulerReceived, Queued),
         "queued" => |leg| is_between(leg, Queued, BatchEntered),
         "slow-prefill" => |leg| is_between(leg, BatchEntered, FirstSent),
-        // Moments in between were not observed.
+        // Explains a leg that is several in one, because the moments between them were not observed.
         "slow-first-token" => TtftLeg::is_merged,
         _ => return None,
     };
@@ -61,7 +61,7 @@ pub(super) fn describe_part(ttft: &Ttft, part: TtftPart, place: &str) -> String 
     format!("{} was spent {place}", describe_share(ttft, part))
 }
 
-/// Describes where a request is while it is on the leg (a part of its path) that begins with this moment.
+/// Describes where a request is while it is on a leg, a part of its path. `leg_from` is the moment with which the leg begins.
 pub(super) fn describe_place_of_request(engine: &dyn Facts, leg_from: TtftMoment) -> String {
     let source = engine.source();
     let receiver = engine.receiver();

@@ -96,7 +96,8 @@ impl Verdict {
         self
     }
 
-    /// Sets the affected requests with the worst one, and the times of the occurrences. Adds the number of affected requests under this name.
+    /// Sets the affected requests with the worst one, and the times of the occurrences. Adds the number of affected requests under this
+    /// name.
     pub(super) fn affected(&mut self, name: &str, seen: &AffectedRequests) -> &mut Self {
         self.rid(&seen.worst).times(seen.times).requests(&seen.requests).with(name, seen.rids)
     }
@@ -226,8 +227,8 @@ impl Finding {
 pub const LASTING_NS: u64 = 1_000_000_000;
 
 impl FindingPhase {
-    /// Phase of a problem whose last occurrence was `since_last_ns` ago. A problem that is active has not ended. It stays active for ten
-    /// seconds after its last occurrence.
+    /// Phase of a problem whose last occurrence was `since_last_ns` ago. A problem stays active for ten seconds after its last occurrence,
+    /// and then ends. While it is active but does not occur, it pauses.
     pub fn new(is_active: bool, since_last_ns: u64) -> Self {
         if !is_active {
             Self::Ended

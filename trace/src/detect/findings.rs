@@ -26,10 +26,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Runs every detector, adds its verdicts to the findings, and marks findings as ended that no verdict shows any more.
+    /// Runs every detector and adds its verdicts to the findings. Marks the findings as ended that no verdict supports any more. Then adds
+    /// to findings what follows from the whole list, such as their share of the time to first token.
     pub fn run_detectors(&mut self, context: &DetectContext<'_>) {
         self.updated_at = context.now;
-        // First, because verdicts are compared with what detectors found, without what `add_ttft_shares_and_limit_severities` added.
+        // First undoes what `add_ttft_shares_and_limit_severities` added in the previous run. New verdicts are compared with those of the
+        // detectors alone.
         self.remove_ttft_shares_and_severity_limits();
         let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
         for detector in ALL {
@@ -37,7 +39,7 @@ impl Findings {
         }
         self.mark_activity_changes(&was_active, context.now);
         self.drop_explained_late_frame_findings();
-        // Last: both use the complete list of findings, and the second also what the first looks up.
+        // Both use the complete list of findings, so they are last. The second also uses what the first looks up.
         self.look_up_hop_targets(context);
         self.add_ttft_shares_and_limit_severities(context);
     }
@@ -114,13 +116,13 @@ impl Findings {
         }
     }
 
-    /// Adds to findings about processes and hops the share of the time to first token that they explain. Lowers their severity to that of
-    /// another cause, if that explains far more of this time. The next run of the detectors begins by undoing both.
+    /// Adds to each finding about a process or hop the share of the time to first token that it explains. If another cause explains far
+    /// more of this time, lowers the severity of the finding to that of the cause. The next run of the detectors first undoes both.
     fn add_ttft_shares_and_limit_severities(&mut self, context: &DetectContext<'_>) {
-        // The ledger numbers the waits of requests. Those up to `seen_waits` were added after earlier runs.
+        // The first `seen_waits` waits of requests were added after earlier runs of the detectors.
         add_new_waits_to_held_requests(context, &mut self.held, self.seen_waits);
         self.seen_waits = context.ledger.count_process_waits();
-        // Computed before any finding is changed, because each is compared with the others.
+        // All limits are computed before any finding is changed, because each finding is compared with the others.
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
         for held_requests in &mut self.held {
             let mut limited_findings = self.list.iter_mut().zip(&limits);
@@ -137,22 +139,22 @@ impl Findings {
         self.max_severity_by_other_causes(finding).filter(|_| are_most_waits_known(context, &finding.verdict.hop))
     }
 
-    /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes (a time
-    /// in which frames were late).
+    /// Drops each finding about late frames that other findings about the same hop explain in all of its episodes. An episode is a time in
+    /// which frames were late.
     fn drop_explained_late_frame_findings(&mut self) {
-        // Decided for all before any is removed, because each is compared with the whole list.
+        // All decisions are made before any finding is removed, because each finding is compared with the whole list.
         let are_kept: Vec<bool> = self
             .list
             .iter()
             .map(|finding| finding.kind != LATE_FRAMES || !self.are_all_episodes_explained(finding))
             .collect();
-        // In the order of the list, in which `retain` visits the findings.
+        // `retain` visits the findings in the order of the list, which is the order of the decisions.
         let mut decisions = are_kept.into_iter();
         self.list.retain(|_| decisions.next().unwrap_or(true));
     }
 
-    /// Whether each episode of a finding about late frames (a time in which they were late) overlaps another finding about the same hop.
-    /// That finding must be worse than information.
+    /// Whether other findings explain every episode of a finding about late frames. An episode is a time in which frames were late. A
+    /// finding explains it if it is about the same hop, overlaps the episode, and is worse than information.
     fn are_all_episodes_explained(&self, late_finding: &Finding) -> bool {
         let is_explanation = |other: &Finding| {
             other.kind != LATE_FRAMES
@@ -168,8 +170,8 @@ impl Findings {
         true
     }
 
-    /// Adds a verdict to the known finding of its kind and hop, or as a new finding. A detector that keeps one finding for all hops has the
-    /// same finding for each hop.
+    /// Adds a verdict to the known finding of its kind and hop, or as a new finding. If the detector keeps a single finding for all hops,
+    /// adds the verdict to that one.
     fn add_verdict(&mut self, detector: &Detector, verdict: Verdict, now: MonoNs) {
         let covers_all_hops = detector.keep == Keep::LatestOfAllHops;
         let known = self
@@ -199,22 +201,23 @@ fn last_occurrence_at(known_finding: &Finding, verdict: &Verdict, now: MonoNs) -
     if occurrences > known_finding.occurrences { now } else { known_finding.last_at }
 }
 
-/// Updates a finding with a verdict of a later check. `keep` says which of both verdicts the finding shows.
+/// Updates a finding with a verdict of a later check. `keep` says whether the finding then shows the later or the worse verdict.
 fn update_finding(known_finding: &mut Finding, verdict: Verdict, keep: Keep, now: MonoNs) {
     let last_at = last_occurrence_at(known_finding, &verdict, now);
     known_finding.last_at = known_finding.last_at.max(last_at);
     known_finding.occurrences = known_finding.occurrences.max(verdict.occurrences.unwrap_or(0));
-    // A problem that has not occurred for the ten seconds of the window is over.
+    // A problem that has not occurred for the length of the window is over.
     known_finding.active = now.since(known_finding.last_at) < WINDOW_NS;
-    // A later check may learn of an earlier start.
+    // A later check may show that the problem began earlier.
     if let Some(since) = verdict.since {
         known_finding.began = known_finding.began.min(since);
     }
     add_occurrence_times(known_finding, &verdict, last_at, now);
-    // Verdicts compare by their severity, then by their weight. With `Keep::Worst`, a milder one does not replace the one shown.
-    let is_as_bad =
+    // Verdicts are compared by their severity, then by their weight.
+    let is_at_least_as_bad =
         (verdict.severity, verdict.weight) >= (known_finding.verdict.severity, known_finding.verdict.weight);
-    if is_as_bad || keep != Keep::Worst {
+    // With `Keep::Worst`, a milder verdict does not replace the shown one.
+    if keep != Keep::Worst || is_at_least_as_bad {
         known_finding.verdict = verdict;
     }
 }
@@ -222,11 +225,12 @@ fn update_finding(known_finding: &mut Finding, verdict: Verdict, keep: Keep, now
 /// Adds the times of a verdict to those of a known finding. `last_at` is the last time at which its problem occurred, by this verdict.
 fn add_occurrence_times(known_finding: &mut Finding, verdict: &Verdict, last_at: MonoNs, now: MonoNs) {
     known_finding.times.merge(&verdict.times);
-    let lists_times = verdict.times.first().is_some();
+    let has_own_times = verdict.times.first().is_some();
     let has_unrecorded_occurrence = known_finding.last_at > known_finding.times.last().unwrap_or_default();
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();
-    if !lists_times && has_unrecorded_occurrence {
+    if !has_own_times && has_unrecorded_occurrence {
+        // The verdict says only when the problem began and when it occurred last.
         let began = verdict.since.unwrap_or(last_at).min(last_at);
         known_finding.times.record_span(began, last_at);
     } else if is_state {
@@ -234,7 +238,7 @@ fn add_occurrence_times(known_finding: &mut Finding, verdict: &Verdict, last_at:
     }
 }
 
-/// Creates the finding of a verdict that is the first of its kind and hop.
+/// Creates a finding from the first verdict of this kind on a hop.
 fn new_finding(kind: &'static str, verdict: Verdict, now: MonoNs) -> Finding {
     // A verdict without a count of occurrences is about a state, which lasts as long as it is found.
     let is_state = verdict.occurrences.is_none();
@@ -242,13 +246,15 @@ fn new_finding(kind: &'static str, verdict: Verdict, now: MonoNs) -> Finding {
     let began = verdict.since.unwrap_or(now);
     let last_occurrence = if is_state { now } else { verdict.last_at.unwrap_or(now) };
     let last_at = last_occurrence.max(began);
-    // A problem that has not occurred for the ten seconds of the window is over.
+    // A problem that has not occurred for the length of the window is over.
     let active = now.since(last_at) < WINDOW_NS;
     let mut times = verdict.times;
-    let lists_times = times.first().is_some();
-    if !lists_times {
+    let has_times = times.first().is_some();
+    if !has_times {
+        // Without times of its own, the verdict is about the whole span.
         times.record_span(began, last_at);
     } else if is_state {
+        // A state lasts until now, after the times that the verdict has.
         times.record(last_at);
     }
     Finding { kind, began, last_at, active, changed_at: None, verdict, occurrences, times }

@@ -116,9 +116,9 @@ struct OpenWaits<'l> {
     late_rids: CountedRids,
 }
 
-/// Finds the requests whose first token was sent and waits for its receive now.
+/// Sums up the open waits: those of requests whose first token was sent and is not received yet.
 fn collect_open_first_token_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<'l> {
-    // Begins with the requests whose long wait has ended. Those that wait now are added.
+    // The list begins with the requests whose long wait has ended. Those whose long wait is open are added.
     let late_rids = context.ledger.late_gap_rids.clone();
     let mut open = OpenWaits { requests: 0, oldest_ns: 0, oldest_rid: "", late_rids };
     for request in context.ledger.requests() {
@@ -136,15 +136,15 @@ fn collect_open_first_token_waits<'l>(context: &DetectContext<'l>) -> OpenWaits<
     open
 }
 
-/// Describes the gaps that have ended. A gap is the time of a request between the first send and the first receive of its first token. The
-/// longest took `worst_ns`.
+/// Describes the gaps that have ended. A gap is the time between the first send and the first receive of a request's first token.
+/// `worst_ns` is the longest gap.
 fn describe_received_gaps(context: &DetectContext<'_>, worst_ns: u64) -> String {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
     // Distribution of these gaps.
     let gap = ledger.gap();
-    // All gaps may still be open: then only the waits so far are known.
-    if gap.count() == 0 {
+    let are_all_gaps_open = gap.count() == 0;
+    if are_all_gaps_open {
         return format!("the {} has received no first token yet", engine.receiver());
     }
     format!(
@@ -170,13 +170,13 @@ fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
     format!(", {}", describe_share(ttft, late.part()))
 }
 
-/// Severity of the waits of first tokens between send and receive that have ended; `None` if none is long. Waits that are a small part of
-/// the time to first token are information only.
+/// Severity of the ended waits of first tokens between send and receive. Waits that are a small part of the time to first token are
+/// information only. `None` if no wait is long.
 fn severity_of_ended_waits(context: &DetectContext<'_>) -> Option<Severity> {
     let ledger = context.ledger;
     let severity_of_worst = gap_severity(ledger.worst_gap()?.ns)?;
     let long_waits = ledger.gap().count_above(GAP_WARNING_NS);
-    // The share of the time to first token counts only if it is known of all long waits.
+    // The share of the time to first token decides, but only if it is known for all long waits. Otherwise the longest wait decides.
     if let Some(late) = late_first_tokens(context)
         && late.requests >= long_waits
         && let Some(severity_by_share) = severity_of_late_leg(ledger.ttft(), late)
@@ -186,8 +186,8 @@ fn severity_of_ended_waits(context: &DetectContext<'_>) -> Option<Severity> {
     Some(severity_of_worst)
 }
 
-/// Describes what the receiving thread did while first tokens waited for it. `breakdown` divides their gaps (the times from the first send
-/// to the receive) into the time before the last hop and the thread's activity.
+/// Describes what the receiving thread did while first tokens waited for it. A gap is the time from the first send of such a token to its
+/// receive. `breakdown` has the sum of the gaps, the part of it before the last hop, and what the thread did in that time.
 fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
     /// A smaller part of the gap is not worth a mention.
     const MIN_UPSTREAM_SHARE: f64 = 0.05;

@@ -3,7 +3,7 @@
 use super::{DetectContext, Severity, Verdicts};
 use crate::words::{duration, plural};
 
-/// Reports the longest silence in which the engine's own health check, according to its log, got no response.
+/// Reports the longest silence in which the engine's own health check got no response. The silences are those that the engine logged.
 pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let processes = context.ledger.stages().processes();
     // The process with the longest silence of all.

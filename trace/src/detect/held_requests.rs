@@ -67,7 +67,7 @@ impl<'a> NamedWait<'a> {
     fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
         let ledger = context.ledger;
         let Some(hop_id) = wait.hop else {
-            // Before its dispatch, it waited for the process that reads the sockets.
+            // A wait without a hop is before the dispatch. The request then waits for the process that reads the sockets.
             return Self { wait, hop: None, pid: pid_of_socket_reader(ledger) };
         };
         let hop = ledger.hop(hop_id);
@@ -89,11 +89,12 @@ impl HeldRequests {
         self.kind == kind && self.hop == hop
     }
 
-    /// Records that the problem lasts at `now`, in a span from its start until then. Waits of requests are compared with these spans later.
+    /// Records that the problem exists at `now`, as a span from its start until `now`. Later, the waits of requests are compared with these
+    /// spans.
     pub(super) fn record_problem_span(&mut self, verdict: &Verdict, now: MonoNs) {
         let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
         let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
-        // A problem that goes on, with the same process, extends its last span.
+        // The same process still has the problem, so its last span is extended.
         if let Some(last) = self.spans.last_mut()
             && last.pid == pid
             && span.from <= last.to
@@ -109,35 +110,37 @@ impl HeldRequests {
         self.spans.push(span);
     }
 
-    /// Whether a request waited for the process or the hop of the finding. A wait begins at a moment on the path of the request.
+    /// Whether a request waited for the process or the hop of the finding. The moment at which the wait begins, `leg_from`, says where the
+    /// request waited.
     fn is_about_wait(&self, context: &DetectContext<'_>, named_wait: &NamedWait<'_>) -> bool {
         let leads_to_tokenizer = || context.hop_target(&self.hop) == HopTarget::Tokenizer;
         match named_wait.wait.leg_from {
-            // On a hop, and for the process behind it.
+            // It waited on a hop, for the process behind it.
             Dispatched | FirstSent => named_wait.hop == Some(self.hop.as_str()),
-            // In the server's socket. The tokenizer, which receives the last frames, also reads the sockets, on the same thread.
+            // It waited in the server's socket. The thread of the tokenizer that receives frames also reads the sockets.
             Arrived => is_about_receiver(self.kind) && leads_to_tokenizer(),
-            // In the tokenizer. It prepares the requests that it has read, unless it cannot run at all.
+            // It waited in the tokenizer, which prepares the requests that it has read. Only a thread that cannot run stops this.
             Read => is_suspended(self.kind) && leads_to_tokenizer(),
             // No process waits are recorded for the other legs.
             _ => false,
         }
     }
 
-    /// Adds the wait of a request, if the problem explains it.
+    /// Adds the wait of a request if the problem explains it: the wait is within a span of the problem, and is about the same process or
+    /// hop.
     fn add_wait_if_explained(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
         let wait = named.wait;
         let is_in_span = self.spans.iter().any(|span| span.explains_wait(wait, named.pid));
         if !is_in_span || !self.is_about_wait(context, named) {
             return;
         }
-        // A request counts once. Its waits follow each other, so its number is compared with the last one only.
+        // A request counts once. Its waits follow each other in the list, so a comparison with the last request is enough.
         let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
         self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
-        // Each leg (part of the path between two moments) is listed once, in path order. `Err` has the index where a missing one belongs.
-        if let Err(missing_at) = self.legs.binary_search(&wait.leg_from) {
-            self.legs.insert(missing_at, wait.leg_from);
+        // Each leg, a part of the path, is listed once, in path order, by the moment with which it begins.
+        if let Err(insert_at) = self.legs.binary_search(&wait.leg_from) {
+            self.legs.insert(insert_at, wait.leg_from);
         }
     }
 
@@ -154,8 +157,8 @@ impl HeldRequests {
         }
     }
 
-    /// Adds to the finding the share of the time to first token for which it held up requests. Lowers its severity to `limit`, if that is
-    /// lower.
+    /// Adds to the finding the share of the time to first token for which its problem held up requests. Lowers the finding's severity to
+    /// `limit`, if that is lower.
     pub(super) fn add_ttft_share_and_limit_severity(
         &mut self,
         context: &DetectContext<'_>,
@@ -164,11 +167,11 @@ impl HeldRequests {
     ) {
         let verdict = &mut finding.verdict;
         if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
-            // `remove_ttft_share_and_severity_limit` sets it back before the detectors run again.
+            // Kept, because `remove_ttft_share_and_severity_limit` restores it before the detectors run again.
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }
-        // No request has waited for the process or hop of the finding so far.
+        // Without held-up requests, there is no share to add.
         if self.part.requests == 0 {
             return;
         }
@@ -192,7 +195,8 @@ fn pid_of_socket_reader(ledger: &Ledger) -> Option<u32> {
     readers.next().map(|reader| reader.pid)
 }
 
-/// Adds the new waits of the run to the requests held up by the problems that explain them. The first `seen_waits` waits are not new.
+/// Adds each new wait of a request to the problems that explain it. `held_requests` has an entry for each problem. The first `seen_waits`
+/// waits of the run are not new.
 pub(super) fn add_new_waits_to_held_requests(
     context: &DetectContext<'_>,
     held_requests: &mut [HeldRequests],
@@ -209,14 +213,14 @@ pub(super) fn add_new_waits_to_held_requests(
     }
 }
 
-/// Whether the waits for the receivers of this hop (connection between two processes) are known for most requests.
+/// Whether it is known for most requests how long they waited for the receivers of this hop, a connection between two processes.
 pub(super) fn are_most_waits_known(context: &DetectContext<'_>, hop_name: &str) -> bool {
     let ttft = context.ledger.ttft();
     let judged = ttft.judged().requests;
-    // The output of requests that are not streamed is not judged.
+    // Requests whose output is not streamed are not judged, so there must be few of them.
     let are_most_streamed = judged > 0 && ttft.not_streamed <= judged / MIN_JUDGED_PER_UNSTREAMED;
     let is_at_end_of_path = context.hop_target(hop_name) != HopTarget::Other;
-    // The waits on the first and the last output hop are known. Of two, a hop that is not the last is the first.
+    // The waits are known on the first and on the last output hop. With two output hops, these are all.
     let has_two_hops = context.ledger.output_groups().count() == 2;
     are_most_streamed && (is_at_end_of_path || has_two_hops)
 }

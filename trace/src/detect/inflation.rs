@@ -4,11 +4,11 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{Inflation, ModeCounts};
 use crate::words::{count, plural};
 
-/// Reports consumers that count all tokens so far as new ones. If no delivery shows such a consumer, reports the requests whose tokens a
-/// consumer would count several times if it summed the chunks.
+/// Reports consumers that count all tokens so far as new ones, if deliveries show this. Otherwise reports the requests whose tokens a
+/// consumer would count several times if it summed the chunks on the wire.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let totals = context.ledger.totals();
-    // Counts by deliveries to clients, and by the chunks on the wire. `seen` has the affected requests.
+    // The first is counted from deliveries to clients, the second from chunks on the wire. `seen` has the affected requests.
     let claimed = &totals.claimed_inflation;
     let on_wire = &totals.wire_inflation;
     if claimed.seen.rids > 0 {
@@ -44,8 +44,8 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, verdicts: &mut V
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
 }
 
-/// Adds a verdict on tokens that are counted several times. `subject` begins the summary, such as `a consumer at the tokenizer counted`.
-/// `is_confirmed` says that deliveries show it, not only the chunks.
+/// Adds a verdict on tokens that are counted several times. The summary begins with `subject`, such as `a consumer at the tokenizer
+/// counted`. `is_confirmed` says that deliveries show the error, not only chunks.
 fn report_inflation<'v>(
     verdicts: &'v mut Verdicts,
     severity: Severity,

@@ -21,14 +21,14 @@ const OTHER_CLOCK_NS: u64 = GAP_WARNING_NS / 2;
 /// Minimum share of time that is mentioned.
 const MIN_MENTIONED_SHARE: f64 = 0.05;
 
-/// Reports tokens that wait in the process that generated them, by its own timestamps or by the time in the call that sends them. A group
-/// has the hops (connections) of one name.
+/// Reports tokens that wait in the process that generated them before it sends them. The wait is known from the process's own timestamps,
+/// or from the time in its send call. A group has the hops (connections) of one name.
 pub(super) fn detect_late_sends(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for group in context.ledger.groups() {
         let waits = group.send_wait.whole();
         let worst = waits.max().unwrap_or(0);
         let shortest = waits.quantile(0.0).unwrap_or(0);
-        // The timestamps are those of another clock, so the waits are not real.
+        // If even the shortest wait is this long, the timestamps are of another clock, and the waits are not real.
         if shortest >= OTHER_CLOCK_NS {
             continue;
         }
@@ -49,7 +49,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, verdicts: &mut Verd
             .with_weight("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
-        // Of an earlier wait, there are no samples of threads any more.
+        // Samples of threads are kept for a short time, so they explain only a recent wait.
         let recent_ns = group.send_wait.recent_max(context.now).unwrap_or(0);
         if recent_ns >= GAP_WARNING_NS {
             add_busiest_server_thread(verdict, context, recent_ns);
@@ -141,7 +141,7 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
     legs.max_by_key(|late| late.ns)
 }
 
-/// Describes the long waits of first and of last tokens in a frontend. Those without a long wait are not named.
+/// Describes how long first tokens and last tokens waited in a frontend. Leaves out either of them if it has no long wait.
 fn describe_late_frontend_waits(waits: &FrontendWaits) -> String {
     let mut late_parts = Vec::new();
     for (which, part_waits) in [("first", &waits.first_token), ("last", &waits.last_token)] {
@@ -183,10 +183,10 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
     waits.max().unwrap_or(0)
 }
 
-/// Adds to a verdict which thread of the server was busiest in the last `wait_ns` before the check, because it may delay the others. The
-/// verdict is unchanged unless the server runs inside the process that generates tokens and its threads are sampled.
+/// Adds to a verdict which thread of the server was busiest in the `wait_ns` before the check, because that thread may delay the others.
+/// Leaves the verdict unchanged if the threads of the server are not sampled, or if the server is not in the process that generates tokens.
 pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
-    // Samples are kept for little longer than `COMPARED_NS`.
+    // Looks back `COMPARED_NS` at most, because samples are kept only for a little longer.
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let Some(ServerThread { name, spent }) = busiest_server_thread(context, from) else { return };
     // Shares of that time on a CPU, and waiting for one.

@@ -10,8 +10,8 @@ use crate::words::{duration, percent, plural};
 /// Time without a frame that is not late, which makes shorter waits a warning.
 pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 
-/// Reports frames that were received late, for each group of hops (connections of one name). A state of the receiver is only named if it
-/// was observed.
+/// Reports frames that were received late, for each group of hops (connections of one name). Names the state of the receiver if it was
+/// observed.
 pub(super) fn detect_late_frames(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for (group_index, group) in context.ledger.output_groups() {
         let late = sum_late_frames_of_group(context, group_index);
@@ -19,14 +19,14 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, verdicts: &mut Ver
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }
-        // The part of the path that is the wait on these hops. It has the state of their receiver's thread.
+        // The leg, a part of the tokens' path, that is the wait on these hops. It has the state of the receiving thread.
         let legs = &context.attribution.legs;
         let leg = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == group.name);
         let processing = late.processing_share();
         let mut summary =
             format!("{} waited up to {} on {}: ", plural(late.frames, "frame"), duration(late.longest_ns), group.name);
         summary += &describe_receiver_activity(&group.ends.to, leg.map(|leg| leg.thread), processing);
-        // Without samples of its thread, the time between its receives shows that it kept processing.
+        // For a thread that is not sampled: if it was processing for nearly all of the time, it is busy.
         let observed = processing.filter(|share| *share >= CPU_BOUND_SHARE).map(|_| ThreadState::Busy);
         let advice = advice::hop_advice_by_state(context.facts(), &context.attribution, &group.name, observed);
         verdicts
@@ -57,8 +57,8 @@ fn severity_of_late_frames(late: &LateFrames) -> Severity {
     gap_severity(late.longest_ns).unwrap_or(severity_of_stretch)
 }
 
-/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If the state of its thread
-/// does not show it, `processing_share` does, the share of that time in which it processed frames.
+/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`. If its thread was busy or in
+/// an unknown state, describes `processing_share`, which is the share of that time in which it processed frames.
 fn describe_receiver_activity(role: &str, thread_state: Option<ThreadState>, processing_share: Option<f64>) -> String {
     match thread_state.unwrap_or(ThreadState::Unknown) {
         ThreadState::Asleep => format!("the {role} was asleep"),

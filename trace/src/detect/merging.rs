@@ -58,7 +58,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, verdicts: &mut V
         share(chunks, all_chunks),
         plural(requests.rids, "request"),
     );
-    // Events after the first of each response, which have an inter-token latency.
+    // Counts only events after the first one of a response, because only these have an inter-token latency.
     let events = ledger.itl_delivered().count();
     let tokens = ledger.itl_delivered_by_token().count();
     let tokens_per_event = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
@@ -76,10 +76,10 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, verdicts: &mut V
         .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
-/// Reports merged chunks according to the engine's log. The log names no total, and has a merge only if many chunks were queued.
+/// Reports the merged chunks that the engine logged. It logs a merge only if many chunks were queued, so their total number is unknown.
 fn detect_logged_merges(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let merged = &context.ledger.stages().merged;
-    // Where receives are observed, they show merged chunks without the log.
+    // Observed receives show merged chunks better than the log.
     if merged.times == 0 || context.ledger.observes_receives() {
         return;
     }
@@ -118,7 +118,7 @@ fn predicted_replacements(ledger: &Ledger) -> AffectedChunks<'_> {
 /// Reports chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
 pub(super) fn detect_replaced_chunks(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let engine = context.ledger.engine();
-    // Only if the code that waits for a request's chunks keeps the last one alone does a chunk replace others.
+    // The waiter is the code that waits for a request's chunks. A chunk replaces others only if the waiter keeps nothing but the last one.
     if engine.waiter != Some(Waiter::KeepsLast) {
         return;
     }

@@ -56,8 +56,8 @@ fn longest_wait_in_evidence_ns(finding: &Finding) -> u64 {
     longest_ns
 }
 
-/// Whether the evidence of a finding about requests names the thread state that findings of this kind are about, such as frozen. `false`
-/// for kinds that are not about such a state.
+/// Whether a finding about requests says that their thread was in the state that findings of `cause_kind` report, such as frozen. `false`
+/// for kinds that report no such state.
 fn names_thread_state_of_cause(requests_finding: &Finding, cause_kind: &str) -> bool {
     let state = match cause_kind {
         "consumer-frozen" => ThreadState::Frozen,
@@ -85,9 +85,9 @@ struct SortKey {
 }
 
 impl Findings {
-    /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first. Those that explain time to first
-    /// token follow each other by how much they explain, from the place in [`ALL`] where such findings begin. The others are in the order
-    /// of [`ALL`]. A cause comes before its consequences.
+    /// Returns the findings, worst first. Within a severity, those of the last ten seconds come first, and then the order of [`ALL`]
+    /// decides. Findings that explain time to first token have one place in that order, and are sorted there by how much they explain. A
+    /// cause comes before its consequences.
     pub fn sorted_worst_first(&self) -> Vec<&Finding> {
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|finding| self.sort_key(finding));
@@ -95,11 +95,12 @@ impl Findings {
         list
     }
 
-    /// Key by which a finding is sorted among the others, before causes are moved. Keys compare field by field, the first one first.
+    /// Key by which a finding is sorted among the others, before causes are moved ahead of their consequences. Keys are compared field by
+    /// field, in the order of the fields.
     fn sort_key(&self, finding: &Finding) -> SortKey {
         let explained_ns = self.ttft_ns.get(finding.kind).copied();
         let own_index = detector_index(finding.kind);
-        // All kinds that explain time to first token have one index, so that the time that they explain decides among them.
+        // All kinds that explain time to first token have the same index, so that `explained_ns`, the next field, decides among them.
         let explains_ttft = explained_ns.is_some();
         let index = if explains_ttft { detector_index(FIRST_KIND_OF_TTFT) } else { own_index };
         SortKey {
@@ -134,24 +135,27 @@ impl Findings {
             && self.is_recent(cause) == self.is_recent(consequence)
     }
 
-    /// Whether one finding is a consequence of the other. They must overlap in time. Both are about one hop, or the consequence is about
-    /// what the receiver of the cause's hop does next.
+    /// Whether one finding is a consequence of the other. They must overlap in time. Also, both must be about the same hop, or the
+    /// consequence must be about what the receiver of the cause's hop does with what it receives.
     fn is_caused_by(&self, consequence: &Finding, cause: &Finding) -> bool {
-        // Says what a thread that receives frames did while they waited for it, such as that it was stopped.
+        // Such a cause says why a receiving thread did not process its frames, such as that it was stopped.
         let is_cause_about_receiver = is_about_receiver(cause.kind);
-        // The process of that thread: the frames of the hop go there.
+        // Process to which the frames of the cause's hop go.
         let receiver = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
         let may_be_cause = match consequence.kind {
+            // The scheduler could not receive the requests.
             "late-receive" | "late-intake" => {
                 (is_cause_about_receiver && receiver == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
             "late-read" | "late-dispatch" => {
-                // The tokenizer also reads and dispatches the requests, on the same thread.
+                // The thread of the tokenizer that receives frames also reads and dispatches requests.
                 let stops_reads =
                     cause.kind == "consumer-stopped" || names_thread_state_of_cause(consequence, cause.kind);
                 stops_reads && receiver == HopTarget::Tokenizer
             }
+            // Chunks that queued up for the tokenizer were merged or replaced.
             "merged-chunks" | "would-drop" => is_cause_about_receiver && receiver == HopTarget::Tokenizer,
+            // Frames piled up on the hop, or were received together.
             "backlog" | "burst" => is_cause_about_receiver && cause.verdict.hop == consequence.verdict.hop,
             _ => false,
         };
@@ -175,27 +179,29 @@ impl Findings {
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 
-    /// Time to first token of the requests that a finding held up, or the time that one of its consequences explains, if that is longer.
+    /// Time to first token that a finding explains. It is the time of the requests that the finding held up, or the time that one of its
+    /// consequences explains, whichever is longer.
     fn explained_with_consequences_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let consequence_ns = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
         self.held_ns(finding).max(consequence_ns.unwrap_or(0))
     }
 
-    /// Severity that a finding about a receiving thread must not exceed: the worst of other causes that explain far more time to first
-    /// token. `None` without such a cause. Also `None` while the problem lasts, because not all requests that it holds up are known yet.
+    /// Severity that a finding about a receiving thread must not exceed. It is that of the worst cause that explains far more time to first
+    /// token than the finding. `None` without such a cause. Also `None` while the problem lasts, because not all requests that it holds up
+    /// are known yet.
     pub(super) fn max_severity_by_other_causes(&self, finding: &Finding) -> Option<Severity> {
         if finding.active || !is_about_receiver(finding.kind) {
             return None;
         }
-        // At least 1, so that a cause that explains nothing is not greater than this one.
+        // At least 1. Otherwise a cause that explains nothing would explain "far more" than a finding that explains nothing.
         let explained_ns = self.explained_with_consequences_ns(finding).max(1);
         let far_more_ns = u128::from(explained_ns).saturating_mul(MINOR_TIMES);
-        // Late dispatches are no limit, because they may be those of slow clients.
+        // Late dispatches set no limit, because slow clients may have caused them.
         let other_causes = self.list.iter().filter(|other| other.kind != "late-dispatch");
         let greater_causes = other_causes.filter(|other| u128::from(self.ttft_of_kind_ns(other.kind)) >= far_more_ns);
         let worst_severity = greater_causes.map(|other| other.verdict.severity).max()?;
-        // Causes that are mere information do not matter more than this one.
+        // A cause that is information only must not lower the severity.
         if worst_severity > Severity::Info { Some(worst_severity) } else { None }
     }
 

@@ -18,7 +18,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, verdicts: &mu
         }
         let undecoded_share = undecoded as f64 / frames.max(1) as f64;
         let severity = undecoded_severity(group.carries_requests, undecoded_share);
-        // Each reason with the number of its frames.
+        // Each reason comes with the number of its frames.
         let reasons = context.ledger.undecoded_by_reason(group_index);
         let most_frequent = reasons.iter().max_by_key(|(_, frames)| **frames).map_or("", |(reason, _)| reason);
         let summary = format!(
@@ -77,7 +77,7 @@ fn undecoded_severity(carry_requests: bool, undecoded_share: f64) -> Severity {
 /// Reports observations that tokengap missed. They are never a loss in the engine.
 pub(super) fn detect_missed_observations(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let missed = context.ledger.totals().missed;
-    // Those that the source of events reported, and frames whose numbers are missing without a report.
+    // Unannounced ones are frames whose numbers are missing, although the source of events reported no miss.
     let all_missed = missed.reported().saturating_add(missed.unannounced);
     if all_missed == 0 {
         return;
@@ -116,7 +116,8 @@ fn advice_for_most_frequent_miss(missed: &MissedCounts) -> &'static str {
 pub(super) fn detect_reached_limits(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|limit| limit.times > 0).collect();
-    // A limit that makes totals inexact is worse than any other: `true` is greater than `false`. Of equal ones, the one reached most often.
+    // A limit that makes totals inexact is worse than one that does not (`true` is greater than `false`). Among equals, the one that was
+    // reached most often is the worst.
     let Some(worst) = reached.iter().max_by_key(|limit| (!limit.keeps_totals(), limit.times)) else {
         return;
     };

@@ -27,7 +27,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, verdicts: &mut
     let ledger = context.ledger;
     let requests = ledger.aborted_retry_count();
     let Some(latest) = ledger.aborted_retries().next_back() else { return };
-    // An engine that does not abort ended responses cannot end a retry.
+    // `None` for an engine that does not abort ended responses. It cannot abort a retry by mistake.
     let Some(delay_ns) = context.facts().abort_delay_ns() else { return };
     let delay = duration(delay_ns);
     let verb = if requests == 1 { "was" } else { "were" };

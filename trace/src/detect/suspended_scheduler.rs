@@ -8,7 +8,8 @@ use crate::event::AwayState;
 use crate::ledger::CountedRids;
 use crate::words::{duration, plural};
 
-/// Reports the scheduler if its only process is in one of these `states` for long while requests are in it.
+/// Reports the scheduler if its main thread has been in one of these `states` for long while it had requests. Does so only if the scheduler
+/// has a single process.
 pub(super) fn detect_suspended_scheduler(context: &DetectContext<'_>, verdicts: &mut Verdicts, states: &[AwayState]) {
     let ledger = context.ledger;
     let Some(role) = context.token_source_role() else { return };
@@ -18,7 +19,7 @@ pub(super) fn detect_suspended_scheduler(context: &DetectContext<'_>, verdicts: 
     if lasted_ns < GAP_WARNING_NS {
         return;
     }
-    // Another verdict is about the frames that wait for it.
+    // If frames wait for the thread, another verdict reports it.
     if late_consumers(context).iter().any(|late| late.thread.id == thread.id) {
         return;
     }

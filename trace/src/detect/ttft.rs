@@ -36,7 +36,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, verdicts: &mut Verd
     // `None` if these waits are not worth a finding.
     let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     let mut advice = late_read_advice(context, state);
-    // A profile shows the cause only if the thread ran, or may have run.
+    // Stack samples show the cause only if the thread ran, or may have run.
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
         && let Some(function) = describe_most_frequent_function(context, Arrived)
     {
@@ -65,20 +65,19 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, verdicts: &mut
     let receiver = context.facts().receiver();
     // The requests that waited long between their first read and their dispatch.
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
-    let Some(worst) = late.worst.as_ref() else { return };
     // `None` if these waits are not worth a finding.
     let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
-    // How the tokenizer used the time of these waits. Samples of less than half of it show nothing about it.
+    // How the tokenizer used the time of these waits. `None` if less than half of that time was sampled.
     let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
-    let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage_state(used.main)) {
-        ThreadState::Unknown => attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns),
-        // The shortage was measured over the waits of all these requests, not only over the longest.
-        lacks_cpu => lacks_cpu,
-    };
+    let state = tokenizer_state_during_waits(context, late, used.map(|used| used.main));
     let advice_if_stopped = advice_if_thread_could_not_run(state);
-    let preparing = used.map(|used| used.process.share(used.process.wanted_ns()));
-    let may_be_slow_client = advice_if_stopped.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
-    if late.concurrent < MIN_LATE_DISPATCHES || may_be_slow_client {
+    // A tokenizer that could run but hardly wanted to was waiting itself, perhaps for a slow client.
+    let wanted_cpu_share = used.map(|used| used.process.share(used.process.wanted_ns()));
+    let hardly_wanted_cpu = wanted_cpu_share.is_some_and(|share| share < MIN_PREPARING_SHARE);
+    let may_be_slow_client = advice_if_stopped.is_none() && hardly_wanted_cpu;
+    // A few requests that are late at the same time may all be those of one slow client.
+    let are_few_at_once = late.concurrent < MIN_LATE_DISPATCHES;
+    if are_few_at_once || may_be_slow_client {
         verdict.severity = Severity::Info;
     }
     if used.is_some() {
@@ -96,6 +95,18 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, verdicts: &mut
         ),
         None => slow_preparation_advice(context),
     });
+}
+
+/// State of the tokenizer's main thread while requests waited for their dispatch. `main_use` is how the thread used the time of all these
+/// waits, if it was sampled. If that shows no lack of CPU time, the state is the one during the longest wait.
+fn tokenizer_state_during_waits(context: &DetectContext<'_>, late: &LateLeg, main_use: Option<TimeUse>) -> ThreadState {
+    let shortage = main_use.map_or(ThreadState::Unknown, cpu_shortage_state);
+    if shortage != ThreadState::Unknown {
+        return shortage;
+    }
+    late.worst.as_ref().map_or(ThreadState::Unknown, |worst| {
+        attribution::state_of_socket_reader_during_wait(context.ledger, worst.at, worst.ns)
+    })
 }
 
 /// Adds how much the process that prepares requests ran while they waited for it, and how long its main thread waited for a CPU.
@@ -125,7 +136,7 @@ fn late_read_advice(context: &DetectContext<'_>, state: ThreadState) -> String {
     let receiver = context.facts().receiver();
     match state {
         ThreadState::CpuBound => {
-            // How many processes read the socket is not observed.
+            // 0, because it is unknown how many processes read the socket.
             advice::cpu_bound_advice(context.facts(), Receivers { role: receiver, count: 0 })
         }
         ThreadState::Starved => advice::STARVED.to_owned(),
@@ -160,9 +171,9 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, verdicts: &mut V
     let Some(verdict) = add_verdict_on_late_leg(context, late, verdicts) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     verdict.with("thread", state.as_str());
-    // A process between tokenizer and scheduler may receive them instead of the scheduler.
+    // `Some` if a process between tokenizer and scheduler receives the requests, and forwards them.
     let forwarding_role = role_that_forwards(context, late);
-    // `Some` if the thread could not run.
+    // If the thread could not run, that is the cause, whichever process it belongs to.
     if let Some(advice) = advice_if_thread_could_not_run(state) {
         let receiver = forwarding_role.unwrap_or(source);
         let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
@@ -205,7 +216,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, verdicts: &mut
     verdict.hop(context.token_source_role().unwrap_or_default());
     add_scheduler_load(verdict, late);
     let relief = facts.queue_relief();
-    // Output of other requests in most of this time shows that its batches were full.
+    // If the scheduler sent output of other requests during most of these waits, its batches were full.
     verdict.advice(if late.is_beside_others() {
         format!("more requests arrive than fit into its batches: {relief}")
     } else {
@@ -216,10 +227,10 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, verdicts: &mut
     });
 }
 
-/// Adds how many other requests had output, and how many had none, when most waited. Adds nothing if that was not observed. It is not known
-/// which of those without output were in a batch, because the engine reports that only with the output.
+/// Adds the scheduler's load at the time when most requests waited: how many others had output, and how many had none yet. Adds nothing if
+/// the load was not observed. The engine reports only with its output which requests are in a batch, so it is not known for those without.
 fn add_scheduler_load(verdict: &mut Verdict, late: &LateLeg) {
-    // The hop of a request's message to the scheduler. Without these messages, the scheduler's load is not known.
+    // Without a hop, the messages of requests to the scheduler were not observed, so its load is unknown.
     if late.worst_hop.is_none() {
         return;
     }
@@ -233,7 +244,7 @@ fn add_scheduler_load(verdict: &mut Verdict, late: &LateLeg) {
     verdict.with("with_output", load.running).with("waiting", load.waiting);
 }
 
-/// Reports requests whose prefill is slow beside others with as much work.
+/// Reports requests whose prefill takes much longer than other prefills with as many tokens.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let source = context.facts().source();
     // The requests whose prefill, from the batch to the first token, took long.
@@ -246,7 +257,7 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, verdicts: &mut V
         let others = slowest.comparison;
         let _ = write!(verdict.summary, "; usual: {} for {} tokens", duration(others.usual_ns), count(others.tokens));
         verdict.with("usual_ns", others.usual_ns).with("tokens", others.tokens);
-        // Of the scheduler's thread during this prefill.
+        // State of the scheduler's thread during this prefill.
         state = slowest.scheduler_use.map_or(ThreadState::Unknown, cpu_shortage_state);
     }
     if let Some(advice) = advice_if_thread_could_not_run(state) {
@@ -285,30 +296,26 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, verdicts: &m
     let Some(verdict) = add_verdict_on_late_leg_at(context, late, &place, verdicts) else { return };
     add_scheduler_load(verdict, late);
     verdict.with("leg", late.leg.to_string());
-    // Moments compare in the order of the path. Until the read is over, slow clients may be part of the wait.
+    // A leg that begins before or at the read may include the wait for a slow client. Moments are compared in the order of the path.
     if late.leg.from <= Read {
         verdict.severity = Severity::Info;
     }
     let relief = facts.queue_relief();
-    // `Some` if the thread could not run.
-    let advice_if_stopped = advice_if_thread_could_not_run(state);
-    if advice_if_stopped.is_some() {
+    let advice = if let Some(advice) = advice_if_thread_could_not_run(state) {
         let _ = write!(verdict.summary, "; the thread that receives them was {} then", state.as_str());
-    }
-    let advice = match advice_if_stopped {
-        Some(advice) => advice.to_owned(),
-        None if late.is_beside_others() => {
-            format!("if the {source} runs as many requests as it can, {relief}; if few run, its prefills may be slow")
-        }
-        None => format!(
+        advice.to_owned()
+    } else if late.is_beside_others() {
+        format!("if the {source} runs as many requests as it can, {relief}; if few run, its prefills may be slow")
+    } else {
+        format!(
             "if many requests wait, {relief}; if none runs meanwhile, they wait for something else, such as a grammar or a paused engine: \
              `py-spy dump` shows what the {source} does"
-        ),
+        )
     };
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
-/// Describes where a request is on a leg (a part of its path) whose parts cannot be told apart, and why they cannot:
+/// Describes where a request is on a merged leg, a part of its path in which some moments were not observed. Also says why they were not:
 /// `between dispatch and the first token (its parts are not observed)`.
 fn describe_merged_leg(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     let source = context.facts().source();
@@ -325,8 +332,9 @@ fn describe_merged_leg(context: &DetectContext<'_>, leg: TtftLeg) -> String {
         _ => "the first token".to_owned(),
     };
     let why = describe_unknown_parts(context, leg);
-    // Moments compare in the order of the path.
-    if leg.from >= SchedulerReceived {
+    // Moments are compared in the order of the path.
+    let is_in_scheduler = leg.from >= SchedulerReceived;
+    if is_in_scheduler {
         format!("in the {source} before {end} ({why})")
     } else {
         format!("between {begin} and {end} ({why})")
@@ -338,7 +346,7 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     // Why the engine's own times, such as its `entries` to queue and batch, are unknown.
     let absent = context.ledger.reasons_for_absent_engine_times();
     let source = context.facts().source();
-    // Moments compare in the order of the path.
+    // Moments are compared in the order of the path.
     if leg.to > Queued {
         format!("queue and prefill cannot be told apart: {}", absent.entries)
     } else if leg.from <= Dispatched && leg.to > SchedulerReceived {
@@ -348,19 +356,19 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     }
 }
 
-/// Names the most frequent function in stack samples of the process that answers clients. The samples are those taken while requests waited
-/// on the leg that begins with this moment or, with too few of them, those of the whole run. `None` if these are too few as well.
+/// Names the most frequent function in stack samples of the process that answers clients. Uses the samples taken while requests waited on
+/// the leg that begins with `leg_from`. If these are too few, uses those of the whole run. `None` if these are too few as well.
 fn describe_most_frequent_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
     // The last hop of the path leads to the process that answers clients.
     let last_hop = ledger.hops().iter().find(|hop| hop.last)?;
     let role = &ledger.groups()[last_hop.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
-    // Too few samples are not significant.
+    // `None` if the samples are too few to be significant.
     let top_while_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
     let period = if top_while_late.is_some() { "in that time" } else { "over the whole run" };
     let top = top_while_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
-    // Samples in the function itself, of all samples of a running thread.
+    // Share of the samples in the function itself among all samples of a running thread.
     let share = percent(top.own as f64 / top.running as f64);
     Some(format!(
         "most frequent function of the {role} {period}: {} ({}), {share} of its samples",
@@ -373,22 +381,22 @@ fn describe_most_frequent_function(context: &DetectContext<'_>, leg_from: TtftMo
 fn severity_regardless_of_other_legs(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let worst = late.worst.as_ref()?;
     let severity = gap_severity(worst.ns)?;
-    // Where the leg takes a small share of the time to first token, another leg matters more.
+    // If the leg takes a small share of the time to first token, another leg matters more.
     let is_minor_for_late_requests = late.share() < MIN_LATE_SHARE;
     let is_minor_for_all_requests = ttft.window_share(late) < MIN_WHOLE_SHARE;
     let is_minor = is_minor_for_late_requests || is_minor_for_all_requests;
     Some(if is_minor { Severity::Info } else { severity })
 }
 
-/// Severity of the late requests on a leg (a part of their path); `None` if they are not worth a finding. It does not exceed that of a leg
-/// that takes far more time, so that few requests do not outrank many.
+/// Severity of the late requests on a leg, a part of their path. It does not exceed the severity of a leg that takes far more time, so that
+/// few requests do not outrank many. `None` if the requests are not worth a finding.
 pub(super) fn severity_of_late_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let mut severity = severity_regardless_of_other_legs(ttft, late)?;
     let longer_legs = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
-    // A leg that begins with the read is no limit: its requests may be dispatched late because their clients are slow.
+    // A leg that begins with the read sets no limit, because slow clients may have caused its late dispatches.
     let limiting_legs = longer_legs.filter(|other| other.leg.from != Read);
     let worst_of_longer = limiting_legs.filter_map(|other| severity_regardless_of_other_legs(ttft, other)).max();
-    // A leg that is mere information does not matter more than this one.
+    // A leg that is information only must not lower the severity.
     if let Some(limit) = worst_of_longer.filter(|limit| *limit > Severity::Info) {
         severity = severity.min(limit);
     }
@@ -404,8 +412,8 @@ fn add_verdict_on_late_leg<'v>(
     add_verdict_on_late_leg_at(context, late, &describe_place_of_request(context.facts(), late.leg.from), verdicts)
 }
 
-/// Adds a verdict on requests that waited long on a leg, a part of their path. The caller adds the advice. `place` says where requests are
-/// on this leg. `None` if it is not worth a finding.
+/// Adds a verdict on requests that waited long on a leg, a part of their path. `place` says where requests are on this leg. The caller adds
+/// the advice. `None` if the waits are not worth a finding.
 fn add_verdict_on_late_leg_at<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,

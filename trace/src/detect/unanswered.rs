@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 3;
 /// Maximum number of requests in the evidence.
 const MAX_LISTED: usize = 16;
 
-/// Reports requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
+/// Reports requests without an answer. Reports none while the engine sends nothing at all, because `engine-silent` then says more.
 pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let ledger = context.ledger;
     if ledger.current_engine_silence(context.now).is_some() {
@@ -27,7 +27,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, verdicts: 
     let requests = unanswered.len() as u64;
     let longest_ns = context.now.since(oldest.dispatch.sent);
     let meanwhile = match oldest.answered_since {
-        // No later request has overtaken it, so an answered health check has.
+        // A request counts as unanswered if something later was answered. That was no request, so it was a health check.
         0 => String::from("it answered a health check meanwhile and ran nothing else"),
         answered => format!("it answered {} others meanwhile", count(answered)),
     };

@@ -7,7 +7,8 @@ use crate::words::plural;
 /// Number of missing tokens that is critical.
 pub(super) const CRITICAL_TOKENS: u64 = 16;
 
-/// Reports tokens that never crossed a hop (a connection between two processes), computed from the streams' own counts.
+/// Reports tokens that never crossed a hop (a connection between two processes). They are missing if a stream's own token count grows by
+/// more than its chunks list.
 pub(super) fn detect_wire_loss(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     let AffectedTotal { requests: affected, total: tokens_missing } = &context.ledger.totals().wire_loss;
     if affected.rids == 0 {
@@ -50,7 +51,7 @@ pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, verdicts: &mut Ver
 /// Reports chunks of a request that were received in a different order than generated, for each group of hops (connections of one name).
 pub(super) fn detect_out_of_order(context: &DetectContext<'_>, verdicts: &mut Verdicts) {
     for group in context.ledger.groups() {
-        // Its `rids` counts chunks: each late chunk adds the rid of its request.
+        // Here `rids` is the number of late chunks, because each adds the rid of its request.
         let late = &group.out_of_order;
         if late.rids == 0 {
             continue;

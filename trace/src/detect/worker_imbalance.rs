@@ -39,14 +39,14 @@ struct Receiver<'a> {
 /// Worker number and endpoint of a receiver, and its only hop if it has neither.
 type ReceiverKey<'a> = (Option<u16>, &'a str, Option<HopId>);
 
-/// Sums the traffic of each receiver over these hops (connections between two processes), of which several may lead to one receiver.
-/// Receivers that cannot serve output are left out.
+/// Sums the traffic of each receiver over these hops (connections between two processes). Several hops may lead to one receiver. Leaves out
+/// receivers that cannot serve output.
 fn sum_load_of_receivers<'a>(hops: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<ReceiverKey<'_>, Receiver<'a>> = BTreeMap::new();
     for hop in hops {
         let worker = hop.worker;
         let endpoint = &*hop.endpoint;
-        // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
+        // A receiver without a worker number or endpoint cannot be found on other hops, so each of its hops has an entry of its own.
         let is_nameless = worker.is_none() && endpoint.is_empty();
         let own_hop = is_nameless.then_some(hop.id);
         let receiver = receivers.entry((worker, endpoint, own_hop)).or_insert(Receiver {
@@ -56,7 +56,7 @@ fn sum_load_of_receivers<'a>(hops: &[&'a Hop]) -> Vec<Receiver<'a>> {
             backlog_max: 0,
         });
         receiver.chunks += hop.counts.chunks;
-        // One side may not be observed.
+        // The greater count, because one of the two sides may not be observed.
         receiver.frames += hop.counts.frames_sent.max(hop.counts.frames_received);
         receiver.backlog_max = receiver.backlog_max.max(hop.counts.backlog_max);
     }
@@ -85,14 +85,14 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, verdicts: &mu
         let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let receivers = sum_load_of_receivers(&members);
         let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
-        // The chunks of the busiest receiver. `None` with a single receiver, or without chunks.
+        // Chunks of the busiest receiver divided by an even share. `None` with a single receiver, or without chunks.
         let Some(times_even_share) = busiest_chunks_per_even_share(&receivers) else { continue };
         let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
-        // Few chunks are uneven by chance.
+        // A few chunks may be uneven by chance.
         if times_even_share < MIN_UNEVEN_RATIO || sum < MIN_JUDGED_CHUNKS {
             continue;
         }
-        // Uneven load that the workers keep up with is information.
+        // Uneven load is only information while the busiest receiver keeps up with it.
         let keeps_up = busiest.backlog_max < BACKLOG_FRAMES;
         let severity = if keeps_up { Severity::Info } else { Severity::Warning };
         let idle = receivers.iter().filter(|receiver| receiver.chunks == 0).count();

@@ -96,11 +96,11 @@ impl EngineState {
         &self.behaviour
     }
 
-    /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source names the engine and only one known
-    /// engine lists ids, it is that one.
+    /// Facts about the engine whose responses list token ids on an `OpenAI` endpoint. If no source has named the engine, it must be the
+    /// known engine that lists ids, provided that only one does.
     pub(crate) fn facts_for_listed_ids(&self) -> &'static dyn Facts {
-        // A source has named the engine.
-        if self.name.is_some() || self.version.is_some() {
+        let is_engine_named = self.name.is_some() || self.version.is_some();
+        if is_engine_named {
             return self.facts;
         }
         self.known.only_engine_listing_ids().unwrap_or(self.facts)
@@ -136,12 +136,12 @@ impl EngineState {
         self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
     }
 
-    /// Takes over what a source announced about the engine. Where the source left something out, the known behaviour of the release counts.
+    /// Adopts what a source announced about the engine. What the source left out is taken from the known behaviour of the release.
     pub(crate) fn apply_announcement(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
         self.name = name.map(Into::into);
         self.version = version.map(Into::into);
-        // Before the other fields, whose defaults are those of this release.
+        // Called before the other fields are set, because their defaults are those of this release.
         self.set_known_engines_and_resolve_facts(self.known);
         self.mode = mode.or(self.behaviour.fixed_output_mode());
         self.waiter = waiter.or(self.behaviour.waiter);

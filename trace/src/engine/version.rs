@@ -107,7 +107,7 @@ fn split_release_numbers(text: &str) -> Option<([u32; 4], &str)> {
     if !has_number {
         return None;
     }
-    // What separates the numbers from the suffix, as in `0.4.6.post4` or `0.5.9-cu12`, is no part of it.
+    // Leaves out the separator between numbers and suffix, as in `0.4.6.post4` or `0.5.9-cu12`.
     let suffix = rest.trim_start_matches(['.', '-', '_']);
     Some((release, suffix))
 }

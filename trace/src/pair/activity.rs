@@ -24,16 +24,16 @@ struct Task {
 }
 
 impl Task {
-    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or took no
-    /// time.
+    /// Time in which the scheduler was occupied with this task of the request, on the decode server's clock. `None` if its start or end is
+    /// unknown, or if it took no time.
     fn occupied_interval(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_on_decode_clock(request, clock, self.from)?;
-        // It ends at the first moment that is known of those in `until`.
+        // The task ends at the first moment of `until` that is known.
         let end = self.until.iter().find_map(|moment| time_on_decode_clock(request, clock, *moment));
         let lasts_now = self.may_last && request.is_open;
         let to = match end {
             Some(end) => end,
-            // It has not ended, so it covers all later times.
+            // The task has not ended, so it covers all later times.
             None if lasts_now => MonoNs(u64::MAX),
             None => return None,
         };
@@ -106,8 +106,8 @@ struct SchedulerActivity {
 }
 
 impl SchedulerActivity {
-    /// Derives the pauses and stops of one scheduler from its requests. A step is a time at which it worked on a request. A task is a time
-    /// in which it had something to do for one. It stopped where it made no step although it had a task.
+    /// Derives the pauses and stops of one scheduler from its requests. In a step, the scheduler worked on a request. In a task, it had
+    /// work to do for a request. A pause is the time between two steps. A stop is the part of a pause in which the scheduler had a task.
     fn new(requests: &[ServerRequest<'_>], clock: ClockUse, signs: &SchedulerSigns) -> Self {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
@@ -117,7 +117,7 @@ impl SchedulerActivity {
         }
         let shows_steps = !steps.is_empty();
         let pauses = Intervals::pauses_between(steps);
-        // Without a step, it may have stopped at any time: nothing shows that it went on. Its times may not be comparable.
+        // Without any step, for example because the clocks cannot be compared, the scheduler may have stopped at any time.
         let stops = if shows_steps { pauses.intersection_with(&Intervals::merged_from(tasks)) } else { pauses.clone() };
         Self { pauses, stops }
     }
@@ -152,11 +152,12 @@ impl PairActivity {
         }
     }
 
-    /// Whether a stop of this side's scheduler explains a wait: it took more than half of `wait`, and the rest is too short to matter.
-    /// The scheduler stopped while it did nothing although it had something to do.
+    /// Whether a stop of this side's scheduler explains a wait. The stop must take more than half of `wait`, and the rest of the wait must
+    /// be too short to matter. A stop is a time in which the scheduler did nothing although it had work to do.
     pub(super) fn is_wait_explained_by_stop(&self, side: PairSide, prefill_server: usize, wait: Interval) -> bool {
         let Some(activity) = self.activity_of_side(side, prefill_server) else { return true };
-        // A long prefill looks like a stop, and is only the first part of the wait of those who still wait for memory after it.
+        // A long prefill looks like a stop. Requests that still wait for memory after it have a long rest, which the prefill does not
+        // explain.
         let rest_ns = wait.ns().saturating_sub(activity.stops.longest_within_ns(wait));
         takes_most(&activity.stops, wait) && rest_ns < GAP_WARNING_NS
     }

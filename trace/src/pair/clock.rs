@@ -25,15 +25,15 @@ pub enum PairClocks {
 }
 
 impl PairClocks {
-    /// How the clocks of two recordings are related. An anchor is a reading of the monotonic clock and the wall clock at one instant. Both
-    /// recordings have the same monotonic clock if it began at the same wall-clock time, as on one host.
+    /// Relates the clocks of two recordings by their anchors. An anchor is a reading of the monotonic and the wall clock at the same
+    /// instant. If both monotonic clocks began at the same wall-clock time, as on one host, they are the same clock.
     pub fn of_anchors(prefill: Anchor, decode: Anchor) -> Self {
-        // A host that booted later has a clock that is behind.
+        // The monotonic clock of a host that booted later is behind.
         let ahead_ns = mono_start_ns(prefill) - mono_start_ns(decode);
         if ahead_ns.unsigned_abs() <= u128::from(SAME_CLOCK_NS) {
             return Self::Same;
         }
-        // The clocks of a damaged recording may be further apart than the number holds.
+        // In a damaged recording, the difference may be too large for the type of the result.
         let limit = i128::from(i64::MAX / 2);
         Self::ByWallClock { ahead_ns: ahead_ns.clamp(-limit, limit) as i64 }
     }
@@ -124,7 +124,7 @@ impl ClockBounds {
         let least_ns = least_decode_clock_lead_ns(prefill, decode);
         let most_ns = greatest_decode_clock_lead_ns(prefill, decode);
         let sets_limit = least_ns.is_some() || most_ns.is_some();
-        // If both servers had one clock, the lead would be 0, but for the error of the engine's own times.
+        // If both servers had the same clock, the lead would be 0, except for the error of the engine's own times.
         let excludes_lead_of_zero = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
         self.lower_limits_ns.extend(least_ns);
@@ -133,11 +133,11 @@ impl ClockBounds {
         self.requests_of_two_clocks += u64::from(excludes_lead_of_zero);
     }
 
-    /// The greatest lower and the smallest upper limit of the lead of the decode server's clock, which is how far it is ahead of the
-    /// prefill server's. Each request sets limits. If they contradict each other, returns those around the lead that the fewest limits
-    /// contradict.
+    /// Returns the strictest limits of the lead, which is how far the decode server's clock is ahead of the prefill server's. Each request
+    /// sets a lower or an upper limit, or both. The strictest are the greatest lower and the smallest upper limit. If limits contradict
+    /// each other, returns the limits around the lead that contradicts the fewest.
     fn sort_and_find_agreed_limits(&mut self) -> AgreedLimits {
-        // The other functions search in sorted limits.
+        // The functions called below need sorted limits.
         self.lower_limits_ns.sort_unstable();
         self.upper_limits_ns.sort_unstable();
         let strictest = AgreedLimits {
@@ -148,7 +148,7 @@ impl ClockBounds {
         if !self.are_contradictory() {
             return strictest;
         }
-        // The lead is one of the lower limits. The list is not empty, since the limits contradict each other.
+        // The lead is itself one of the lower limits. There is one, because limits contradict each other.
         let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         // The smallest upper limit that this lead does not exceed.
         let most_ns = self.upper_limits_ns.iter().copied().find(|most_ns| *most_ns >= lead_ns);
@@ -189,8 +189,8 @@ impl ClockBounds {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
-    /// Decides how times of the two clocks are compared. The lead of the decode server's clock is how far it is ahead. It is the one that
-    /// the wall clocks show, clamped to the limits that requests set. If many requests contradict every lead, the clocks drift apart.
+    /// Decides how times of the two clocks are compared. The lead is how far the decode server's clock is ahead. It is taken from the wall
+    /// clocks, and then clamped to the limits that the requests set. If many requests contradict every lead, the clocks drift apart.
     pub(super) fn decide_clock_use(mut self, clocks: PairClocks) -> ClockUse {
         if clocks == PairClocks::Same && !self.shows_two_clocks() {
             return ClockUse::Same;
@@ -200,8 +200,9 @@ impl ClockBounds {
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
         let limits = self.sort_and_find_agreed_limits();
-        // A few may be wrong: an attempt may have got a message of another one.
-        if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
+        // A few limits may be wrong, because a message may have been matched to the wrong attempt of a request.
+        let has_too_many_contradictions = limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64;
+        if has_too_many_contradictions {
             return ClockUse::Drifting { by_ns: self.drift_ns() };
         }
         limits.nearest_offset_within_limits(lead_by_wall_ns)
@@ -215,14 +216,15 @@ impl ClockBounds {
 }
 
 impl AgreedLimits {
-    /// The lead within the limits that is nearest to the one by the wall clocks. These may be wrong; the order of messages is not.
+    /// Chooses the lead within the limits that is nearest to the lead by the wall clocks. The wall clocks may be wrong, but the limits
+    /// follow from the order of messages.
     fn nearest_offset_within_limits(self, lead_by_wall_ns: i64) -> ClockUse {
         // Without a limit on one side, any lead in that direction is possible.
         let least_ns = self.least_ns.unwrap_or(i64::MIN);
         let most_ns = self.most_ns.unwrap_or(i64::MAX);
         let ahead_ns = lead_by_wall_ns.clamp(least_ns, most_ns);
         let is_bounded = self.least_ns.is_some() && self.most_ns.is_some();
-        // The true lead may be as far away as the limit that is farther from the chosen one.
+        // The true lead is within the limits too, so the error is at most the distance to the farther limit.
         let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
         ClockUse::Offset {
             ahead_ns,
@@ -233,20 +235,21 @@ impl AgreedLimits {
     }
 }
 
-/// Least lead of the decode server's clock, by one request. Its prefill begins after the decode server has allocated memory, so that
-/// clock is ahead by at least the time that the allocation seems to be later. `None` if the time of either is unknown.
+/// Least lead of the decode server's clock, by one request. The prefill of a request begins after the decode server has allocated memory
+/// for it. If the allocation seems to be later, the decode server's clock is ahead by at least the difference. `None` if the time of either
+/// is unknown.
 fn least_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
-    // In their order, so that the first known one is the nearest to the allocation and sets the narrowest limit.
+    // The earliest comes first, because the one nearest to the allocation sets the narrowest limit.
     let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
     let first_of_prefill = behind_allocation.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
     let allocated = decode.time_of_decode_moment(Allocated)?;
     Some(difference_ns(allocated, first_of_prefill))
 }
 
-/// Greatest lead of the decode server's clock, by one request. It is decoded after its cache was transferred, so that clock is ahead by at
-/// most the time between both. `None` if the time of either is unknown.
+/// Greatest lead of the decode server's clock, by one request. A request is decoded after its cache was transferred, so the decode server's
+/// clock is ahead by at most the measured time between both. `None` if the time of either is unknown.
 fn greatest_decode_clock_lead_ns(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Option<i64> {
-    // The last one first, because it is the nearest to the decoding and sets the narrowest limit.
+    // The last comes first, because the one nearest to the decoding sets the narrowest limit.
     let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
     let last_of_prefill = before_decode.into_iter().find_map(|moment| prefill.time_of_prefill_moment(moment))?;
     let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];

@@ -83,8 +83,8 @@ pub(super) struct LegRule {
 }
 
 impl LegRule {
-    /// The part of the rule's leg (between two moments of a request) that is judged. It begins after the moment of the other server for
-    /// which this one may wait. `None` if the request has no such leg.
+    /// The judged part of the rule's leg, which is the time between two moments of a request. If the leg's server may have to wait for a
+    /// moment of the other server, the judged part begins no earlier than that moment. `None` if the request has no such leg.
     fn judged_part(&self, row: &PairRow<'_>) -> Option<Interval> {
         let leg = PairLeg { from: self.from, to: self.to };
         let timed = row.timed_legs().find(|timed| timed.leg == leg)?;
@@ -92,7 +92,8 @@ impl LegRule {
         Some(Interval { from: timed.from.max(waited_until).min(timed.to), to: timed.to })
     }
 
-    /// The requests that have the rule's leg, a time to first token and a prefill server, each with its time on the leg.
+    /// The requests that have the rule's leg, each with its time on the leg. Leaves out requests whose time to first token or prefill
+    /// server is unknown.
     fn requests_on_leg<'p>(&self, rows: &[&PairRow<'p>]) -> Vec<LateRequest<'p>> {
         let mut on_leg = Vec::new();
         for row in rows {
@@ -100,13 +101,15 @@ impl LegRule {
             let Some(ttft_ns) = row.ttft_ns else { continue };
             let Some(prefill_server) = row.prefill_server else { continue };
             let prompt_tokens = row.prompt_tokens.map(u64::from);
+            // The length of the prompt explains a part of the time on some legs.
+            let depends_on_prompt = self.ns_per_token > 0;
             on_leg.push(LateRequest {
                 rid: row.decode_rid,
                 span,
                 ttft_ns,
                 prefill_server,
                 explained_ns: prompt_tokens.unwrap_or_default().saturating_mul(self.ns_per_token),
-                is_explained: self.ns_per_token == 0 || prompt_tokens.is_some(),
+                is_explained: !depends_on_prompt || prompt_tokens.is_some(),
             });
         }
         on_leg
@@ -117,8 +120,8 @@ impl LegRule {
         self.sides.iter().any(|side| activity.is_wait_explained_by_stop(*side, late.prefill_server, late.span))
     }
 
-    /// Selects the requests that spent at least `min_late_ns` more on the rule's leg than the lengths of their prompts explain, in order of
-    /// time. Counts how many are late independently of each other.
+    /// Selects the late requests, in order of time: those that spent at least `min_late_ns` more on the rule's leg than the lengths of
+    /// their prompts explain. Also counts how many of them are late independently of each other.
     fn late_requests<'p>(
         &self,
         candidates: &[LateRequest<'p>],
@@ -128,14 +131,15 @@ impl LegRule {
         let late = candidates.iter().filter(|request| request.is_late_by(min_late_ns));
         let mut list: Vec<LateRequest<'p>> = late.copied().collect();
         list.sort_by_key(|late| late.span.from);
-        // On a leg without schedulers, such as a transfer, a stopped one shows only as a pause. The late requests of a pause count once.
+        // On a leg without schedulers, such as a transfer, a stop of a scheduler shows only as its pause. Such a stop may have made all
+        // requests of the pause late, so they count once.
         let independent =
             if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
         LateRequests { list, independent: independent as u64 }
     }
 
-    /// Counts the late requests. Those that overlap during a pause of a scheduler count once: one stop of a scheduler that had nothing
-    /// else to do may have made all of them late. `late` is in order of time.
+    /// Counts the late requests, but those that overlap during a pause of a scheduler only once. A single stop of a scheduler that had
+    /// nothing else to do may have made all of these late. `late` is in order of time.
     fn count_once_per_pause(&self, late: &[LateRequest<'_>], activity: &PairActivity) -> usize {
         let mut counted = 0;
         let mut counted_until = MonoNs(0);
@@ -282,7 +286,7 @@ impl<'p> LateRequests<'p> {
         self.list.iter().max_by_key(|late| late.ns())
     }
 
-    /// The time at which the first late request began to wait, and the one at which the last of them ceased to.
+    /// The time at which the first of the late requests began to wait, and the time at which the last wait ended.
     fn begin_and_end(&self) -> [MonoNs; 2] {
         let from = self.list.iter().map(|late| late.span.from).min();
         let to = self.list.iter().map(|late| late.span.to).max();
@@ -300,20 +304,21 @@ pub(super) fn find_pair_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     findings
 }
 
-/// Finding about the rule's leg (a part of the time to first token), if many requests were late on it, or most of them spent much of their
-/// time to first token there.
+/// Finding about the rule's leg, which is a part of the time to first token. Either many requests were late on the leg, or most requests
+/// spend much of their time to first token there. `None` if neither is so.
 fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity) -> Option<PairFinding> {
     let on_leg = rule.requests_on_leg(rows);
-    // Shares are those of all requests with the leg.
+    // Shares are computed of all requests with the leg, including those that are removed below.
     let requests = on_leg.len() as u64;
     let ttft_ns: u128 = on_leg.iter().map(|request| u128::from(request.ttft_ns)).sum();
     let mut long = on_leg;
     long.retain(|request| request.ns() >= LATE_NS && !rule.is_explained_by_stop(request, activity));
+    // First checks for exceptions: requests that were late by a fixed time, beside others that were not.
     let late = rule.late_requests(&long, GAP_WARNING_NS, activity);
     if late.are_many_of(requests) && late.share_of_ttft() >= MIN_LATE_SHARE {
         return finding_of_late_requests(rule, &late, requests, ttft_ns);
     }
-    // Without the length of its prompt, such a time may be as long as it must be.
+    // Then checks for a usual length. A prompt of unknown length may explain any time, so requests with one do not count.
     long.retain(|request| request.is_explained);
     let usual = rule.late_requests(&long, rule.usual_ns, activity);
     if usual.are_usual_of(requests) && share_of(usual.sum_ns(), ttft_ns) >= USUAL_SHARE {
@@ -322,8 +327,8 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
     None
 }
 
-/// Finding about a leg on which some of `requests_on_leg` requests were late. `ttft_of_all_ns` is the time to first token of all of them.
-/// `None` if none was late enough.
+/// Finding about a leg on which some requests were late. `requests_on_leg` is the number of all requests with the leg, and `ttft_of_all_ns`
+/// the sum of their times to first token. `None` if none was late enough.
 fn finding_of_late_requests(
     rule: &LegRule,
     late: &LateRequests<'_>,
@@ -334,7 +339,7 @@ fn finding_of_late_requests(
     let share_of_all = share_of(late.sum_ns(), ttft_of_all_ns);
     // If the leg takes little of the time of all requests, another leg matters more.
     let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(longest_ns)? };
-    // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
+    // The summary has the share in the times of the late requests alone, because that is what their clients saw.
     let summary = format!(
         "{} of the TTFT of {} of {} was spent {}: {} or more, up to {}",
         percent(late.share_of_ttft()),
@@ -347,8 +352,8 @@ fn finding_of_late_requests(
     Some(leg_finding(rule, severity, late, summary, share_of_all, requests_on_leg))
 }
 
-/// Finding about a leg on which most of `requests_on_leg` requests spend long. `ttft_of_all_ns` is the time to first token of all of them.
-/// `None` without such a request.
+/// Finding about a leg on which most requests spend long. `requests_on_leg` is the number of all requests with the leg, and
+/// `ttft_of_all_ns` the sum of their times to first token. `None` without such a request.
 fn finding_of_usual_length(
     rule: &LegRule,
     usual: &LateRequests<'_>,
@@ -373,8 +378,8 @@ fn share_of(part_ns: u128, whole_ns: u128) -> f64 {
     if whole_ns == 0 { 0.0 } else { part_ns as f64 / whole_ns as f64 }
 }
 
-/// Builds the finding about the leg of this rule, on which `late` of `requests_on_leg` requests spent long. `share_of_all` is the leg's
-/// share in the time to first token of all requests, not only of the late ones.
+/// Builds the finding about the leg of this rule. `late` are the requests that spent long on it, out of `requests_on_leg`. `share_of_all`
+/// is the leg's share in the time to first token of all requests, not only of the late ones.
 fn leg_finding(
     rule: &LegRule,
     severity: Severity,
@@ -408,8 +413,8 @@ fn round(share: f64) -> f64 {
     (share * 1000.0).round() / 1000.0
 }
 
-/// Selects the requests whose first token the decode server delivered long before the prefill server's response was written. The span of
-/// each is the time between both.
+/// Selects the requests whose first token the decode server delivered long before the prefill server wrote its response. The span of each
+/// request is the time between both.
 fn requests_with_late_response<'p>(pair: &Pair<'_>, rows: &[&PairRow<'p>]) -> Vec<LateRequest<'p>> {
     let mut held = Vec::new();
     for row in rows {
@@ -419,7 +424,7 @@ fn requests_with_late_response<'p>(pair: &Pair<'_>, rows: &[&PairRow<'p>]) -> Ve
         let Some(ttft_ns) = row.ttft_ns else { continue };
         let Some(uncertainty_ns) = pair.clock_uses()[prefill_server].uncertainty_ns() else { continue };
         let span = Interval { from, to };
-        // The clocks may differ by as much, which makes a span look longer.
+        // An error of the clocks may make the span look longer by as much as `uncertainty_ns`.
         if span.ns() >= GAP_WARNING_NS.saturating_add(uncertainty_ns) {
             // The time to first token of a client whose router waits for the response.
             let ttft_behind_router_ns = ttft_ns.saturating_add(span.ns());
@@ -436,11 +441,12 @@ fn requests_with_late_response<'p>(pair: &Pair<'_>, rows: &[&PairRow<'p>]) -> Ve
     held
 }
 
-/// Finding about first tokens that the decode server had delivered when the prefill server's response was still to be written. Whether a
-/// router waits for that is not observed. `None` if they are few, or the time in between is a small part of their time to first token.
+/// Finding about first tokens that the decode server delivered long before the prefill server wrote its response. A router that waits for
+/// this response holds the tokens back, but whether it waits is not observed. `None` if there are few such tokens, or if the time between
+/// both is a small part of their time to first token.
 fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option<PairFinding> {
     let list = requests_with_late_response(pair, rows);
-    // Stops of schedulers do not count here: nothing but the response explains the time between two observed writes.
+    // All of them are independent. A stop of a scheduler need not be considered, because both times are those of observed writes.
     let held = LateRequests { independent: list.len() as u64, list };
     let requests = rows.len() as u64;
     let are_enough = held.are_many_of(requests) || held.are_most_of_few(requests);

@@ -40,26 +40,26 @@ struct MaximumTree {
 }
 
 impl MaximumTree {
-    /// Builds a tree over these numbers. They are the second half of its nodes, and each node before them is the maximum of its two
+    /// Builds a tree over these numbers, which become the second half of its nodes. Each node in the first half is the maximum of its two
     /// children, as in a heap.
     fn new(numbers: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = numbers.len();
         let mut nodes = vec![0; count];
         nodes.extend(numbers);
-        // Children first.
+        // Backwards, so that the children of a node are set before it.
         for node in (1..count).rev() {
             nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
         }
         Self { nodes }
     }
 
-    /// Maximum of the numbers from one index to before another; 0 without any.
+    /// Maximum of the numbers from `from_index` to before `end_index`; 0 if the range is empty.
     fn maximum_of_range(&self, from_index: usize, end_index: usize) -> u64 {
         let count = self.nodes.len() / 2;
         let mut left = from_index + count;
         let mut right = end_index + count;
         let mut maximum = 0;
-        // Each step goes up one level of the tree. Node n has the children 2n and 2n + 1, and is their maximum.
+        // Node n has the children 2n and 2n + 1, and is their maximum. Each step goes up one level of the tree.
         while left < right {
             // The first node is a right child. Its parent also covers a node before the range, so it counts by itself.
             if left % 2 == 1 {
@@ -94,7 +94,7 @@ impl Intervals {
             pause_from = step.to;
         }
         pauses.push(Interval { from: pause_from, to: MonoNs(u64::MAX) });
-        // A step may begin or end with all times.
+        // Removes empty pauses, such as the first one if a step begins at time 0.
         pauses.retain(|pause| pause.ns() > 0);
         Self::new(pauses)
     }
@@ -118,7 +118,8 @@ impl Intervals {
     /// The times that both lists of intervals cover.
     pub(super) fn intersection_with(&self, other: &Self) -> Self {
         let mut common = Vec::new();
-        // Both lists are in order of time, so the other list is read once, and its begin is cut off.
+        // Both lists are in order of time, so the other list is read once. What lies before the current interval is removed from
+        // `remaining`.
         let mut remaining = other.list.as_slice();
         for interval in &self.list {
             while let Some(next) = remaining.first() {
@@ -127,7 +128,7 @@ impl Intervals {
                     common.push(overlap);
                 }
                 if next.to > interval.to {
-                    // It may overlap the following interval, too.
+                    // `next` may also overlap the following interval, so it remains.
                     break;
                 }
                 remaining = &remaining[1..];
@@ -143,10 +144,10 @@ impl Intervals {
         let end = self.list.partition_point(|interval| interval.from < span.to);
         let inside = self.list.get(first..end).unwrap_or_default();
         let (Some(first_inside), Some(last_inside)) = (inside.first(), inside.last()) else { return 0 };
-        // Only the first and the last one may reach beyond the span. The lengths of all between them are known whole.
-        let outer_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
+        // Only the first and the last interval may reach beyond the span. All between them are inside the span.
+        let longest_at_ends_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
         let longest_between_ns = self.lengths.maximum_of_range(first + 1, end - 1);
-        outer_ns.max(longest_between_ns)
+        longest_at_ends_ns.max(longest_between_ns)
     }
 }
 

@@ -128,8 +128,8 @@ impl<'a> RequestIndex<'a> {
         index
     }
 
-    /// Finds the request of a prefill server that has the same room as this one. A room is the number by which both servers know a request;
-    /// without it, their rids are compared. `None` unless exactly one matches.
+    /// Finds the indexed request that has the same room as this one. A room is the number by which both servers of a pair know one request.
+    /// If this request has no room, its rid must be the same. `None` unless exactly one request matches.
     fn find_position(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
         match request.room {
             Some(room) => self.by_room.find_position(&room),
@@ -144,8 +144,42 @@ struct JoinedRequest<'r, 'a> {
     position: Option<RequestPosition>,
 }
 
-/// Decides how the clock of each prefill server is compared with that of the decode server, by the order of the moments of the joined
-/// requests. `prefill_requests` has the requests of each server.
+/// Joins each request of the decode server with the same request on a prefill server. The indexes find requests by room or rid. If several
+/// requests of the decode server have one room or rid, none of them is joined.
+fn join_decode_requests<'r, 'a>(
+    decode_requests: &'r [ServerRequest<'a>],
+    decode_index: &RequestIndex<'a>,
+    prefill_index: &RequestIndex<'a>,
+) -> Vec<JoinedRequest<'r, 'a>> {
+    let mut joined_requests = Vec::with_capacity(decode_requests.len());
+    for request in decode_requests {
+        let is_unique = decode_index.find_position(request).is_some();
+        let position = if is_unique { prefill_index.find_position(request) } else { None };
+        joined_requests.push(JoinedRequest { request, position });
+    }
+    joined_requests
+}
+
+/// Rows of the joined requests, in their order. `prefill_requests` and `clock_uses` have an entry for each prefill server.
+fn rows_of_joined_requests<'a>(
+    joined_requests: &[JoinedRequest<'_, 'a>],
+    prefill_requests: &[Vec<ServerRequest<'a>>],
+    clock_uses: &[ClockUse],
+) -> Vec<PairRow<'a>> {
+    let mut rows = Vec::with_capacity(joined_requests.len());
+    for joined in joined_requests {
+        let prefill_part = joined.position.map(|RequestPosition { server, request }| PrefillPart {
+            server,
+            request: &prefill_requests[server][request],
+            clock: clock_uses[server],
+        });
+        rows.push(PairRow::new(joined.request, prefill_part));
+    }
+    rows
+}
+
+/// Decides for each prefill server how its clock is compared with that of the decode server. The decision follows from the order of the
+/// moments of the joined requests. `prefill_requests` has the requests of each server.
 fn decide_clock_uses(
     prefill: &[PrefillServer<'_>],
     prefill_requests: &[Vec<ServerRequest<'_>>],
@@ -168,8 +202,8 @@ impl<'a> Pair<'a> {
         Self::join_newest(prefill, decode, usize::MAX)
     }
 
-    /// Joins the requests of both sides as [`Self::join`] does, of the finished ones only the newest of each server, so that its time is
-    /// bounded.
+    /// Joins the requests of both sides as [`Self::join`] does, but reads only the newest `finished_limit` finished requests of each
+    /// server. That bounds the time of the join.
     pub fn join_newest(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger, finished_limit: usize) -> Self {
         let prefill_requests: Vec<Vec<ServerRequest<'a>>> = prefill
             .iter()
@@ -179,25 +213,11 @@ impl<'a> Pair<'a> {
         let prefill_index = RequestIndex::new(&prefill_requests);
         // An index is built for a list of servers. There is one decode server.
         let decode_index = RequestIndex::new(std::slice::from_ref(&decode_requests));
-        let mut joined_requests = Vec::with_capacity(decode_requests.len());
-        for request in &decode_requests {
-            // A room or an id that another request of the decode server has, too, joins none.
-            let is_unique = decode_index.find_position(request).is_some();
-            let position = if is_unique { prefill_index.find_position(request) } else { None };
-            joined_requests.push(JoinedRequest { request, position });
-        }
+        let joined_requests = join_decode_requests(&decode_requests, &decode_index, &prefill_index);
         let clock_uses = decide_clock_uses(&prefill, &prefill_requests, &joined_requests);
-        let mut rows: Vec<PairRow<'a>> = Vec::with_capacity(joined_requests.len());
-        for joined in &joined_requests {
-            let prefill_part = joined.position.map(|RequestPosition { server, request }| PrefillPart {
-                server,
-                request: &prefill_requests[server][request],
-                clock: clock_uses[server],
-            });
-            rows.push(PairRow::new(joined.request, prefill_part));
-        }
-        let all_prefill: usize = prefill_requests.iter().map(Vec::len).sum();
-        let joined = rows.iter().filter(|row| row.prefill_rid.is_some()).count();
+        let rows = rows_of_joined_requests(&joined_requests, &prefill_requests, &clock_uses);
+        let prefill_count: usize = prefill_requests.iter().map(Vec::len).sum();
+        let joined_count = rows.iter().filter(|row| row.prefill_rid.is_some()).count();
         let mut pair = Self {
             decode,
             prefill,
@@ -209,8 +229,9 @@ impl<'a> Pair<'a> {
             ttft: Tally::default(),
             ttft_sum_ns: 0,
         };
+        // The number is right only if all requests of both sides were read.
         let are_all_read = pair.has_all_requests(decode) && pair.has_all_prefill_requests();
-        pair.prefill_only = are_all_read.then_some(all_prefill.saturating_sub(joined) as u64);
+        pair.prefill_only = are_all_read.then_some(prefill_count.saturating_sub(joined_count) as u64);
         pair.sum_legs_and_ttft();
         pair
     }
@@ -224,7 +245,7 @@ impl<'a> Pair<'a> {
         self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
     }
 
-    /// How many of the newest finished requests were read of each server; `None` if no server has more, so that all were read.
+    /// Number of the newest finished requests that were read from each server, if a server has more than that. `None` if all were read.
     pub fn finished_limit_if_reached(&self) -> Option<usize> {
         let mut ledgers = self.prefill_ledgers().chain([self.decode]);
         let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
@@ -247,7 +268,8 @@ impl<'a> Pair<'a> {
         self.has_all_prefill_requests().then_some(only as u64)
     }
 
-    /// Sums the legs (parts of the path between two moments) of all joined requests with a time to first token.
+    /// Sums the times to first token of all joined requests, and the lengths of their legs. A leg is the part of the path between two
+    /// moments.
     fn sum_legs_and_ttft(&mut self) {
         // In the order of the path, because moments compare in this order.
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
@@ -321,32 +343,33 @@ impl<'a> Pair<'a> {
         if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
     }
 
-    /// The leg (part of the time to first token between two moments) with the greatest share. `None` without any time to first token, and
-    /// if the clocks' uncertainty leaves open which it is.
+    /// The leg with the greatest share. A leg is the part of the time to first token between two moments. `None` without any time to first
+    /// token, or if the error of the clocks leaves open which leg it is.
     pub fn worst_leg(&self) -> Option<&PairLegLengths> {
         let worst = self.legs.iter().max_by_key(|lengths| lengths.sum_ns)?;
-        // At worst, its sum is the smallest possible one, and that of another leg the greatest.
+        // It is the worst for certain if even its smallest possible sum is not below the greatest possible sum of any other leg.
         let min_of_worst_ns = *self.possible_sums_ns(worst).start();
         let mut others = self.legs.iter().filter(|other| other.leg != worst.leg);
         let is_certain = others.all(|other| *self.possible_sums_ns(other).end() <= min_of_worst_ns);
         is_certain.then_some(worst)
     }
 
-    /// Range of the time that all requests together may have spent on a leg (part of their path between two moments), in nanoseconds, given
-    /// the uncertainty of the clocks.
+    /// Range of the true time that all requests together spent on a leg, in nanoseconds. A leg is the part of the path between two moments.
+    /// If these are times of different clocks, the measured sum may be wrong by the error of the clocks.
     fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
         let sum_ns = lengths.sum_ns;
-        // Its begin and its end are times of one clock.
+        // If the leg starts and ends with times of the same clock, the sum is exact.
         if !lengths.leg.is_across_clocks() {
             return sum_ns..=sum_ns;
         }
-        // An error of the clocks moves time between the legs across them, so no leg can be longer than all of them together.
-        let all_ns = self.sum_across_clocks_ns();
-        let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
-        // In each request, the error may be as large.
+        // An error of the clocks only moves time from one leg across them to another, so no leg is longer than all of them together.
+        let all_legs_ns = self.sum_across_clocks_ns();
+        let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_legs_ns };
+        // The error may be this large in every request.
         let error_of_sum_ns = u128::from(error_ns) * u128::from(lengths.requests);
-        let max_ns = (sum_ns + error_of_sum_ns).min(all_ns.max(sum_ns));
-        sum_ns.saturating_sub(error_of_sum_ns)..=max_ns
+        let min_ns = sum_ns.saturating_sub(error_of_sum_ns);
+        let max_ns = (sum_ns + error_of_sum_ns).min(all_legs_ns.max(sum_ns));
+        min_ns..=max_ns
     }
 
     /// Time that all requests together spent on the legs that begin on one clock and end on another.

@@ -121,7 +121,7 @@ impl PairMoment {
         self as usize
     }
 
-    /// Whether it is a moment of the prefill server, on whose clock its time is.
+    /// Whether it is a moment of the prefill server. Its time is then by that server's clock.
     pub fn is_of_prefill_server(self) -> bool {
         matches!(
             self,
@@ -196,15 +196,15 @@ impl PairLeg {
         self.parts().len() == 1
     }
 
-    /// Describes where the time of the leg is spent. Each moment between its ends that was not observed makes it one part longer. The
-    /// descriptions of several parts are joined by ` + `.
+    /// Describes where the time of the leg is spent. If moments between its ends were not observed, the leg has several parts. Their
+    /// descriptions are joined by ` + `.
     pub fn describe(self) -> String {
         if (self.from, self.to) == (TokenReceived, Delivered) {
-            // The description of the last part, which begins with the moment that was not observed, fits both.
+            // The description of the second of the two parts fits both.
             return LEGS[TokenProcessed.index()].description.to_owned();
         }
         if (self.from, self.to) == (DecodeReceived, PrefillQueued) {
-            // The allocation is not observed, and the prefill server's part runs beside it.
+            // Without the time of the allocation, it is unknown which of two parallel parts took the time.
             return String::from("decode's memory or prefill's intake");
         }
         let parts: Vec<&str> = self.parts().iter().map(|part| part.description).collect();

@@ -26,8 +26,8 @@ pub(super) struct ServerRequest<'a> {
     pub(super) steady_output: Option<Interval>,
 }
 
-/// Whether a prefill may have ended at `at`. It may if no known moment of the request before that end is later, and its first send is not
-/// earlier.
+/// Whether the prefill of a request may have ended at `at`. It may if `at` is not before any known moment that precedes the end of a
+/// prefill, and not after the first send.
 fn may_prefill_have_ended_at(path: &TtftPath, at: MonoNs) -> bool {
     let moments_before_end =
         [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
@@ -45,19 +45,20 @@ fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
 }
 
 impl<'a> ServerRequest<'a> {
-    /// A request of one server, with what the ledger knows of its messages to the other server. `is_open` says that it has not ended.
+    /// A request of one server, with the times of its messages to the other server, as far as the ledger knows them. `is_open`: it has not
+    /// ended.
     fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
         let dispatch = numbers.dispatch;
         // The number by which both servers know the request. Health checks have the room 0.
         let room = dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
         let path = TtftPath::new(numbers);
-        // This may be the time of an earlier attempt that failed. It is used only if it fits the times of this one.
+        // The engine's time may be that of an earlier attempt that failed. It is used only if it fits the times of this attempt.
         let prefill_end_by_engine = numbers.engine_times.and_then(|times| times.prefill_finished);
         let prefill_ended = prefill_end_by_engine.filter(|at| may_prefill_have_ended_at(&path, *at));
         Self {
             rid,
             room,
-            // Without an output, only the message to the scheduler may show it.
+            // Before the first output, only the message to the scheduler may contain this number.
             prompt_tokens: numbers.prompt_tokens.or(dispatch.and_then(|dispatch| dispatch.prompt_tokens)),
             path,
             prefill_ended,
@@ -68,7 +69,7 @@ impl<'a> ServerRequest<'a> {
         }
     }
 
-    /// All requests of a server: the `finished_limit` newest finished ones, live ones, and those without a token yet.
+    /// Requests of a server: the `finished_limit` newest of the finished ones, then all live ones, then all that have no token yet.
     pub(super) fn newest_finished_and_open_requests(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
         const OPEN: bool = true;
         const ENDED: bool = false;
@@ -76,7 +77,7 @@ impl<'a> ServerRequest<'a> {
         let older = ledger.finished_count().saturating_sub(finished_limit);
         let finished = ledger.finished().skip(older).map(|summary| Self::new(ledger, &summary.rid, summary, ENDED));
         let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request), OPEN));
-        // Of a request without a token, only its dispatch is known.
+        // For a request without a token, the ledger knows only the dispatch.
         let waiting = ledger.waiting_requests().map(|(rid, dispatch)| {
             let numbers = RequestNumbers { dispatch: Some(dispatch), ..RequestNumbers::default() };
             Self::new(ledger, rid, &numbers, OPEN)
@@ -89,7 +90,8 @@ impl<'a> ServerRequest<'a> {
         self.path.ttft_ns().filter(|_| self.is_streamed)
     }
 
-    /// Time of a moment of the decode server, if this is its request. `None` if unknown, and for a moment of the prefill server.
+    /// Time of a moment of the decode server. Call it only if this is a request of that server. `None` if the time is unknown, or for a
+    /// moment of the prefill server.
     pub(super) fn time_of_decode_moment(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Allocated => return self.messages.allocated,
@@ -108,8 +110,8 @@ impl<'a> ServerRequest<'a> {
         self.path.time_of(moment_of_server)
     }
 
-    /// Time of a moment of the prefill server by its own clock, if this is its request. `None` if unknown, and for a moment of the decode
-    /// server.
+    /// Time of a moment of the prefill server, by its own clock. Call it only if this is a request of that server. `None` if the time is
+    /// unknown, or for a moment of the decode server.
     pub(super) fn time_of_prefill_moment(&self, moment: PairMoment) -> Option<MonoNs> {
         let moment_of_server = match moment {
             PairMoment::Transferred => return self.messages.transferred,

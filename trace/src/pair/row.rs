@@ -42,7 +42,7 @@ pub struct PairRow<'a> {
 }
 
 impl<'a> PairRow<'a> {
-    /// A request of the decode server, joined with its part on a prefill server if that was found.
+    /// Row of a request of the decode server. `prefill` is the same request on a prefill server, if that was found.
     pub(super) fn new(decode: &ServerRequest<'a>, prefill: Option<PrefillPart<'_, 'a>>) -> Self {
         let mut times = [None; MOMENTS];
         for &moment in PairMoment::ALL {
@@ -100,26 +100,27 @@ impl<'a> PairRow<'a> {
     }
 }
 
-/// Times of the moments on the path of the first token, which begins and ends on the decode server. The most trusted moments are placed
-/// first; a moment whose time contradicts their order is left out. What the prefill server did before the decode server waited for it takes
-/// no time of the path.
+/// Places moments on the path of the first token, which begins and ends on the decode server. The most trusted moments are placed first. A
+/// later one is left out if its time contradicts the order of those. Returns the times by the index of the moment.
 fn place_moments_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOMENTS] {
     let mut path = [None; PATH_MOMENTS];
     for moment in PairMoment::BY_TRUST {
         let index = moment.index();
         let Some(mut at) = times[index] else { continue };
         let placed = PlacedAround::of_index(&path, index);
-        // At a concurrent moment, the prefill server receives the request while the decode server allocates memory for it.
+        // A concurrent moment is one at which the prefill server receives the request, while the decode server allocates memory for it.
         if moment.is_concurrent() {
-            // Without the time of that allocation, it is not known for which of both the request waited.
-            if path[PairMoment::Allocated.index()].is_none() {
+            // Without the time of the allocation, it is unknown whether the request waited for the memory or for the prefill server.
+            let is_allocation_known = path[PairMoment::Allocated.index()].is_some();
+            if !is_allocation_known {
                 continue;
             }
-            // Until the decode server waited for it, it took no time of the path.
+            // What the prefill server did before the decode server waited for it takes no time of the path.
             at = placed.last_before.map_or(at, |last| at.max(last));
         }
-        // The memory's allocation and the moments of the prefill server are added to the decode server's own, and must lie between these.
-        if placed.encloses(at) || !moment.is_added_to_decode() {
+        // The decode server's own moments are always placed. The others must lie between those that are placed already.
+        let is_of_decode_alone = !moment.is_added_to_decode();
+        if is_of_decode_alone || placed.encloses(at) {
             path[index] = Some(at);
         }
     }

@@ -5,16 +5,17 @@ const BITS_PER_DOUBLING: u32 = 3;
 /// The last bucket also counts all longer durations: more than an hour.
 const BUCKETS: usize = exact_bucket_of(3_600_000_000_000) + 1;
 
-/// Index of the bucket for a duration of any length. Eight buckets divide the durations from a power of two to the next one evenly.
+/// Index of the bucket for a duration of any length. A doubling is the range from a power of two to the next. Eight buckets of equal width
+/// divide each doubling.
 const fn exact_bucket_of(ns: u64) -> usize {
-    // Durations of less than eight nanoseconds have a bucket each.
+    // The first eight buckets have a single value each, 0 to 7 nanoseconds.
     if ns < 1 << BITS_PER_DOUBLING {
         return ns as usize;
     }
-    // Keeps the leading bit, which is 8, and the three bits behind it. These three number the bucket within its doubling.
+    // Doubling 0 is 8 to 15 nanoseconds.
     let doubling = ns.ilog2() - BITS_PER_DOUBLING;
+    // The four leading bits are 8 to 15: 8 for the first eight buckets above, plus the number of the bucket within its doubling.
     let leading_bits = (ns >> doubling) as usize;
-    // The 8 of the leading bit stands for the eight buckets of the shortest durations, which come first.
     let buckets_of_shorter_doublings = (doubling as usize) << BITS_PER_DOUBLING;
     buckets_of_shorter_doublings + leading_bits
 }
@@ -188,7 +189,7 @@ impl Tally {
 
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
-        // Without values, its minimum and maximum mean nothing.
+        // The minimum and maximum of a tally without values mean nothing.
         if other.counts.is_empty() {
             return;
         }

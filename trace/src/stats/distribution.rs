@@ -214,10 +214,9 @@ pub(crate) struct EqualDurations {
 }
 
 impl EqualDurations {
-    /// Records a duration in `distribution`, `times` times. It stays pending as long as equal ones follow, which are recorded together with
-    /// it.
+    /// Records a duration `times` times. It stays pending while equal durations follow. Only when a different one follows, it is recorded
+    /// in `distribution`, together with the equal ones.
     pub(crate) fn record_n(&mut self, distribution: &mut Distribution, ns: u64, times: u64) {
-        // Equal durations go into the histogram in one step, once a different one follows.
         if ns != self.ns {
             self.record_pending(distribution);
             self.ns = ns;

@@ -60,12 +60,13 @@ impl<S: SeriesSlot> Series<S> {
         slots
     }
 
-    /// Adds `count` slots of the base length with equal values. The last slot of the series is partial: it lasts several base slots, and
-    /// takes more of them until it is complete. If `count` is more than 1, the values must be empty.
+    /// Adds `count` base slots with equal values. They are joined to the last slot of the series, which is partial until it has as many
+    /// base slots as the others. The next ones then begin another slot. If `count` is more than 1, `slot` must be empty.
     pub(crate) fn add_equal_slots(&mut self, slot: &S, count: u64) {
         let mut remaining = count;
         while remaining > 0 {
-            // Once for all that the partial slot takes: joining an empty slot again changes nothing, so a long silence takes few steps.
+            // One join is enough for all base slots that fit into the partial slot, because further empty slots change nothing. So a long
+            // silence takes few steps.
             join_to_last_or_start(&mut self.partial, slot);
             let room_in_partial = self.base_slots_per_slot - self.partial_base_slots;
             let added = remaining.min(room_in_partial);

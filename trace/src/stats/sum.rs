@@ -43,8 +43,8 @@ impl<T: Default> Slices<T> {
         Self { seconds, ..Self::default() }
     }
 
-    /// Value of the second at `at`. The values are a ring, in which seconds that are a whole window apart share an entry. `clear` resets an
-    /// entry that has the value of an older second. `None` if it has that of a newer second, which a late observation must not reset.
+    /// Value of the second that contains `at`. The values are a ring: two seconds that are a whole window apart share an entry. If the
+    /// entry has the value of an older second, `clear` resets it. `None` if it has the value of a newer second, which must stay.
     pub(super) fn slice_of_second_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
         let second = self.seconds.number_at(at);
         let index = (second % SLICES as u64) as usize;

@@ -36,20 +36,20 @@ pub(crate) struct RisingSpan {
 }
 
 impl Trend {
-    /// Records the level at `now`. Of each second, only the minimum is kept: even a receiver that keeps up has peaks with every batch, and
-    /// sampled peaks can rise by chance.
+    /// Records the level at `now`. Keeps only the lowest level of each second. Peaks say little: every batch causes one, even for a
+    /// receiver that keeps up, and sampled peaks can rise by chance.
     pub fn record_level(&mut self, now: MonoNs, level: u64) {
         let second = now.0 / SECOND_NS;
         if second == self.second
             && let Some(lowest) = self.samples.back_mut()
         {
-            // Of equal levels the last one, because a rise begins where the level is at its lowest for the last time.
+            // `<=` keeps the last of equal levels, because a rise begins when the level is at its lowest for the last time.
             if level <= lowest.level {
                 *lowest = LowestLevel { level, at: now };
             }
             return;
         }
-        // The first level of a new second.
+        // This is the first level of a new second.
         self.second = second;
         if self.samples.len() == MAX_SECONDS {
             self.samples.pop_front();
@@ -57,18 +57,19 @@ impl Trend {
         self.samples.push_back(LowestLevel { level, at: now });
     }
 
-    /// The latest seconds in which the level never fell and rose in total; `None` if it did not rise.
+    /// The rise of the level over the latest seconds in which it never fell. The rise begins where the level was at its lowest for the last
+    /// time. `None` if the level did not rise.
     pub(crate) fn rising_span(&self) -> Option<RisingSpan> {
         let newest = *self.samples.back()?;
         let mut start = newest;
         let mut seconds = 0;
-        // Backwards in time, from the second before the newest one.
+        // Goes backwards in time, from the second before the newest one.
         for &older in self.samples.iter().rev().skip(1) {
             let has_fallen_since = older.level > start.level;
             if has_fallen_since {
                 break;
             }
-            // Of equal levels, the last one remains the start: the level had not risen until then.
+            // `<` keeps the last of equal levels as the start, because the level had not risen until then.
             if older.level < start.level {
                 start = older;
             }

@@ -88,8 +88,8 @@ fn report_of_engine(engine: EngineIdentity, report: Report) -> RunReport {
     }
 }
 
-/// The only report as JSON, or the report of several runs. `unanswered_engine_names` names further runs, which have none: with these, even
-/// a single report has the form of several.
+/// Reports as JSON. A single report is written as it is. Several have the form for several runs, with the names of the engines. A single
+/// one also has that form if `unanswered_engine_names` names further runs, which have no report.
 fn report_json(reports: &[RunReport], unanswered_engine_names: Vec<String>) -> serde_json::Result<String> {
     match reports {
         [only] if unanswered_engine_names.is_empty() => serde_json::to_string(&only.report),

@@ -51,12 +51,12 @@ impl Body for ReplyBody {
     /// Next part of the body. A stream that stops before its end yields an error, so that the client sees an incomplete response.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
         match &mut self.content {
-            // Sent by an earlier call, if there was anything to send.
+            // The bytes were sent by an earlier call, or there were none.
             ReplyContent::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             ReplyContent::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             ReplyContent::Parts(parts, is_complete) => parts.poll_recv(cx).map(|part| match part {
                 Some(bytes) => Some(Ok(Frame::data(bytes))),
-                // The sender sets it before it drops its end of the channel.
+                // The sender sets `is_complete` before it drops its end of the channel.
                 None if is_complete.load(Ordering::Acquire) => None,
                 None => Some(Err(Stopped)),
             }),

@@ -77,8 +77,8 @@ impl StreamClient {
     /// keep up. Has a thread of its own, because it blocks.
     fn convert_and_send_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
-        // What the export states before its first event. A copy of the cursor reads ahead for it, so that the conversion begins at the
-        // start.
+        // The opening is what the export states before its first event. A copy of the cursor reads ahead to collect it, so that `cursor`
+        // itself stays at the start for the conversion.
         let opening = match runtime.block_on(read_export_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,
@@ -127,18 +127,20 @@ impl StreamClient {
     }
 }
 
-/// Collects the opening of the export: what it states before its first event. Reads ahead in the sections that are already kept, and waits
-/// for the first event if they have none. `Err` says why the stream ends.
+/// Collects the opening of the export: what it states before its first event. Reads ahead in the sections that the store keeps. If these
+/// contain no event, waits for the first one. `Err` says why the stream ends.
 async fn read_export_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut reader = OpeningReader::default();
     while !reader.is_complete {
-        // Without an event the opening is unknown, so wait for one. After it, only the sections that are already kept are read.
+        // Until the first event the opening is unknown, so this waits for further sections. After that event, it reads only those that
+        // are already kept.
         let step = if reader.has_event { ahead.try_next() } else { Some(ahead.next().await) };
         match step {
             Some(StreamStep::Section(section)) => {
                 reader.read_bytes(&section).map_err(|error| StreamEnd::Failed(error.to_string()))?;
             }
             Some(StreamStep::Behind) => return Err(StreamEnd::Slow),
+            // The run has ended, or no further section is kept yet.
             Some(StreamStep::Ended) | None => break,
         }
     }
@@ -274,7 +276,8 @@ impl EventConverter {
         Ok(())
     }
 
-    /// Ends the export with the source's last state, if it has begun. That does not name the source; the header did.
+    /// Ends the export with the last state of the source. Does nothing if the export has not begun. The name of the source comes from the
+    /// header, because `closing` does not have it.
     fn finish_export(&mut self, closing: ReportInput) -> io::Result<()> {
         let Some(StreamExport { source, export }) = self.export.take() else { return Ok(()) };
         export.finish(&ReportInput { kind: source, ..closing })?;
@@ -285,7 +288,7 @@ impl EventConverter {
     fn convert_block(&mut self, block: &[u8]) -> io::Result<()> {
         // There is no export before the header, and none after the end.
         let Some(StreamExport { export, .. }) = &mut self.export else { return Ok(()) };
-        // Becomes the first error of the exporter. The callback cannot stop the reader, which goes on with the next record.
+        // Keeps the first error of the exporter. The callback cannot stop the reader, which goes on with the next record.
         let mut exported = Ok(());
         let read = self.reader.read_block(block, &mut |record| {
             let result = export_record(export, record);

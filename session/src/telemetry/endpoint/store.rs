@@ -73,15 +73,16 @@ impl SectionStore {
         }
     }
 
-    /// Adds a section, and removes the oldest beyond the limit. Keeps more than a new client gets, so that one that reads slowly is not
-    /// dropped at once. The newest section is kept, however large it is.
+    /// Adds a section, and removes the oldest ones beyond the limit. The limit includes some slack: more than a new client gets of the
+    /// past. Otherwise the next section would drop a new client that reads slowly. The newest section is kept, however large it is.
     pub(super) fn add_section(&self, section: Bytes) {
         let past_bytes = self.past_limit.bytes_per_run();
         let mut kept = self.lock_kept();
         kept.bytes += section.len();
         kept.sections.push_back(section);
         let slack_bytes = (past_bytes / SLACK_DIVISOR).max(MIN_SLACK_BYTES);
-        while kept.bytes > past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
+        let limit_bytes = past_bytes.saturating_add(slack_bytes);
+        while kept.bytes > limit_bytes && kept.sections.len() > 1 {
             let removed = kept.sections.pop_front().map_or(0, |section| section.len());
             kept.bytes -= removed;
             kept.first_number += 1;
@@ -152,11 +153,11 @@ impl SectionCursor {
         }
     }
 
-    /// Next part of the run's recording for this client, without waiting; `None` if there is none yet. The store keeps only the latest
-    /// sections, so a client that is too slow is told that it is behind.
+    /// Next step of the stream for this client, without waiting. `None` if the run has produced nothing further yet. The store keeps only
+    /// the latest sections. [`StreamStep::Behind`] if the client's next section was already removed.
     pub(super) fn try_next(&mut self) -> Option<StreamStep> {
         let kept = self.store.lock_kept();
-        // The first part is the start of the recording, before the kept past.
+        // The first step gives the start of the recording, which precedes all sections.
         let Some(next_number) = self.next_number else {
             self.next_number = Some(self.store.first_section_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));

@@ -28,8 +28,8 @@ fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
 }
 
-/// Number of processes that receive from these hops (connections between two processes). A receiver has a worker number or an endpoint as
-/// its name; all hops to one name have one receiver. A hop that names none counts as one of its own.
+/// Number of processes that receive from these hops (connections between two processes). The name of a receiver is its worker number or its
+/// endpoint. Hops to the same name have the same receiver. A hop without a name counts as a receiver of its own.
 pub(in crate::detect) fn count_receivers(hops: &[&Hop]) -> usize {
     let mut nameless = 0;
     let mut names: Vec<Key<'_>> = Vec::new();
@@ -92,23 +92,25 @@ pub(super) fn hops_of_receiver<'h>(members: &[&'h Hop], one: &Hop) -> Vec<&'h Ho
 /// Wait of all chunks received from the hop and, estimated, of the frames queued now.
 fn wait_of_received_and_queued_ns(hop: &Hop, now: MonoNs) -> u128 {
     let queued_frames = u128::from(hop.counts.backlog);
-    // If they were sent evenly, each has waited half as long as the oldest on average.
+    // Assumes that the queued frames were sent evenly. On average, each has then waited half as long as the oldest.
     let queued_ns = hop.oldest_waiting().map_or(0, |oldest| u128::from(now.since(oldest)) * queued_frames / 2);
     hop.chunk_waits.whole().ns + queued_ns
 }
 
-/// Mean share of the window for which the receivers of these hops were busy; `None` if none was observed. A receiver is busy while it
-/// processes a frame. If its event loop's polls are observed, it is busy whenever it is outside the poll, such as in HTTP writes.
+/// Mean share of the window for which the receivers of these hops were busy. A receiver is busy while it processes a frame. If the polls of
+/// its event loop are observed, it is busy whenever it is outside a poll, for example while it writes HTTP. `None` if no receiver was
+/// observed, or the window is empty.
 pub fn mean_busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
-    // Of other hops, it is not observed when their frames were processed.
+    // The other hops do not show when their frames were processed.
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
         let outside_poll = share_of(time_outside_poll_ns(ledger, hop) as f64, window_ns as f64);
         let key = receiver_key(hop);
-        // Receivers without a name cannot be told apart, so each hop to one counts as another receiver.
+        // Receivers without a name cannot be told apart, so each hop to such a receiver counts as another one.
         match receivers.iter_mut().find(|known| known.key == key && key != NAMELESS) {
-            // Another connection of this receiver: it processes one frame at a time, and has the same thread with the same polls.
+            // This is another hop to a known receiver. It processes one frame at a time, so the processing times add up. Its polls are the
+            // same for all of its hops, so the time outside them does not add up.
             Some(known) => {
                 known.processing += processing;
                 known.outside_poll = known.outside_poll.max(outside_poll);
