@@ -191,8 +191,8 @@ impl CountedNote {
     }
 }
 
-/// A note for each kind of line that needs one, with the number of such lines, which may be 0. `given_zone` is that of the times without
-/// one, if the user gave it.
+/// A note for each kind of line that needs one, with the number of such lines, which may be 0. The user may give a time zone for times that
+/// have none: `given_zone`.
 fn notes_with_line_counts(stats: &ImportStats, given_zone: Option<&TimeZone>) -> Vec<CountedNote> {
     // Full rids (ids of requests) are needed only to complete truncated ones.
     let truncated_rids = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;

@@ -75,13 +75,14 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
     let mut compared = judge_measures(measures, &tests, &criteria);
-    let are_short = criteria.fewest_slots < options.least_slots_for_noise;
+    let are_runs_short = criteria.fewest_slots < options.least_slots_for_noise;
     // Few slots decide little. The waits of all frames may still decide.
-    if are_short {
+    if are_runs_short {
         replace_slot_waits_by_frame_waits(&mut compared, a, b, options.least_time_ns);
     }
-    let of_whole_runs = problem_outcome::compare_times_of_whole_runs(a, b, options.least_time_ns, are_short);
-    insert_behind_gaps(&mut compared, of_whole_runs);
+    let times_of_whole_runs =
+        problem_outcome::compare_times_of_whole_runs(a, b, options.least_time_ns, are_runs_short);
+    insert_behind_gaps(&mut compared, times_of_whole_runs);
     remove_superseded_gaps(&mut compared);
     compared
 }
@@ -121,8 +122,8 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
     measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
 }
 
-/// Adds the queue waits over all frames of each hop where the runs have enough frames. They replace the queue waits per slot of the same
-/// hop, except those per slot that changed.
+/// Replaces the queue waits per slot of each hop by the queue wait over all its frames. A slot is a short span of a run. A queue wait per slot
+/// that changed stays. A hop with too few frames keeps all its waits per slot.
 fn replace_slot_waits_by_frame_waits(
     compared_measures: &mut Vec<ComparedMeasure>,
     a: &Report,
@@ -130,10 +131,11 @@ fn replace_slot_waits_by_frame_waits(
     least_time_ns: u64,
 ) {
     for waits in problem_outcome::compare_queue_waits(a, b, least_time_ns) {
-        let per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
-        // The new measure takes the place of the first that it replaces. Without one, it comes first.
-        let former_index = compared_measures.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
-        compared_measures.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
+        let names_per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
+        let is_wait_per_slot = |measure: &ComparedMeasure| names_per_slot.contains(&measure.name);
+        // The new measure stands where the waits per slot stood. Without any, it comes first.
+        let former_index = compared_measures.iter().position(is_wait_per_slot).unwrap_or(0);
+        compared_measures.retain(|measure| measure.verdict.is_change() || !is_wait_per_slot(measure));
         // The shorter list may end before the former index.
         let new_index = former_index.min(compared_measures.len());
         compared_measures.insert(new_index, waits.measure);

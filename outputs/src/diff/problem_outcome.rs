@@ -125,20 +125,21 @@ fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> 
     ProblemOutcome { name: String::from("merged chunks"), state, numbers: describe_merged_shares(a, b) }
 }
 
-/// Outcome of the first-token gap, the time from a request's first send to its first receive. Its numbers say so if the gap stayed below
-/// the limit of the finding in both runs.
+/// Outcome of the first-token gap, the time from a request's first send to its first receive. If the gap was no problem in either run, its
+/// numbers are set against the limit of the finding.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let has_finding_before = has_gap_finding(a);
     let has_finding_after = has_gap_finding(b);
     let state = state_by_deciding_measure(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
-    let mut numbers = describe_deciding_measure(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
-    let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
-    if let Some((gap_before, gap_after)) = gaps
-        && is_no_problem
-    {
-        numbers = describe_gap_against_limit(gap_before.max(gap_after), numbers);
-    }
+    let known_gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
+    let plain_numbers = describe_deciding_measure(measures, &GAP_MEASURES);
+    let numbers = match known_gaps {
+        Some((gap_before, gap_after)) if is_no_problem => {
+            describe_gap_against_limit(gap_before.max(gap_after), plain_numbers)
+        }
+        _ => plain_numbers,
+    };
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
 

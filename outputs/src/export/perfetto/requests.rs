@@ -22,10 +22,11 @@ impl Perfetto<'_> {
         let common_fields =
             Object::encode_fields(|object| write_name_and_time(object, POINT, "chunk sent", at, context));
         for (chunk_index, chunk) in frame.chunks.iter().enumerate() {
+            // Several hops may pass the check of the whole frame, as long as it is unknown which of them the scheduler sends on. For each
+            // request, only one of them counts as that hop.
             let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
             let is_from_scheduler =
                 request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop));
-            // While the scheduler's hop is unknown, all hops pass the check above. Then the first one of the request counts.
             if !is_from_scheduler {
                 continue;
             }
