@@ -64,7 +64,7 @@ impl<'r> Playback<'r> {
         self.player.has_ended
     }
 
-    /// Goes back to an earlier block of the recording, from which playback then runs up to the time `target_time`: an analysis cannot run
+    /// Goes back to an earlier block of the recording. Playback then runs from there up to `target_time`, because an analysis cannot run
     /// backwards. The caller starts a new analysis.
     fn rewind_to_block_before(&mut self, target_time: MonoNs) {
         let block = first_block_to_replay(self.recording, target_time);
@@ -194,8 +194,8 @@ impl Source for Playback<'_> {
         if command == Play::PreviousFinding
             && let Some(target) = self.player.restart_to
         {
-            let index = seek_targets.iter().position(|at| *at == target);
-            self.sought_finding = index.map(|index| keys[index].clone());
+            let sought = seek_targets.iter().zip(keys).find(|(seek_target, _)| **seek_target == target);
+            self.sought_finding = sought.map(|(_, key)| key);
         }
     }
 }

@@ -287,8 +287,8 @@ fn first_finding_of_kind<'a>(report: &'a Report, kind: &str) -> Option<&'a Findi
     report.findings.iter().find(|finding| finding.kind == kind)
 }
 
-/// Token counts that are inflated in one run only. `None` if they are inflated in both runs or in neither. A client inflates its count if it
-/// takes all token ids so far for new ones.
+/// Token counts that are inflated in one run only. `None` if they are in both runs or in neither. A client inflates its count if it takes
+/// all token ids so far for new ones.
 fn find_token_inflation_change(a: &Report, b: &Report) -> Option<ChangePattern> {
     match (first_finding_of_kind(a, "inflation"), first_finding_of_kind(b, "inflation")) {
         (None, Some(found)) => {

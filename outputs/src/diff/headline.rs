@@ -67,8 +67,8 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
     outcomes.iter().any(|outcome| outcome.state.is_change() && is_about_problem(change, outcome))
 }
 
-/// Changes by weight: findings that became critical, are still critical or cannot be compared, then problems, then other findings. A
-/// finding is the verdict of one detector, and a problem is one that users notice, such as lost tokens.
+/// Changes in the order of their weight: findings that became critical, critical findings that lasted or cannot be compared, problems, and
+/// other findings. A finding is the verdict of one detector. A problem is what users notice, such as lost tokens.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
     for change in findings.iter().filter(|change| became_critical(change)) {

@@ -80,8 +80,8 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     if are_runs_short {
         replace_slot_waits_by_frame_waits(&mut compared, a, b, options.least_time_ns);
     }
-    let times_of_whole_runs =
-        problem_outcome::compare_times_of_whole_runs(a, b, options.least_time_ns, are_runs_short);
+    let times_of_whole_runs = problem_outcome::compare_times_of_whole_runs(a, b, options.least_time_ns, are_runs_short);
+    // They stand behind the first-token gaps of slots, and one of them may make these gaps superfluous.
     insert_behind_gaps(&mut compared, times_of_whole_runs);
     remove_superseded_gaps(&mut compared);
     compared
@@ -122,7 +122,7 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
     measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
 }
 
-/// Replaces the queue waits per slot of each hop by the queue wait over all its frames. A slot is a short span of a run. A queue wait per slot
+/// Replaces the queue waits per slot of each hop by the queue wait over all its frames. A slot is a short span of a run. A wait per slot
 /// that changed stays. A hop with too few frames keeps all its waits per slot.
 fn replace_slot_waits_by_frame_waits(
     compared_measures: &mut Vec<ComparedMeasure>,

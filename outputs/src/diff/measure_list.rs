@@ -46,8 +46,8 @@ struct MeasureList<'s> {
 }
 
 impl MeasureList<'_> {
-    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it. Returns the added
-    /// measure.
+    /// Adds a measure and returns it. `samples_of` returns the value of the measure in each slot of a run. If neither run observes the
+    /// measure, adds nothing and returns `None`.
     fn add_measure(
         &mut self,
         name: &str,

@@ -232,8 +232,8 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     legs
 }
 
-/// Position of a leg in path order. Hops have even positions, by the number of `hops` before them. A process comes just before the hops
-/// that leave it.
+/// Position of a leg in path order. Hops have even positions: twice the number of `hops` before them. A process has the odd position just
+/// before the hops that leave it.
 fn path_position(leg: &LegShift, hops: &[Ends<Box<str>>]) -> usize {
     let Ends { from, to } = Ends::from(&*leg.name);
     // Hops that a chunk crosses before it is at `from`.

@@ -104,7 +104,7 @@ impl Options {
         self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
     }
 
-    /// Whether the options select the request: by its id, and because it is slow. `losing` adds requests that lose tokens to the slow ones.
+    /// Whether the options select the request. Its id must be wanted, and it must be slow or, with `losing`, have lost tokens.
     fn wants_request(&self, summary: &RequestSummary) -> bool {
         if !self.wants_rid(&summary.rid) {
             return false;

@@ -177,7 +177,7 @@ fn write_hop_table(out: &mut String, report: &Report) {
     }
     let longest_name = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0);
     let widest = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
-    // The right edges of the heading's columns are those of the rows, except that MAX BACKLOG takes space of BYTES.
+    // Columns are aligned to the right. MAX BACKLOG is 3 longer than its column of 8, so its heading takes 3 of the 9 of BYTES.
     append_line!(
         out,
         "{:widest$} {:>10} {:>9} {:>10} {:>6} {:>11} {:>8} {:>8}",
@@ -427,8 +427,8 @@ fn count_receivers(hops: &[WorkerLine]) -> usize {
     known_receivers.len() + unknown_receivers
 }
 
-/// Writes the load of each worker of a hop, a receiver or sender of its own, and of each single connection (lane). Writes nothing if the
-/// hop has only one of them.
+/// Writes a line with the load of each worker of a hop, then one for each connection (lane). A worker is one of several receivers or
+/// senders. A hop with a single worker has no list of workers, and one with a single connection no list of connections.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     let workers = hop.workers.as_deref().unwrap_or_default();
     for worker in workers.iter().take(MAX_WORKERS_OR_LANES) {

@@ -40,8 +40,10 @@ pub(super) fn write_request_spans(
     // Ids of the spans around the next stage, the outermost first.
     let mut outer_ids: Vec<String> = vec![root];
     for stage in &stages {
-        // Stages are in the order of a tree: those below a stage follow it.
-        outer_ids.truncate(stage.depth + 1);
+        // The stages are a tree: a stage is followed by those inside it, which are one deeper. So this stage is inside the root, and inside
+        // one stage of each smaller depth.
+        let outer_spans = 1 + stage.depth;
+        outer_ids.truncate(outer_spans);
         let id = ids.next_id();
         let TimeSpan { from, to } = stage.span;
         let parent = outer_ids.last().map(String::as_str);

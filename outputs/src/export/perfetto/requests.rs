@@ -22,8 +22,8 @@ impl Perfetto<'_> {
         let common_fields =
             Object::encode_fields(|object| write_name_and_time(object, POINT, "chunk sent", at, context));
         for (chunk_index, chunk) in frame.chunks.iter().enumerate() {
-            // Several hops may pass the check of the whole frame, as long as it is unknown which of them the scheduler sends on. For each
-            // request, only one of them counts as that hop.
+            // While it is unknown on which hop the scheduler sends, all hops pass the check above. For each request, only the first of them
+            // counts.
             let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
             let is_from_scheduler =
                 request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop));

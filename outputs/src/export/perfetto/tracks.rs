@@ -142,8 +142,11 @@ impl Perfetto<'_> {
         if !role.is_empty() && named.len() < MAX_ROWS && !named.contains(&thread.pid) {
             self.name_process(thread.pid, role, ROLES_PLACE + named.len() as u32);
         }
-        if !name.is_empty() && !self.tracks.is_full() && self.tracks.named_threads.insert(thread) {
-            self.name_thread(track, name);
+        if !name.is_empty() && !self.tracks.is_full() {
+            let is_first_name = self.tracks.named_threads.insert(thread);
+            if is_first_name {
+                self.name_thread(track, name);
+            }
         }
         track
     }

@@ -329,10 +329,11 @@ impl Plot {
         let mut highest_y = TOP_MARGIN;
         let lowest_index = names.len().saturating_sub(1);
         for (index, CurveName { y, class, text }) in names.into_iter().enumerate() {
+            // Coordinates grow downwards. A name moves up if the names below it would have no room, and never covers the name above it.
             let names_below = lowest_index - index;
             let room_for_names_below = LINE_HEIGHT * names_below as f64;
-            // High enough that the names below it have room, low enough not to cover the one above it.
-            let y = y.min(lowest_y - room_for_names_below).max(highest_y);
+            let lowest_y_with_room = lowest_y - room_for_names_below;
+            let y = y.min(lowest_y_with_room).max(highest_y);
             highest_y = y + LINE_HEIGHT;
             let shown = cut_name(text);
             self.append(&html! {
