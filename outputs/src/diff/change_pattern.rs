@@ -125,8 +125,8 @@ fn find_output_mode_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) 
     Some(pattern.explaining(explained))
 }
 
-/// A change of what the engine does with several chunks queued for one request; `None` if it stayed the same or is unknown. It depends on
-/// the engine's release.
+/// A change of what the engine does with several chunks queued for one request, which depends on its release. `None` if that stayed the
+/// same or is unknown.
 fn find_queue_handling_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     // The waiter is the coroutine that takes a request's chunks from its queue, as this release implements it.
     let before = a.source.waiter?;

@@ -281,7 +281,7 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
         return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
     }
     let least_slots = criteria.options.least_slots;
-    // Only a longer run has more slots. If there are enough, it is the measure that seldom has a value.
+    // If a run has too few slots, only a longer run helps. Otherwise the measure has a value in too few of them.
     let why = if criteria.fewest_slots < least_slots {
         describe_needed_slots(criteria.fewest_slots, criteria.options.least_slots_for_noise)
     } else {

@@ -148,7 +148,8 @@ fn has_gap_finding(run: &Report) -> bool {
     run.findings.iter().any(|finding| finding.kind == "first-token-gap")
 }
 
-/// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. Above it, the numbers stay.
+/// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. If it is not below the
+/// limit, returns the numbers alone.
 fn describe_gap_against_limit(longer_gap_ns: f64, numbers: String) -> String {
     let limit = duration(GAP_WARNING_NS);
     if longer_gap_ns < GAP_WARNING_NS as f64 / FAR_BELOW_FACTOR {
@@ -275,7 +276,7 @@ fn deciding_measure<'m>(measures: &'m [ComparedMeasure], measure_names: &[&str])
     changed.or(judged).or(named.first()).copied()
 }
 
-/// Whether there was enough data for a verdict, or at least for a test that found a large difference which it cannot confirm.
+/// Whether there was enough data for a verdict, or at least for a test. Such a test found a large difference but cannot confirm it.
 fn was_judged(measure: &ComparedMeasure) -> bool {
     let was_tested = measure.p.is_some();
     match measure.verdict {

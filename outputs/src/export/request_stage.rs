@@ -197,8 +197,8 @@ impl<'a> StageList<'a> {
         self.add_clipped_stage(name, span, frame, kind, |_| {});
     }
 
-    /// Adds a stage, and by `add_inside` the stages inside it. Clips the stage to the time within its parent and behind its previous sibling.
-    /// If it lies outside that time, adds nothing and returns `false`.
+    /// Adds a stage, and by `add_inside` the stages inside it. Clips the stage to the time within its parent and behind its previous
+    /// sibling. If it lies outside that time, adds nothing and returns `false`.
     fn add_clipped_stage(
         &mut self,
         name: Cow<'a, str>,

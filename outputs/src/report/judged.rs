@@ -285,8 +285,8 @@ fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     })
 }
 
-/// Judges the late requests of a pair of servers, if they were not judged because requests wait for the other server. Both servers together
-/// show these waits. `unseparated_reason` is the reason why they stay unjudged; `None` if prefill and cache transfer are told apart.
+/// Judges late requests by both servers of a pair, if a single server could not judge them because requests wait for the other one. If the
+/// pair does not tell prefill and cache transfer apart, they stay unjudged for the reason `unseparated_reason`.
 pub(super) fn judge_late_requests_of_pair(judgements: &mut [Judgement], unseparated_reason: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {

@@ -57,7 +57,7 @@ impl ModeLine {
             return None;
         }
         let repeated = listed.saturating_sub(tokens);
-        // The ids of cumulative mode are the sum of these counts of all chunks. If a chunk has none, the sum is unknown.
+        // In cumulative mode, each chunk lists as many ids as its request has tokens so far. If that is unknown of a chunk, so is the sum.
         let is_every_chunk_counted = counts.listed_without_count == 0;
         let ids_if_cumulative = is_every_chunk_counted.then_some(counts.cumulative);
         let bytes_if_cumulative = match (bytes, ids_if_cumulative) {

@@ -171,16 +171,26 @@ fn write_hop_table(out: &mut String, report: &Report) {
     const MIN_WIDTH: usize = 12;
     /// Longer names are cut. Behind such a name, the numbers fill a line of 100 columns.
     const MAX_WIDTH: usize = 31;
-    const NUMBER_WIDTHS: [usize; 7] = [10, 9, 10, 9, 8, 8, 8];
     if report.hops.is_empty() {
         return;
     }
     let longest_name = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0);
-    let widest = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
-    // Columns are aligned to the right. MAX BACKLOG is 3 longer than its column of 8, so its heading takes 3 of the 9 of BYTES.
+    let name_width = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
+    write_hop_headings(out, name_width);
+    for hop in &report.hops {
+        write_hop_row(out, hop, name_width);
+        write_hop_details(out, hop);
+    }
+    append_line!(out);
+}
+
+/// Writes the headings of the table of hops.
+fn write_hop_headings(out: &mut String, name_width: usize) {
+    // Numbers and their headings are aligned to the right. `MAX BACKLOG` is longer than the numbers below it, and the heading beside it is
+    // shorter than its numbers. So the first takes 3 characters of the second's width.
     append_line!(
         out,
-        "{:widest$} {:>10} {:>9} {:>10} {:>6} {:>11} {:>8} {:>8}",
+        "{:name_width$} {:>10} {:>9} {:>10} {:>6} {:>11} {:>8} {:>8}",
         "HOP",
         "SENT",
         "RECEIVED",
@@ -190,23 +200,24 @@ fn write_hop_table(out: &mut String, report: &Report) {
         "WAIT P50",
         "WAIT MAX"
     );
-    for hop in &report.hops {
-        let name: String = escape_line(&hop.name).chars().take(widest).collect();
-        let mut row = format!("{name:widest$}");
-        let numbers = [
-            known_or_dash(hop.frames_sent, count),
-            known_or_dash(hop.frames_received, count),
-            hop.chunk_count(),
-            bytes(hop.bytes),
-            known_or_dash(hop.backlog_max_frames, count),
-            known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
-            known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
-        ];
-        append_right_aligned_cells(&mut row, NUMBER_WIDTHS, numbers);
-        append_line!(out, "{row}");
-        write_hop_details(out, hop);
-    }
-    append_line!(out);
+}
+
+/// Writes the row of a hop. Cuts a name that is longer than `name_width`.
+fn write_hop_row(out: &mut String, hop: &HopLine, name_width: usize) {
+    const NUMBER_WIDTHS: [usize; 7] = [10, 9, 10, 9, 8, 8, 8];
+    let name: String = escape_line(&hop.name).chars().take(name_width).collect();
+    let mut row = format!("{name:name_width$}");
+    let numbers = [
+        known_or_dash(hop.frames_sent, count),
+        known_or_dash(hop.frames_received, count),
+        hop.chunk_count(),
+        bytes(hop.bytes),
+        known_or_dash(hop.backlog_max_frames, count),
+        known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
+        known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
+    ];
+    append_right_aligned_cells(&mut row, NUMBER_WIDTHS, numbers);
+    append_line!(out, "{row}");
 }
 
 /// Writes the numbers of a hop for which its row in the table has no column, as far as they were observed.
