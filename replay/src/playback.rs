@@ -77,6 +77,40 @@ impl<'r> Playback<'r> {
         self.known_findings.clear();
     }
 
+    /// Plays records until the recorded time of one step has passed. Returns earlier at the end of the recording, and at a block that
+    /// cannot be read.
+    fn play_one_step(&mut self, session: &mut Session) -> Flow {
+        loop {
+            let played_to = match self.reader.next() {
+                Ok(Some(Record::Event(event))) => {
+                    session.process_event(&event);
+                    event.at
+                }
+                Ok(Some(Record::Tick(at))) => {
+                    session.process_tick(at, self);
+                    self.note_new_findings_and_end_seek(session);
+                    at
+                }
+                // The recording read both when it was opened.
+                Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
+                Ok(None) => {
+                    self.end_playback_and_notify(session);
+                    return Flow::Ended;
+                }
+                Err(error) => {
+                    self.report_read_error_and_pause_if_fatal(&error, session);
+                    return Flow::Busy;
+                }
+            };
+            let is_step_played = played_to >= self.step_end;
+            if is_step_played {
+                self.step_end = MonoNs(played_to.0.saturating_add(STEP_NS));
+                self.player.advance_to(played_to);
+                return Flow::Busy;
+            }
+        }
+    }
+
     /// Stops at the end of the recording. Tells a user who has asked for the next finding that there is none.
     fn end_playback_and_notify(&mut self, session: &mut Session) {
         if self.player.seeks_finding() {
@@ -149,35 +183,7 @@ impl Source for Playback<'_> {
         if !self.player.is_next_record_due(Instant::now()) {
             return Flow::Idle;
         }
-        loop {
-            let played_to = match self.reader.next() {
-                Ok(Some(Record::Event(event))) => {
-                    session.process_event(&event);
-                    event.at
-                }
-                Ok(Some(Record::Tick(at))) => {
-                    session.process_tick(at, self);
-                    self.note_new_findings_and_end_seek(session);
-                    at
-                }
-                // The recording read both when it was opened.
-                Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
-                Ok(None) => {
-                    self.end_playback_and_notify(session);
-                    return Flow::Ended;
-                }
-                Err(error) => {
-                    self.report_read_error_and_pause_if_fatal(&error, session);
-                    return Flow::Busy;
-                }
-            };
-            let is_step_played = played_to >= self.step_end;
-            if is_step_played {
-                self.step_end = MonoNs(played_to.0.saturating_add(STEP_NS));
-                self.player.advance_to(played_to);
-                return Flow::Busy;
-            }
-        }
+        self.play_one_step(session)
     }
 
     fn stop(&mut self) {

@@ -25,7 +25,7 @@ struct ShownChanges<'c> {
 }
 
 impl<'c> ShownChanges<'c> {
-    /// Shows the first [`MAX_CHANGES`]. If none of them may be for the worse, the next change that may be takes the last place.
+    /// Shows the first [`MAX_CHANGES`]. If none of them may be for the worse, but a later change may be, that change takes the last place.
     fn select_from_ranked(ranked: &'c [RankedChange]) -> Self {
         let mut changes: Vec<&RankedChange> = ranked.iter().collect();
         let first_worse = changes.iter().position(|change| change.may_be_worse);

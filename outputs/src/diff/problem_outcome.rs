@@ -411,7 +411,7 @@ pub(super) struct ComparedWaits {
     pub(super) measure: ComparedMeasure,
 }
 
-/// Compares the queue waits of all frames on each hop where both runs have enough frames, by the highest quantile that they allow.
+/// Compares the queue waits of all frames, hop by hop, by the highest quantile that the number of frames allows. Skips hops with too few.
 pub(super) fn compare_queue_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedWaits> {
     let mut compared = Vec::new();
     for hop in &a.hops {

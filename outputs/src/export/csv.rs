@@ -35,7 +35,7 @@ impl Exporter for Csv<'_> {
             };
             written.map_err(io_error_of)?;
         }
-        // A record without fields of its own ends the one that the fields above belong to.
+        // Ends the record that has the fields above. It adds no field of its own.
         self.out.write_record(None::<&[u8]>).map_err(io_error_of)
     }
 

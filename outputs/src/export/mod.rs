@@ -145,7 +145,7 @@ impl ExportedRequest<'_> {
         if self.summary.finish == Some(Finish::Abort) {
             "aborted"
         } else if self.is_waiting {
-            // Before `open`, which is also true of it.
+            // Checked before `open`, because a waiting request is open, too.
             "waiting"
         } else if self.is_open {
             "open"
@@ -287,7 +287,7 @@ pub fn export_recording(
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
             Err(error) => return Err(io::Error::other(error)),
         }
-        // Several records are in one block, at whose end the offset changes.
+        // The offset changes only at the end of a block, which has several records.
         if reported_bytes != reader.offset() {
             reported_bytes = reader.offset();
             progress(reported_bytes, None);

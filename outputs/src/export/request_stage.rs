@@ -289,7 +289,7 @@ impl<'a> StageList<'a> {
             let is_added = self.add_clipped_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| {
                 list.add_relay_stages(relays);
             });
-            // A leg without length, by clocks that differ, may still have passed relays.
+            // If clocks differ, no time may be left for a leg, which still passed its relays.
             if !is_added {
                 self.add_relay_stages(relays);
             }

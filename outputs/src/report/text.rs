@@ -275,7 +275,7 @@ fn describe_lower_queues(hop: &HopLine) -> Vec<String> {
 /// Writes where the time to first token goes, for the largest group of requests with the same observed moments.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
-    // The heading of the columns that `write_ttft_row` and `shares` fill.
+    // `write_ttft_row` fills these columns, the last two with `shares`.
     append_line!(
         out,
         "{:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
@@ -334,10 +334,11 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     }
     append_line!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
     for line in slowest.iter().take(MAX_PAIR_REQUESTS) {
-        let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
-        let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
+        let [decode_rid, prefill_rid] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
+        let other_rid = if decode_rid == prefill_rid { String::new() } else { format!(" (prefill's {prefill_rid})") };
         let begin = line.describe_ttft_begin(clock);
-        let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
+        let ttft = duration(line.ttft_ns);
+        let text = format!("{decode_rid}{other_rid} at {begin}, TTFT {ttft}: {}", line.describe_legs());
         write_indented(out, &text);
     }
     append_line!(out);

@@ -287,6 +287,7 @@ impl Plot {
 
     /// Vertical line with a numbered marker that links to the finding with that number.
     pub(super) fn draw_finding_marker(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
+        // The line stands at the time of the finding, and the marker beside those of earlier findings.
         let x = self.x_at(when);
         let marker_x = self.free_marker_position(x);
         self.marker_positions.push(marker_x);
