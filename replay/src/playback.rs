@@ -246,7 +246,7 @@ fn first_block_to_replay(recording: &Recording, target_time: MonoNs) -> usize {
     for (index, block) in blocks[..blocks_until_target].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
         if records > MAX_REPLAYED {
-            // The start is the block after this one, but at most the last one of these, which contains `target_time`.
+            // Playback starts at the block after this one, but not behind the last of these blocks, which contains `target_time`.
             return (index + 1).min(blocks_until_target - 1);
         }
     }

@@ -241,8 +241,8 @@ fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
     Some(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Verdict if one run has none of the counted chunks and the other has some, which is a fact regardless of the number of slots.
-/// `None` if there are no exact totals, or the slots must decide.
+/// Verdict if one run has none of the counted chunks and the other has some. Such a change is a fact, whatever the number of slots. `None`
+/// if there are no exact totals, or the slots must decide.
 fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     let ExactTotals { a, b } = measure.exact?;
     if a == 0 && b > 0 {

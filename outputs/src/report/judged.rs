@@ -285,8 +285,8 @@ fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     })
 }
 
-/// Judges late requests by both servers of a pair, if a single server could not judge them because requests wait for the other one. If the
-/// pair does not tell prefill and cache transfer apart, they stay unjudged for the reason `unseparated_reason`.
+/// Judges late requests, which a single server of a pair cannot judge if they wait for the other one. Both servers together can, unless
+/// prefill and cache transfer are not told apart: the requests then stay unjudged for the reason `unseparated_reason`.
 pub(super) fn judge_late_requests_of_pair(judgements: &mut [Judgement], unseparated_reason: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
@@ -355,7 +355,7 @@ pub fn headline_of_finding<'f>(
 ) -> String {
     let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
     let lasting = all_findings.find(|finding| finding.outlasts(worst));
-    // A problem is said to last for a while after its last occurrence, so a frame in this time is not one since then.
+    // A problem is said to last for a while after its last occurrence. A frame in this time does not count as a later one.
     let lasted_until_ns = worst.last_at_ns + LASTING_NS;
     let has_no_frame_since = last_frame_ns.is_some_and(|at_ns| at_ns <= lasted_until_ns);
     let addition = match lasting {

@@ -186,8 +186,8 @@ fn write_hop_table(out: &mut String, report: &Report) {
 
 /// Writes the headings of the table of hops.
 fn write_hop_headings(out: &mut String, name_width: usize) {
-    // Numbers and their headings are aligned to the right. `MAX BACKLOG` is longer than the numbers below it, and the heading beside it is
-    // shorter than its numbers. So the first takes 3 characters of the second's width.
+    // Numbers and their headings are aligned to the right. `MAX BACKLOG` is longer than the numbers below it, and `BYTES` is shorter. So
+    // `MAX BACKLOG` takes 3 characters of the width of `BYTES`.
     append_line!(
         out,
         "{:name_width$} {:>10} {:>9} {:>10} {:>6} {:>11} {:>8} {:>8}",

@@ -172,9 +172,9 @@ impl TtftReport {
 /// How the text on a bottleneck begins that cannot be named.
 pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 
-/// Names the leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck:
-/// prefill (62 % of TTFT, 70 % in the last 10 s)`. Without a report of the time (`None`), the bottleneck is unknown, and no reason is
-/// given: the list of faults that were not judged has it.
+/// Names the leg that takes most of the time to first token, and shares of that time: `bottleneck: prefill (62 % of TTFT, 70 % in the last
+/// 10 s)`. If the time was not observed (`None`), the bottleneck is unknown. The text then gives no reason, because the list of faults that
+/// were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
     let Some(ttft) = ttft else { return String::from(UNKNOWN_BOTTLENECK) };
     let main_group = match ttft.group_of_most_requests() {

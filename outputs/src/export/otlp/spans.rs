@@ -143,7 +143,7 @@ pub(super) fn write_finding_span(
     let trace = TraceId::of_capture(source, capture_wall_ns);
     // The id that `write_capture_span` gives to the capture.
     let parent = SpanIds::of_trace(&trace, capture_wall_ns).next_id();
-    // Ids are hashes of a time, so the number makes this one differ from the capture's and the other findings'.
+    // Ids are hashes of a time. With the number of the span, the id differs from those of the capture and of the other findings.
     let id = SpanIds::of_trace(&trace, capture_wall_ns.wrapping_add(span.number)).next_id();
     let verdict = &finding.verdict;
     let FindingSpan { from, to, .. } = *span;

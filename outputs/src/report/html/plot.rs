@@ -94,7 +94,7 @@ fn round_up_step(step: f64) -> f64 {
     // Zero has no logarithm.
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
-    // Rounding of the division above must not select the next step for a value that is one of them.
+    // By rounding, a `step` that is one of these may be slightly larger. It must not become the next larger one.
     steps.into_iter().find(|&round| round >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
