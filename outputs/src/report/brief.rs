@@ -81,8 +81,8 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// What the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group. A
-/// group has the requests with the same observed moments, and the main one is the largest.
+/// What the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group.
+/// Requests with the same observed moments are a group, and the main group is the largest.
 pub(super) fn describe_ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines: Vec<String> =
@@ -290,7 +290,8 @@ pub(super) fn describe_finding_times(finding: &FindingLine, clock: &Clock) -> St
     describe_start_and_end(finding, clock) + &describe_episodes(episodes, finding.episodes_joined)
 }
 
-/// `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, or how long the finding lasts so far.
+/// Start, end and length of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`. If it has not ended, the time of its last
+/// occurrence, or the end of the capture, takes the place of its end.
 fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);

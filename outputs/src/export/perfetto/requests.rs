@@ -112,7 +112,7 @@ fn write_frame_of_stage(object: &mut Object<'_>, stage: &RequestStage<'_>) {
     });
 }
 
-/// For events that have only the fields of all events.
+/// Adds nothing. Stands for a function that adds fields to an event, for events without fields of their own.
 fn add_no_fields(_: &mut Object<'_>) {}
 
 /// Writes the known facts about a request, for the panel of its slice.
