@@ -271,8 +271,8 @@ impl<'a> StageList<'a> {
         }
     }
 
-    /// Adds the legs of the way from the scheduler to the tokenizer as stages. A leg crosses one hop or several. The relays of these hops
-    /// become stages inside the leg. The relays of hops that no leg crosses come last.
+    /// Adds the legs of the way from the scheduler to the tokenizer as stages. The relays of the hops that a leg crosses become stages inside
+    /// the leg. The relays of hops that no leg crosses come last.
     fn add_legs_on_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
         let mut first_uncrossed_hop = 0;
         for leg in legs {
