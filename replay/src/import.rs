@@ -38,8 +38,8 @@ pub struct RecordingTarget {
 }
 
 impl ImportedRun {
-    /// Analyses an event of a log and writes it to the recording, if there is one. Looks for findings (a tick) before, if that is due.
-    /// Fails if the recording cannot be created.
+    /// Analyses an event of a log and writes it to the recording, if there is one. If a tick is due, which looks for findings, it comes
+    /// first. Fails if the recording cannot be created.
     fn analyse_and_record_event(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
         self.create_recording_at_first_event()?;
         // The tick comes before the event, as in a live run.
@@ -91,7 +91,7 @@ fn apply_all_events(
     let mut has_more = true;
     while has_more && applied.is_ok() {
         has_more = import.read_some_lines_and_pass_events(&mut |event| {
-            // One step passes several events, and cannot be ended by an error at the first. The others are ignored after it.
+            // One step passes several events and does not end at an error. The events after an error are ignored.
             if applied.is_ok() {
                 applied = run.analyse_and_record_event(event);
             }
@@ -132,7 +132,7 @@ pub fn import_logs(
 }
 
 /// Notes for the report: the assumptions made, the lines and the kinds of line that were not read, and whether the files lack the ends of
-/// requests. `given_zone` is that of the times without one, if the user gave it.
+/// requests. `given_zone` is the time zone that the user gave for times without one.
 fn notes_for_report(import: &Import, analysis: &Analysis, given_zone: Option<&TimeZone>) -> Vec<String> {
     let mut notes = describe_assumptions_and_unread_lines(import.stats(), given_zone);
     notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
@@ -191,8 +191,8 @@ impl CountedNote {
     }
 }
 
-/// A note for each kind of line that needs one, with the number of such lines, which may be 0. `given_zone` is that of the times without
-/// one, if the user gave it.
+/// A note for each kind of line that needs one, with the number of such lines, which may be 0. `given_zone` is the time zone that the user
+/// gave for times without one.
 fn notes_with_line_counts(stats: &ImportStats, given_zone: Option<&TimeZone>) -> Vec<CountedNote> {
     // Full rids (ids of requests) are needed only to complete truncated ones.
     let truncated_rids = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;

@@ -64,7 +64,7 @@ impl<'r> Playback<'r> {
         self.player.has_ended
     }
 
-    /// Goes back to an earlier block of the recording, from which playback then runs up to the time `target_time`: an analysis cannot run
+    /// Goes back to an earlier block of the recording. Playback then runs from there up to `target_time`, because an analysis cannot run
     /// backwards. The caller starts a new analysis.
     fn rewind_to_block_before(&mut self, target_time: MonoNs) {
         let block = first_block_to_replay(self.recording, target_time);
@@ -75,6 +75,40 @@ impl<'r> Playback<'r> {
         self.step_end = MonoNs::default();
         // The new analysis shows each finding again.
         self.known_findings.clear();
+    }
+
+    /// Plays records until the recorded time of one step has passed. Returns earlier at the end of the recording, and at a block that
+    /// cannot be read.
+    fn play_one_step(&mut self, session: &mut Session) -> Flow {
+        loop {
+            let played_to = match self.reader.next() {
+                Ok(Some(Record::Event(event))) => {
+                    session.process_event(&event);
+                    event.at
+                }
+                Ok(Some(Record::Tick(at))) => {
+                    session.process_tick(at, self);
+                    self.note_new_findings_and_end_seek(session);
+                    at
+                }
+                // The recording read both when it was opened.
+                Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
+                Ok(None) => {
+                    self.end_playback_and_notify(session);
+                    return Flow::Ended;
+                }
+                Err(error) => {
+                    self.report_read_error_and_pause_if_fatal(&error, session);
+                    return Flow::Busy;
+                }
+            };
+            let is_step_played = played_to >= self.step_end;
+            if is_step_played {
+                self.step_end = MonoNs(played_to.0.saturating_add(STEP_NS));
+                self.player.advance_to(played_to);
+                return Flow::Busy;
+            }
+        }
     }
 
     /// Stops at the end of the recording. Tells a user who has asked for the next finding that there is none.
@@ -149,35 +183,7 @@ impl Source for Playback<'_> {
         if !self.player.is_next_record_due(Instant::now()) {
             return Flow::Idle;
         }
-        loop {
-            let played_to = match self.reader.next() {
-                Ok(Some(Record::Event(event))) => {
-                    session.process_event(&event);
-                    event.at
-                }
-                Ok(Some(Record::Tick(at))) => {
-                    session.process_tick(at, self);
-                    self.note_new_findings_and_end_seek(session);
-                    at
-                }
-                // The recording read both when it was opened.
-                Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
-                Ok(None) => {
-                    self.end_playback_and_notify(session);
-                    return Flow::Ended;
-                }
-                Err(error) => {
-                    self.report_read_error_and_pause_if_fatal(&error, session);
-                    return Flow::Busy;
-                }
-            };
-            let is_step_played = played_to >= self.step_end;
-            if is_step_played {
-                self.step_end = MonoNs(played_to.0.saturating_add(STEP_NS));
-                self.player.advance_to(played_to);
-                return Flow::Busy;
-            }
-        }
+        self.play_one_step(session)
     }
 
     fn stop(&mut self) {
@@ -194,8 +200,8 @@ impl Source for Playback<'_> {
         if command == Play::PreviousFinding
             && let Some(target) = self.player.restart_to
         {
-            let index = seek_targets.iter().position(|at| *at == target);
-            self.sought_finding = index.map(|index| keys[index].clone());
+            let sought = seek_targets.iter().zip(keys).find(|(seek_target, _)| **seek_target == target);
+            self.sought_finding = sought.map(|(_, key)| key);
         }
     }
 }
@@ -240,7 +246,7 @@ fn first_block_to_replay(recording: &Recording, target_time: MonoNs) -> usize {
     for (index, block) in blocks[..blocks_until_target].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
         if records > MAX_REPLAYED {
-            // The start is the block after this one, but at most the last one of these, which contains `target_time`.
+            // Playback starts at the block after this one, but not behind the last of these blocks, which contains `target_time`.
             return (index + 1).min(blocks_until_target - 1);
         }
     }

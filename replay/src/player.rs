@@ -108,7 +108,7 @@ impl Player {
     /// Executes a playback command of the user. A command that seeks only sets the target; the recording is played later, up to the target.
     /// `findings_shown_at` are the times at which findings were first shown.
     pub(super) fn execute_command(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
-        // Without a new base, a pause or the time at another speed would count as time to catch up with.
+        // The time of a pause, or at another speed, must not count as time to catch up with.
         self.reset_clock();
         match command {
             Play::Toggle => self.toggle_playing(),

@@ -202,30 +202,29 @@ impl RunTarget {
     }
 }
 
-/// Follows all engines of a source, which is a tokengap on any machine, until nobody watches the source. `first_run` exists already: it
-/// gets the first engine that the source lists, and its events go to `first_run_events`. For each further engine, sends a run of its own to
-/// `further_runs`.
+/// Follows all engines of a source until nobody watches the source. A source is a tokengap on any machine. Its first engine belongs to
+/// `first_run`, whose events go to `first_run_events`. For each further engine, sends a new run to `further_runs`.
 async fn follow_all_engines(
     first_run: RunTarget,
     first_run_events: Sender<RemoteEvent>,
     further_runs: UnboundedSender<RemoteRun>,
 ) {
-    // Taken when the first run is started.
-    let mut unstarted_events = Some(first_run_events.clone());
+    let mut is_first_run_followed = false;
     let mut known_names = BTreeSet::new();
     let mut tasks = JoinSet::new();
-    // Closed once nobody watches the source any more.
+    // The channel is closed once nobody watches the source any more.
     while !first_run_events.is_closed() {
         for engine in list_engines(&first_run).await {
             let is_new = add_engine_if_new(&mut known_names, &engine.name, &first_run.address);
             if !is_new {
                 continue;
             }
-            // The first run of the source may be connected already, to its only engine.
+            // A run keeps the first engine that it is given, so this fails for all engines but the first.
             let is_first_engine = first_run.engine.set(engine.clone()).is_ok();
             if is_first_engine {
                 continue;
             }
+            // With several engines, the address alone does not identify a run any more.
             first_run.is_engine_shown.store(true, Ordering::Relaxed);
             let (sender, events) = channel(WAITING_SECTIONS);
             let target = first_run.of_engine(engine);
@@ -235,9 +234,10 @@ async fn follow_all_engines(
             }
             tasks.spawn(follow_run(target, sender));
         }
-        // After the first list, so that the first run knows its engine if there are several.
-        if let Some(events) = unstarted_events.take() {
-            tasks.spawn(follow_run(first_run.clone(), events));
+        // Only after the first list, because a source with several engines must be asked for one of them by name.
+        if !is_first_run_followed {
+            is_first_run_followed = true;
+            tasks.spawn(follow_run(first_run.clone(), first_run_events.clone()));
         }
         sleep(ENGINES_INTERVAL).await;
     }

@@ -125,8 +125,8 @@ fn find_output_mode_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) 
     Some(pattern.explaining(explained))
 }
 
-/// A change of what the engine does with several chunks queued for one request; `None` if it stayed the same or is unknown. It depends on
-/// the engine's release.
+/// A change of what the engine does with several chunks queued for one request, which depends on its release. `None` if that stayed the
+/// same or is unknown.
 fn find_queue_handling_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     // The waiter is the coroutine that takes a request's chunks from its queue, as this release implements it.
     let before = a.source.waiter?;
@@ -182,8 +182,8 @@ fn find_worker_change(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs:
     hops.filter_map(|hop| find_worker_change_of_hop(hop, a, b, outcomes, legs)).collect()
 }
 
-/// Another number of workers on the hop with this name, if it explains how the wait there changed. `None` if it does not, or if only one
-/// run has the hop.
+/// Finds a change of the number of workers on the hop with this name. `None` if it does not explain how the wait on the hop changed, or if
+/// only one run has the hop.
 fn find_worker_change_of_hop(
     hop_name: &str,
     a: &Report,
@@ -214,8 +214,8 @@ fn expected_wait_change(workers_before: usize, workers_after: usize) -> Option<L
     }
 }
 
-/// Finds the receiver that explains the hop whose wait changed most: its own time per chunk changed in the same direction. `None` if no
-/// wait changed, or this receiver does not explain it.
+/// Finds the cause of the wait that changed most. The receiver of the hop is the cause if its own time per chunk changed in the same
+/// direction. `None` if it did not, or if no wait changed.
 fn find_processing_time_change(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let wait = most_changed_wait(legs)?;
     let processing = find_processing_leg_of_receiver(&wait.name, legs)?;
@@ -287,8 +287,8 @@ fn first_finding_of_kind<'a>(report: &'a Report, kind: &str) -> Option<&'a Findi
     report.findings.iter().find(|finding| finding.kind == kind)
 }
 
-/// Token counts that are inflated in one run only, because a client took all ids so far for new ones. `None` if the runs do not differ in
-/// that.
+/// Token counts that are inflated in one run only. `None` if they are in both runs or in neither. A client inflates its count if it takes
+/// all token ids so far for new ones.
 fn find_token_inflation_change(a: &Report, b: &Report) -> Option<ChangePattern> {
     match (first_finding_of_kind(a, "inflation"), first_finding_of_kind(b, "inflation")) {
         (None, Some(found)) => {
@@ -299,8 +299,7 @@ fn find_token_inflation_change(a: &Report, b: &Report) -> Option<ChangePattern> 
             "token counts are no longer inflated",
             format!("Rates that clients counted before cannot be compared with those after. Before: {}", found.summary),
         )),
-        // In both runs or in neither.
-        _ => None,
+        (Some(_), Some(_)) | (None, None) => None,
     }
 }
 

@@ -25,7 +25,7 @@ struct ShownChanges<'c> {
 }
 
 impl<'c> ShownChanges<'c> {
-    /// Shows the first [`MAX_CHANGES`]. If none of them may be for the worse, the next change that may be takes the last place.
+    /// Shows the first [`MAX_CHANGES`]. If none of them may be for the worse, but a later change may be, that change takes the last place.
     fn select_from_ranked(ranked: &'c [RankedChange]) -> Self {
         let mut changes: Vec<&RankedChange> = ranked.iter().collect();
         let first_worse = changes.iter().position(|change| change.may_be_worse);
@@ -67,8 +67,8 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
     outcomes.iter().any(|outcome| outcome.state.is_change() && is_about_problem(change, outcome))
 }
 
-/// Changes by weight: findings that became critical, are still critical or cannot be compared, then problems, then other findings. A
-/// finding is the verdict of one detector, and a problem is one that users notice, such as lost tokens.
+/// Changes in the order of their weight: findings that became critical, critical findings that lasted or cannot be compared, problems, and
+/// other findings. A finding is the verdict of one detector. A problem is what users notice, such as lost tokens.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
     for change in findings.iter().filter(|change| became_critical(change)) {
@@ -275,10 +275,12 @@ fn describe_causes_of_stated_problems(
 ) -> String {
     let mut text = String::new();
     let mut last_explained = None;
-    // A problem is stated if the sentence contains its name.
-    let explains_stated =
-        patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| sentence_so_far.contains(name.as_str())));
-    for pattern in explains_stated {
+    for pattern in patterns {
+        // A problem is stated if the sentence contains its name.
+        let explains_stated = pattern.explains.iter().any(|name| sentence_so_far.contains(name.as_str()));
+        if !explains_stated {
+            continue;
+        }
         let explained = name_explained_problems(pattern, outcomes);
         // Causes of the same problems share one heading.
         if last_explained.as_ref() == Some(&explained) {
@@ -349,8 +351,8 @@ fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
         .collect()
 }
 
-/// States which measures changed between runs without a changed problem or finding. Adds the problems of the resulting state that
-/// `sentence_so_far` does not name yet. Empty if no measure changed and `sentence_so_far` names all these problems.
+/// Text for two runs without a changed problem or finding: the state of the comparison, and the measures that changed. Adds the problems in
+/// the same state that `sentence_so_far` does not name. Empty if that would add nothing to `sentence_so_far`.
 fn describe_measures_and_unstated_problems(
     sentence_so_far: &str,
     outcomes: &[ProblemOutcome],
@@ -360,16 +362,16 @@ fn describe_measures_and_unstated_problems(
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
     let state = state_of_measures(outcomes, measures);
-    let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
-    let problems: Vec<String> = of_state.map(name_with_numbers).collect();
+    let outcomes_in_state = outcomes.iter().filter(|outcome| outcome.state == state);
+    let problems: Vec<String> = outcomes_in_state.map(name_with_numbers).collect();
     let unstated = problems.iter().filter(|problem| !sentence_so_far.contains(problem.as_str())).cloned();
     let mut parts = describe_changed_measures(measures);
     parts.extend(unstated);
-    let is_all_stated = parts.is_empty() && !problems.is_empty();
-    if is_all_stated {
+    let has_stated_all = parts.is_empty() && !problems.is_empty();
+    if has_stated_all {
         return String::new();
     }
-    // No problem is of this state, because each is observed by at most one run.
+    // Without problems in this state, each problem is observed by at most one run.
     if parts.is_empty() {
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));

@@ -52,7 +52,8 @@ pub(super) fn compare_lost_shares(a: &Report, b: &Report) -> Option<ComparedMeas
     })
 }
 
-/// Judges the change of the share by the rule for quantiles of all requests: with enough tokens and requests, a twofold change counts.
+/// Judges how the share of lost tokens changed. Both runs must have sent enough tokens, and enough requests must have lost some. Then the
+/// share is worse or better if it at least doubled or halved.
 fn judge_lost_shares(a: &RunLosses, b: &RunLosses) -> Judged {
     let before = count(a.sent);
     let after = count(b.sent);

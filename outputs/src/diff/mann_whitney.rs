@@ -36,7 +36,7 @@ impl MannWhitney {
     /// any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
         let median_index = (self.differences.len() as f64 - 1.0) / 2.0;
-        // Distance of U from its mean at which the test rejects. By it, the interval reaches from the median to each end.
+        // Distance of U from its mean at which the test rejects. The ends of the interval are so many differences away from the median.
         let rejection_distance = z_with_two_sided_tail(level) * self.deviation;
         let rejects_any = rejection_distance <= median_index;
         if !rejects_any {

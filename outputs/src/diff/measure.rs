@@ -75,13 +75,14 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     let criteria = Criteria::of_comparison(series_a, series_b, &tests, options);
     let mut compared = judge_measures(measures, &tests, &criteria);
-    let are_short = criteria.fewest_slots < options.least_slots_for_noise;
+    let are_runs_short = criteria.fewest_slots < options.least_slots_for_noise;
     // Few slots decide little. The waits of all frames may still decide.
-    if are_short {
+    if are_runs_short {
         replace_slot_waits_by_frame_waits(&mut compared, a, b, options.least_time_ns);
     }
-    let of_whole_runs = problem_outcome::compare_times_of_whole_runs(a, b, options.least_time_ns, are_short);
-    insert_behind_gaps(&mut compared, of_whole_runs);
+    let times_of_whole_runs = problem_outcome::compare_times_of_whole_runs(a, b, options.least_time_ns, are_runs_short);
+    // They stand behind the first-token gaps of slots, and one of them may make these gaps superfluous.
+    insert_behind_gaps(&mut compared, times_of_whole_runs);
     remove_superseded_gaps(&mut compared);
     compared
 }
@@ -121,8 +122,8 @@ fn is_decided_gap_of_requests(measure: &ComparedMeasure) -> bool {
     measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
 }
 
-/// Adds the queue waits over all frames of each hop where the runs have enough frames. They replace the queue waits per slot of the same
-/// hop, except those per slot that changed.
+/// Replaces the queue waits per slot of each hop by the queue wait over all its frames. A slot is a short span of a run. A wait per slot
+/// that changed stays. A hop with too few frames keeps all its waits per slot.
 fn replace_slot_waits_by_frame_waits(
     compared_measures: &mut Vec<ComparedMeasure>,
     a: &Report,
@@ -130,10 +131,11 @@ fn replace_slot_waits_by_frame_waits(
     least_time_ns: u64,
 ) {
     for waits in problem_outcome::compare_queue_waits(a, b, least_time_ns) {
-        let per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
-        // The new measure takes the place of the first that it replaces. Without one, it comes first.
-        let former_index = compared_measures.iter().position(|measure| per_slot.contains(&measure.name)).unwrap_or(0);
-        compared_measures.retain(|measure| measure.verdict.is_change() || !per_slot.contains(&measure.name));
+        let names_per_slot = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
+        let is_wait_per_slot = |measure: &ComparedMeasure| names_per_slot.contains(&measure.name);
+        // The new measure stands where the waits per slot stood. Without any, it comes first.
+        let former_index = compared_measures.iter().position(is_wait_per_slot).unwrap_or(0);
+        compared_measures.retain(|measure| measure.verdict.is_change() || !is_wait_per_slot(measure));
         // The shorter list may end before the former index.
         let new_index = former_index.min(compared_measures.len());
         compared_measures.insert(new_index, waits.measure);
@@ -239,8 +241,8 @@ fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
     Some(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Verdict if one run has none of the counted chunks and the other has some, which is a fact regardless of the number of slots.
-/// `None` if there are no exact totals, or the slots must decide.
+/// Verdict if one run has none of the counted chunks and the other has some. Such a change is a fact, whatever the number of slots. `None`
+/// if there are no exact totals, or the slots must decide.
 fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     let ExactTotals { a, b } = measure.exact?;
     if a == 0 && b > 0 {
@@ -279,7 +281,7 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
         return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
     }
     let least_slots = criteria.options.least_slots;
-    // Only a longer run has more slots. If there are enough, it is the measure that seldom has a value.
+    // If a run has too few slots, only a longer run helps. Otherwise the measure has a value in too few of them.
     let why = if criteria.fewest_slots < least_slots {
         describe_needed_slots(criteria.fewest_slots, criteria.options.least_slots_for_noise)
     } else {

@@ -46,8 +46,8 @@ struct MeasureList<'s> {
 }
 
 impl MeasureList<'_> {
-    /// Adds a measure, whose value in each slot of a run `samples_of` returns. Skips it if neither run observes it. Returns the added
-    /// measure.
+    /// Adds a measure and returns it. `samples_of` returns the value of the measure in each slot of a run. If neither run observes the
+    /// measure, adds nothing and returns `None`.
     fn add_measure(
         &mut self,
         name: &str,
@@ -192,8 +192,8 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Indices of the slots to compare: short spans of a run under load. They lie between the first slot with traffic and the last one with a
-/// new request, or with tokens if no request is new. Leaves out these two, in which the load ramps up and down.
+/// Indices of the slots to compare. A slot is a short span of a run. The slots lie between the first one with traffic and the last one with
+/// a new request, or with tokens if no request is new. The load ramps up and down in these two, so they are left out.
 pub(super) fn loaded_slot_indices(series: &Series) -> Vec<usize> {
     // `None`, for an unobserved slot, is less than `Some(0)`.
     let has_new_request = |slot: &usize| series.requests.begun[*slot] > Some(0);
@@ -204,11 +204,12 @@ pub(super) fn loaded_slot_indices(series: &Series) -> Vec<usize> {
     // After the last new request the remaining ones drain, and the load is no longer comparable.
     let last = last_with_new_request.or(last_with_tokens);
     let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
-    // Between them, at least two slots must be left.
-    if first + 2 >= last {
+    let slots_between = first + 1..last;
+    // A single slot shows no spread.
+    if slots_between.len() < 2 {
         return Vec::new();
     }
-    (first + 1..last).filter(|slot| is_under_load(series, *slot)).collect()
+    slots_between.filter(|slot| is_under_load(series, *slot)).collect()
 }
 
 /// Whether a request is live in the slot, or a token sent. A pause between two tests is no load.

@@ -125,20 +125,21 @@ fn judge_merged_chunks(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> 
     ProblemOutcome { name: String::from("merged chunks"), state, numbers: describe_merged_shares(a, b) }
 }
 
-/// Outcome of the first-token gap, the time from a request's first send to its first receive. Its numbers say so if the gap stayed below
-/// the limit of the finding in both runs.
+/// Outcome of the first-token gap, the time from a request's first send to its first receive. If the gap was no problem in either run, its
+/// numbers are set against the limit of the finding.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let has_finding_before = has_gap_finding(a);
     let has_finding_after = has_gap_finding(b);
     let state = state_by_deciding_measure(measures, &GAP_MEASURES).improved_is_fixed_if(!has_finding_after);
-    let mut numbers = describe_deciding_measure(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
-    let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
-    if let Some((gap_before, gap_after)) = gaps
-        && is_no_problem
-    {
-        numbers = describe_gap_against_limit(gap_before.max(gap_after), numbers);
-    }
+    let known_gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
+    let plain_numbers = describe_deciding_measure(measures, &GAP_MEASURES);
+    let numbers = match known_gaps {
+        Some((gap_before, gap_after)) if is_no_problem => {
+            describe_gap_against_limit(gap_before.max(gap_after), plain_numbers)
+        }
+        _ => plain_numbers,
+    };
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
 
@@ -147,7 +148,8 @@ fn has_gap_finding(run: &Report) -> bool {
     run.findings.iter().any(|finding| finding.kind == "first-token-gap")
 }
 
-/// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. Above it, the numbers stay.
+/// Says how far the longer gap of both runs is below the limit of the finding, with the numbers in parentheses. If it is not below the
+/// limit, returns the numbers alone.
 fn describe_gap_against_limit(longer_gap_ns: f64, numbers: String) -> String {
     let limit = duration(GAP_WARNING_NS);
     if longer_gap_ns < GAP_WARNING_NS as f64 / FAR_BELOW_FACTOR {
@@ -274,7 +276,7 @@ fn deciding_measure<'m>(measures: &'m [ComparedMeasure], measure_names: &[&str])
     changed.or(judged).or(named.first()).copied()
 }
 
-/// Whether there was enough data for a verdict, or at least for a test that found a large difference which it cannot confirm.
+/// Whether there was enough data for a verdict, or at least for a test. Such a test found a large difference but cannot confirm it.
 fn was_judged(measure: &ComparedMeasure) -> bool {
     let was_tested = measure.p.is_some();
     match measure.verdict {
@@ -409,7 +411,7 @@ pub(super) struct ComparedWaits {
     pub(super) measure: ComparedMeasure,
 }
 
-/// Compares the queue waits of all frames on each hop where both runs have enough frames, by the highest quantile that they allow.
+/// Compares the queue waits of all frames, hop by hop, by the highest quantile that the number of frames allows. Skips hops with too few.
 pub(super) fn compare_queue_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedWaits> {
     let mut compared = Vec::new();
     for hop in &a.hops {

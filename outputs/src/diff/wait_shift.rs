@@ -125,9 +125,9 @@ impl WaitShift {
         let longest_a = LongestLeg::of_path(&a.path)?;
         let longest_b = LongestLeg::of_path(&b.path)?;
         let legs = legs_of_both(&a.path, &b.path);
-        let longest_of_a_in_both = legs.iter().find(|leg| leg.is_shift_of(longest_a.leg));
-        // A leg that the second run does not have takes none of its time.
-        let remaining_share = longest_of_a_in_both.and_then(|leg| leg.b_share).unwrap_or(0.0);
+        // Share that the longest leg of run `a` has in run `b`. A leg that `b` does not have takes none of its time.
+        let shift_of_longest_a = legs.iter().find(|leg| leg.is_shift_of(longest_a.leg));
+        let remaining_share = shift_of_longest_a.and_then(|leg| leg.b_share).unwrap_or(0.0);
         Some(Self {
             from: longest_a.leg.name.clone(),
             to: longest_b.leg.name.clone(),
@@ -161,23 +161,29 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// States the first of these that holds: the wait disappeared, grew, moved, shrank, stays. `longest_before` and `longest_after` are the
-/// longest legs of the first and the second run, where a leg is a hop or a process on the path of a chunk. `remaining_share` is the share
-/// that the first run's longest leg has in the second run.
+/// States how the wait on the path of a chunk changed: it disappeared, grew, moved, shrank or stays. The first of these that holds counts.
+/// A leg is a hop or a process on the path; the two given ones are the longest of their runs. `remaining_share` is the share of the first
+/// run's longest leg in the second run.
 fn summarise_shift(longest_before: &LongestLeg<'_>, longest_after: &LongestLeg<'_>, remaining_share: f64) -> String {
-    let is_negligible = (longest_after.path_ns as f64) < NEGLIGIBLE_SHARE * longest_before.path_ns as f64;
-    let is_noticed = longest_before.path_ns.abs_diff(longest_after.path_ns) >= CHANGED_NS;
-    let has_grown = is_noticed && longest_after.path_ns >= 2 * longest_before.path_ns;
-    let has_shrunk = is_noticed && longest_before.path_ns >= 2 * longest_after.path_ns;
+    // The path as a whole.
+    let before_ns = longest_before.path_ns;
+    let after_ns = longest_after.path_ns;
+    let is_negligible = (after_ns as f64) < NEGLIGIBLE_SHARE * before_ns as f64;
+    let is_noticed = before_ns.abs_diff(after_ns) >= CHANGED_NS;
+    let has_grown = is_noticed && after_ns >= 2 * before_ns;
+    let has_shrunk = is_noticed && before_ns >= 2 * after_ns;
+    // Its longest leg.
     let is_other_leg =
         longest_before.leg.name != longest_after.leg.name || longest_before.leg.kind != longest_after.leg.kind;
-    let has_moved = is_other_leg && longest_before.leg.share - remaining_share >= MOVED_SHARE;
+    let lost_share = longest_before.leg.share - remaining_share;
+    let has_moved = is_other_leg && lost_share >= MOVED_SHARE;
+    // Texts for the sentence.
     let from_leg = longest_before.description();
     let to_leg = longest_after.description();
     let before = longest_before.part_of_path();
     let after = longest_after.part_of_path();
     if is_negligible {
-        let left = duration(longest_after.path_ns);
+        let left = duration(after_ns);
         format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}")
     } else if has_grown {
         describe_changed_length("grew", longest_before, longest_after)
@@ -226,8 +232,8 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     legs
 }
 
-/// Position of a leg in path order. Hops have even positions, by the number of `hops` before them. A process comes just before the hops
-/// that leave it.
+/// Position of a leg in path order. Hops have even positions: twice the number of `hops` before them. A process has the odd position just
+/// before the hops that leave it.
 fn path_position(leg: &LegShift, hops: &[Ends<Box<str>>]) -> usize {
     let Ends { from, to } = Ends::from(&*leg.name);
     // Hops that a chunk crosses before it is at `from`.

@@ -35,7 +35,7 @@ impl Exporter for Csv<'_> {
             };
             written.map_err(io_error_of)?;
         }
-        // A record without fields of its own ends the one that the fields above belong to.
+        // Ends the record that has the fields above. It adds no field of its own.
         self.out.write_record(None::<&[u8]>).map_err(io_error_of)
     }
 
@@ -57,7 +57,7 @@ fn io_error_of(error: csv::Error) -> io::Error {
 const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '﹢', '﹣', '﹫', '﹦'];
 
 /// Makes text safe for a cell of a spreadsheet. Replaces line breaks and other unprintable characters by U+FFFD, since some spreadsheets
-/// split a cell at them. Puts an apostrophe before text that would be a formula, possibly behind white space, which is then shown as text.
+/// split a cell at them. Puts an apostrophe before a formula, even one behind white space, so that it is shown as text.
 fn spreadsheet_safe_text(text: &str) -> Cow<'_, str> {
     let visible = text.trim_start_matches(|c: char| c.is_whitespace() || is_unprintable(c));
     // Some spreadsheets also take text behind a leading tab or line break for a formula.

@@ -253,7 +253,7 @@ impl<'w> ObjectStream<'w> {
         Self { is_array: true, ..Self::as_lines(out) }
     }
 
-    /// Adds an object to the buffer, and writes the buffer out when it is full. [`Self::take_write_result`] returns a failure of that.
+    /// Adds an object to the buffer, and writes the buffer out when it is full. Keeps an error of that for [`Self::take_write_result`].
     pub(super) fn write_object(&mut self, fill: impl FnOnce(&mut Object<'_>)) {
         if self.is_array {
             // The first object opens the array.

@@ -104,7 +104,7 @@ impl Options {
         self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
     }
 
-    /// Whether the options select the request: by its id, and because it is slow. `losing` adds requests that lose tokens to the slow ones.
+    /// Whether the options select the request. Its id must be wanted, and it must be slow or, with `losing`, have lost tokens.
     fn wants_request(&self, summary: &RequestSummary) -> bool {
         if !self.wants_rid(&summary.rid) {
             return false;
@@ -145,7 +145,7 @@ impl ExportedRequest<'_> {
         if self.summary.finish == Some(Finish::Abort) {
             "aborted"
         } else if self.is_waiting {
-            // Before `open`, which is also true of it.
+            // Checked before `open`, because a waiting request is open, too.
             "waiting"
         } else if self.is_open {
             "open"
@@ -287,7 +287,7 @@ pub fn export_recording(
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
             Err(error) => return Err(io::Error::other(error)),
         }
-        // Several records are in one block, at whose end the offset changes.
+        // The offset changes only at the end of a block, which has several records.
         if reported_bytes != reader.offset() {
             reported_bytes = reader.offset();
             progress(reported_bytes, None);

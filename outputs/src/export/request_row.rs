@@ -233,7 +233,7 @@ fn describe_lost_positions(summary: &RequestSummary, lost_tokens: u32, context: 
 
 /// The lost tokens of a request, proven by its deliveries. `None` if the ledger does not keep them.
 fn find_losses<'l>(summary: &RequestSummary, ledger: &'l Ledger) -> Option<&'l Losses> {
-    // The same rid may have been used before, so the time decides and the search begins with the latest.
+    // An earlier request may have had the same rid, so the time must match, too. The search begins with the latest request.
     let mut latest_first = ledger.lossy_requests().rev();
     let closed = latest_first.find(|lossy| lossy.rid == summary.rid && lossy.first_at == summary.first_at);
     if let Some(losses) = closed.and_then(|lossy| lossy.confirmed.as_deref()) {

@@ -197,8 +197,8 @@ impl<'a> StageList<'a> {
         self.add_clipped_stage(name, span, frame, kind, |_| {});
     }
 
-    /// Adds a stage, clipped to the limits, with those that `add_inside` adds within it. Returns `false` if nothing is left of it; then
-    /// `add_inside` is not called.
+    /// Adds a stage, and by `add_inside` the stages inside it. Clips the stage to the time within its parent and behind its previous
+    /// sibling. If it lies outside that time, adds nothing and returns `false`.
     fn add_clipped_stage(
         &mut self,
         name: Cow<'a, str>,
@@ -271,31 +271,31 @@ impl<'a> StageList<'a> {
         }
     }
 
-    /// Adds the legs of the way from the scheduler to the tokenizer, each with the time inside the relays that it crosses. Also adds the
-    /// relays of hops that no leg crosses.
+    /// Adds the legs of the way from the scheduler to the tokenizer as stages. The relays of the hops that a leg crosses become stages inside
+    /// the leg. The relays of hops that no leg crosses come last.
     fn add_legs_on_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
-        // Index of the first hop that no leg has crossed so far.
-        let mut next_hop = 0;
+        let mut first_uncrossed_hop = 0;
         for leg in legs {
+            // Indices in the path.
             let crossed_hops = match leg.place {
                 // A leg of the time to first token crosses all hops that are left.
-                FirstTokenPlace::Ttft(_) => next_hop..path.hops.len(),
+                FirstTokenPlace::Ttft(_) => first_uncrossed_hop..path.hops.len(),
                 FirstTokenPlace::Way(parts) => parts.hops(),
             };
-            next_hop = next_hop.max(crossed_hops.end);
+            first_uncrossed_hop = first_uncrossed_hop.max(crossed_hops.end);
             let relays = path.hops.get(crossed_hops).unwrap_or_default();
             let frame = path.frame_of_leg(leg);
             let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
             let is_added = self.add_clipped_stage(path.name_of_leg(leg), span_of_leg(leg), frame, kind, |list| {
                 list.add_relay_stages(relays);
             });
-            // A leg without length, by clocks that differ, may still have passed relays.
+            // If clocks differ, no time may be left for a leg, which still passed its relays.
             if !is_added {
                 self.add_relay_stages(relays);
             }
         }
-        // Behind the last observed leg.
-        self.add_relay_stages(path.hops.get(next_hop..).unwrap_or_default());
+        let uncrossed_hops = path.hops.get(first_uncrossed_hop..).unwrap_or_default();
+        self.add_relay_stages(uncrossed_hops);
     }
 
     /// Adds the time of the request's first frame inside the relay of each of these hops.

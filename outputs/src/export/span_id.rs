@@ -22,14 +22,15 @@ impl TraceId {
         if let Some(parent) = trace_parent {
             return Self { hex: parent.trace_id(), from: FROM_CALLER };
         }
-        let hex: String = rid.chars().filter(|&c| c != '-').map(|c| c.to_ascii_lowercase()).collect();
-        let dashes = rid.len() - hex.len();
-        // A UUID, with or without its four dashes.
-        let is_uuid = hex.len() == 32 && (dashes == 0 || dashes == 4) && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        let undashed: String = rid.chars().filter(|&c| c != '-').map(|c| c.to_ascii_lowercase()).collect();
+        let dashes = rid.len() - undashed.len();
+        // A UUID has 32 hexadecimal digits, and is written with four dashes or without any.
+        let is_uuid =
+            undashed.len() == 32 && (dashes == 0 || dashes == 4) && undashed.bytes().all(|b| b.is_ascii_hexdigit());
         // A trace id of zeros is invalid.
-        let is_zero = hex.bytes().all(|digit| digit == b'0');
+        let is_zero = undashed.bytes().all(|digit| digit == b'0');
         if is_uuid && !is_zero {
-            return Self { hex, from: "rid" };
+            return Self { hex: undashed, from: "rid" };
         }
         Self::hash_of_name_and_time(rid, first_wall_ns)
     }

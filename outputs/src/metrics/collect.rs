@@ -134,8 +134,8 @@ fn add_abandoned_requests(families: &mut Families, ledger: &Ledger) {
     }
 }
 
-/// Adds histograms of the times to first token, one for each pair of moments between which they were observed. Also adds one of the lengths
-/// of each leg (a part of such a time). The ledger keeps both by groups of requests, which are added up here.
+/// Adds histograms of the times to first token: one for each pair of moments between which such times were observed. Also adds one for each
+/// leg, which is a part of such a time. The ledger keeps both by groups of requests, which are added up here.
 fn add_ttft_histograms(families: &mut Families, ledger: &Ledger) {
     let mut whole_times: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
     let mut leg_times: BTreeMap<String, Histogram> = BTreeMap::new();
@@ -310,9 +310,8 @@ fn add_cpu_shares_of_busiest_receiver(
     }
 }
 
-/// Adds the number of findings of each kind, and that of the active ones of each kind and severity. Findings of a pair of servers, one for
-/// prefill and one for decode, are counted only as active. They are about the newest requests, so their number may fall, and a counter must
-/// not.
+/// Adds two metrics: the number of findings of each kind, and the number of active findings of each kind and severity. `pair_findings` are
+/// those of a pair of servers, one for prefill and one for decode.
 fn add_finding_counts(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
     let all = findings.sorted_worst_first();
     for detector in DETECTORS {
@@ -325,6 +324,7 @@ fn add_finding_counts(families: &mut Families, findings: &Findings, pair_finding
         // Adds 0 or 1. An ended finding keeps its series, with 0.
         *active.entry((finding.kind, finding.verdict.severity.as_str())).or_default() += u64::from(finding.active);
     }
+    // Pair findings are about the newest requests, so their number may fall. The first metric is a counter, which must not fall.
     for finding in pair_findings {
         let is_active = finding.ended_at_ns.is_none();
         *active.entry((&finding.kind, finding.severity.as_str())).or_default() += u64::from(is_active);

@@ -81,8 +81,8 @@ pub(super) fn describe_ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// Parts that the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group,
-/// which is the largest group of requests with the same observed moments.
+/// What the shown time to first token leaves out, one text each: moments that were not observed, and requests outside the main group.
+/// Requests with the same observed moments are a group, and the main group is the largest.
 pub(super) fn describe_ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines: Vec<String> =
@@ -171,7 +171,7 @@ fn list_unobserved_frames(report: &Report) -> Vec<String> {
 /// What was not observed of the tokens behind the receiver: predicted drops, deliveries, and how requests end.
 fn list_unobserved_outputs(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
-    // Without receives there is no prediction either, which the line about receives says.
+    // If receives are not observed, the line about them names the prediction, too.
     if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
         missing.push(String::from("the frames of each wakeup, or the engine's behaviour with them (predicted drops)"));
     }
@@ -241,7 +241,9 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
     let mut is_line_empty = true;
     for part in split_where_lines_may_break(text) {
         let length = part.chars().count();
-        if !is_line_empty && column + " ".len() + length > width {
+        let fits_behind_space = column + " ".len() + length <= width;
+        // A part that is too long for any line gets one of its own.
+        if !is_line_empty && !fits_behind_space {
             append!(out, "\n{indent}");
             column = indent.chars().count();
             is_line_empty = true;
@@ -257,15 +259,16 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
     out.push('\n');
 }
 
-/// Appends cells to the row of a table, each aligned to the right edge of its column and behind at least one space, which is no part of the
-/// column's width. A cell that is longer than its column takes the free space of the next ones, so that the row itself becomes no longer.
+/// Appends cells to the row of a table. Each cell stands behind a space and ends at the right edge of its column. `widths` are those of the
+/// columns without the spaces. Behind a cell that is longer than its column, the next cells get less padding until they end at their edges.
 pub(super) fn append_right_aligned_cells<const N: usize>(row: &mut String, widths: [usize; N], cells: [String; N]) {
     let mut right_edge = row.chars().count();
     for (width, cell) in widths.into_iter().zip(cells) {
         right_edge += " ".len() + width;
-        // Less than `width` behind a cell that was too long.
-        let free_width = right_edge.saturating_sub(row.chars().count() + " ".len());
-        append!(row, " {cell:>free_width$}");
+        let start_of_cell = row.chars().count() + " ".len();
+        // Behind a cell that was too long, this is less than the width of the column, and may be 0.
+        let width_to_edge = right_edge.saturating_sub(start_of_cell);
+        append!(row, " {cell:>width_to_edge$}");
     }
 }
 
@@ -287,7 +290,8 @@ pub(super) fn describe_finding_times(finding: &FindingLine, clock: &Clock) -> St
     describe_start_and_end(finding, clock) + &describe_episodes(episodes, finding.episodes_joined)
 }
 
-/// `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, or how long the finding lasts so far.
+/// Start, end and length of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`. If it has not ended, the time of its last
+/// occurrence, or the end of the capture, takes the place of its end.
 fn describe_start_and_end(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);

@@ -356,8 +356,8 @@ fn lanes_of_hop(hop: &Hop, chunks_of_group: u64) -> Vec<LaneLine> {
     lanes.filter(|lane| lane.chunks > 0).collect()
 }
 
-/// Load and queue of one of several hops with the same name, each of which has a worker of its own as receiver or sender. All together
-/// carry `chunks_of_group`.
+/// Load and queue of one worker. Several hops with the same name are a group, and each of them has a worker of its own as receiver or
+/// sender. `chunks_of_group` is the number of chunks on all of them.
 fn worker_line(ledger: &Ledger, hop: &Hop, chunks_of_group: u64, window_ns: u64) -> WorkerLine {
     let counts = hop.counts;
     let capabilities = hop.capabilities();

@@ -70,7 +70,7 @@ fn is_plain_text(bytes: &[u8]) -> bool {
     bytes.iter().filter(|byte| matches!(byte, b'\t' | b'\n' | b' '..=b'~')).count() == bytes.len()
 }
 
-/// Escapes the characters of finished output that control a terminal or reorder text (`is_active`). Borrows it if it has none.
+/// Escapes the active characters of finished output, which control a terminal or reorder text. Returns the text itself if it has none.
 pub fn escape_output(text: &str, form: EscapeForm) -> Cow<'_, str> {
     if is_plain_text(text.as_bytes()) || !text.chars().any(is_active) {
         return text.into();
@@ -104,7 +104,7 @@ impl<W: Write> EscapingWriter<W> {
         Self { out, form, partial: Vec::new() }
     }
 
-    /// Decodes UTF-8 with U+FFFD in place of invalid bytes. Keeps the start of a character at the end for the next write.
+    /// Decodes UTF-8 with U+FFFD in place of invalid bytes. If the bytes end within a character, keeps its start for the next write.
     fn decode_whole_characters(&mut self, bytes: &[u8]) -> String {
         let mut text = String::with_capacity(bytes.len());
         let mut chunks = bytes.utf8_chunks().peekable();
@@ -123,7 +123,7 @@ impl<W: Write> EscapingWriter<W> {
 }
 
 impl<W: Write> Write for EscapingWriter<W> {
-    /// Escapes the bytes and writes them. Keeps the start of a character that they end with until the next write.
+    /// Escapes the bytes and writes them. If they end within a character, keeps its start for the next write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Nothing is to be escaped.
         if self.partial.is_empty() && is_plain_text(bytes) {

@@ -257,8 +257,8 @@ fn why_clients_unjudged(ledger: &Ledger) -> Option<&'static str> {
     Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
 }
 
-/// Why late requests, which wait long before their first token, could not be judged. `None` if they could: then nearly all requests were
-/// judged from their arrival to their first token.
+/// Why late requests could not be judged. A late request waits long before its first token. `None` if nearly all requests were judged from
+/// their arrival to their first token.
 fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     let judged = ledger.ttft().judged();
     // A request that shares its rid with another one cannot be judged, but counts.
@@ -268,24 +268,25 @@ fn why_late_requests_unjudged(ledger: &Ledger) -> Option<&'static str> {
     if are_arrivals_judged && are_first_tokens_judged {
         return None;
     }
+    if let Some(reason) = reason_without_frames(ledger, NOT_IN_LOG) {
+        return Some(reason);
+    }
     let are_dispatches_observed = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
-    let are_requests_of_pair = judged.of_pairs > 0;
-    let reason_with_frames = if !are_dispatches_observed {
+    Some(if !are_dispatches_observed {
         "requests on their way to the engine are not observed"
     } else if requests == 0 {
         NO_FIRST_TOKEN
     } else if !are_arrivals_judged {
         "arrivals of requests are not observed"
-    } else if are_requests_of_pair {
+    } else if judged.of_pairs > 0 {
         WAITS_FOR_OTHER_SERVER
     } else {
         "responses are not streamed, or share their ids"
-    };
-    Some(reason_without_frames(ledger, NOT_IN_LOG).unwrap_or(reason_with_frames))
+    })
 }
 
-/// Judges the late requests of a pair of servers, if they were not judged because requests wait for the other server. Both servers together
-/// show these waits. `unseparated_reason` is the reason why they stay unjudged; `None` if prefill and cache transfer are told apart.
+/// Judges late requests, which a single server of a pair cannot judge if they wait for the other one. Both servers together can, unless
+/// prefill and cache transfer are not told apart: the requests then stay unjudged for the reason `unseparated_reason`.
 pub(super) fn judge_late_requests_of_pair(judgements: &mut [Judgement], unseparated_reason: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
@@ -334,17 +335,17 @@ impl<'f> FindingSpan<'f> {
         }
     }
 
-    /// Whether it is a problem that lasts and began before the end of the other one, so that it may be the rest of the same. One whose last
-    /// occurrence is some seconds ago does not last, although it may occur again.
+    /// Whether it is a problem that lasts and began before the end of `other`. Both may then be parts of the same problem. A finding whose
+    /// last occurrence is some seconds ago does not last, although it may occur again.
     fn outlasts(self, other: FindingSpan<'_>) -> bool {
         let lasts = self.severity > Severity::Info && self.phase == FindingPhase::Lasts;
         lasts && self.at_ns <= other.last_at_ns
     }
 }
 
-/// Text of a headline about the worst of these findings: its summary, with its end in front if it is over. The text then also names a
-/// problem that outlasts it, because users may still be affected, or says that no frame came since then: it may go on with the traffic.
-/// `last_frame_ns`: the time of the last frame of the output; `None` without one.
+/// Text of a headline about the worst finding: its `summary`. If it is over, its end comes first, with what may still affect users. That is
+/// another problem that lasts, or a lack of frames since then: with new traffic, the finding may go on. `last_frame_ns` is the time of the
+/// last frame of the output; `None` without one.
 pub fn headline_of_finding<'f>(
     worst: FindingSpan<'f>,
     mut all_findings: impl Iterator<Item = FindingSpan<'f>>,
@@ -354,11 +355,12 @@ pub fn headline_of_finding<'f>(
 ) -> String {
     let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
     let lasting = all_findings.find(|finding| finding.outlasts(worst));
-    // A problem is said to last for a while after its last occurrence, so a frame in this time is not one since then.
-    let is_last_traffic = last_frame_ns.is_some_and(|last_ns| last_ns <= worst.last_at_ns + LASTING_NS);
+    // A problem is said to last for a while after its last occurrence. A frame in this time does not count as a later one.
+    let lasted_until_ns = worst.last_at_ns + LASTING_NS;
+    let has_no_frame_since = last_frame_ns.is_some_and(|at_ns| at_ns <= lasted_until_ns);
     let addition = match lasting {
         Some(lasting) => format!(" ({} lasts)", lasting.kind),
-        None if is_last_traffic => String::from(", no frame since"),
+        None if has_no_frame_since => String::from(", no frame since"),
         None => String::new(),
     };
     format!("ended {}{addition}: {summary}", format_moment(ended_at_ns))
@@ -392,8 +394,8 @@ impl SeenTraffic<'_> {
     }
 }
 
-/// Headline of a run without a warning, over its requests or, if only those were observed, its responses. A run that could not have shown a
-/// fault is not called healthy.
+/// Headline of a run without a warning. Counts its requests, or its responses if no request was observed. A run that could not have shown
+/// a fault is not called healthy.
 pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, has_findings: bool) -> String {
     let SeenTraffic { responses, errors, bottleneck, .. } = traffic;
     let requests = traffic.requests.seen;

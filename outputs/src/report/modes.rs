@@ -49,15 +49,15 @@ pub struct ModeLine {
 }
 
 impl ModeLine {
-    /// Token ids and bytes on the hop with this name, as they are and as each output mode would list them: incremental mode lists only new
-    /// ids, and cumulative mode all ids so far. `None` if no ids crossed the hop.
+    /// Token ids and bytes on the hop with this name: the observed ones, and estimates for each output mode. In incremental mode, a chunk
+    /// lists only new ids. In cumulative mode, it lists all ids of its request so far. `None` if no ids crossed the hop.
     fn with_estimates_of_both_modes(hop_name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
         let IdCounts { tokens, listed, .. } = counts;
         if listed == 0 || tokens == 0 {
             return None;
         }
         let repeated = listed.saturating_sub(tokens);
-        // In cumulative mode, a chunk lists all tokens of its request so far. Without that count of each chunk, the sum is unknown.
+        // In cumulative mode, each chunk lists as many ids as its request has tokens so far. If that is unknown of a chunk, so is the sum.
         let is_every_chunk_counted = counts.listed_without_count == 0;
         let ids_if_cumulative = is_every_chunk_counted.then_some(counts.cumulative);
         let bytes_if_cumulative = match (bytes, ids_if_cumulative) {

@@ -9,8 +9,8 @@ use super::brief::{self, NO_NAME, write_named_row};
 use super::hostile::escape_and_cut_line as escape_line;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
-/// Requests by outcome. Also those that were not observed from their start (`joined late`), whose rid was reused while they were in flight
-/// (`overwritten`), or that were removed unfinished after a long silence (`orphaned`).
+/// Numbers of requests by outcome. `joined late`: not observed from their start. `overwritten`: their rid was reused while they were in
+/// flight. `orphaned`: removed unfinished after a long silence. The number of health checks comes last.
 fn describe_requests(requests: &Requests) -> String {
     let mut line = brief::summarise_requests(requests);
     for (number, how) in

@@ -123,8 +123,8 @@ pub struct PrefillName {
 }
 
 impl PairReport {
-    /// The requests of a decode server that were found on its prefill servers; `None` if none was. `prefill_servers` are in the order of
-    /// the join, `decode_by` says what shows that this is the decode server, and times count from `capture_start`.
+    /// The requests of a decode server that were found on its prefill servers; `None` if none was. `prefill_servers` must be in the order
+    /// that they have in `pair`. `decode_by` is the evidence that this is the decode server. Times count from `capture_start`.
     pub fn new(
         pair: &Pair<'_>,
         prefill_servers: &[PrefillName],
@@ -173,10 +173,10 @@ impl PairReport {
     fn why_prefill_is_unseparated(&self) -> Option<String> {
         let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
         let absent = without_end.max_by_key(|absent| absent.requests)?;
-        // So many requests lack the end of the prefill that the others show too little.
-        let most_without_end = (1.0 - JUDGED_SHARE) * self.requests as f64;
-        let is_common = absent.requests as f64 > most_without_end;
-        is_common.then(|| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason))
+        // If more requests than these lack the end of the prefill, the others show too little.
+        let allowed_without_end = (1.0 - JUDGED_SHARE) * self.requests as f64;
+        let are_too_many = absent.requests as f64 > allowed_without_end;
+        are_too_many.then(|| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason))
     }
 }
 
@@ -258,21 +258,20 @@ impl Report {
         self.sort_findings_and_conclude();
     }
 
-    /// Adds the findings of a prefill server's own report, so that verdict and severity follow from those of both servers. `clock` relates
-    /// the prefill server's clock to this server's. Called after [`Self::add_pair_report`], which has added the findings of the pair.
+    /// Adds the findings of a prefill server's own report to this report of the decode server, and updates verdict and severity. `clock`
+    /// relates the prefill server's clock to this server's. [`Self::add_pair_report`] must have added the findings of the pair before.
     pub fn add_prefill_findings(&mut self, server_name: &str, prefill: &Self, clock: ClockUse) {
-        let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
+        // The kinds of findings tell those of the pair from this server's own.
+        let present_findings = std::mem::take(&mut self.findings);
+        let (mut pair_findings, mut server_findings): (Vec<_>, Vec<_>) =
+            present_findings.into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
         let mut prefill_findings = prefill.findings.clone();
         // The pair and the prefill server may both have a finding about that server's queue.
-        remove_milder_queue_finding(&mut self.findings, "prefill-queue", &mut prefill_findings);
-        let of_prefill =
-            prefill_findings.into_iter().map(|finding| finding.into_finding_of_prefill_server(server_name, shift_ns));
-        // All findings move out of the report and come back in the order of its list.
-        let own_findings = std::mem::take(&mut self.findings);
-        // Those of the pair are told from this server's own by their kinds.
-        let (pair_findings, mut server_findings): (Vec<_>, Vec<_>) =
-            own_findings.into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
-        server_findings.extend(of_prefill);
+        remove_milder_queue_finding(&mut pair_findings, "prefill-queue", &mut prefill_findings);
+        let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
+        for finding in prefill_findings {
+            server_findings.push(finding.into_finding_of_prefill_server(server_name, shift_ns));
+        }
         self.findings = order_pair_and_server_findings(pair_findings, server_findings);
         self.sort_findings_and_conclude();
     }
@@ -280,20 +279,21 @@ impl Report {
     /// Number of nanoseconds to add to a time of the prefill server's capture, so that it counts from the start of this capture.
     fn shift_of_prefill_times_ns(&self, prefill: &Self, clock: ClockUse) -> i64 {
         if let Some(ahead_ns) = clock.ahead_ns() {
-            // The start of its capture, on this server's clock.
+            // The starts of both captures, on this server's clock.
             let prefill_start_ns = prefill.capture_start().0.cast_signed().wrapping_add(ahead_ns);
-            return prefill_start_ns.wrapping_sub(self.capture_start().0.cast_signed());
+            let own_start_ns = self.capture_start().0.cast_signed();
+            return prefill_start_ns.wrapping_sub(own_start_ns);
         }
         // The clocks cannot be compared, so a finding keeps its time of day, by the wall clock of its own server.
-        if let (Some([prefill_start_ns, _]), Some([start_ns, _])) = (prefill.window_wall_ns, self.window_wall_ns) {
-            return prefill_start_ns.cast_signed().wrapping_sub(start_ns.cast_signed());
+        if let (Some([prefill_start_ns, _]), Some([own_start_ns, _])) = (prefill.window_wall_ns, self.window_wall_ns) {
+            return prefill_start_ns.cast_signed().wrapping_sub(own_start_ns.cast_signed());
         }
         // Without time of day, it keeps its time since the start of its own capture.
         0
     }
 
-    /// Sorts the findings by severity. Of equal ones, those of the last ten seconds come first, then those that explain more time. Takes
-    /// the severity of the report from the first, and states the verdict again.
+    /// Sorts the findings by severity. Of equally severe ones, those of the last ten seconds come first, then those that explain more time.
+    /// Updates the severity of the report, which is that of the first finding, and its verdict.
     fn sort_findings_and_conclude(&mut self) {
         let end_ns = self.capture_length_ns();
         self.findings.sort_by_key(|finding| Reverse(finding.rank(end_ns).without_explained_time()));

@@ -7,8 +7,8 @@ use trace::pair::PairFinding;
 
 use super::FindingLine;
 
-/// Findings of the pair and of its servers, in the order in which those of equal severity are listed. The pair's come before those of the
-/// servers, except a stop of a process that is longer than any wait of the pair: the waits may be its consequences.
+/// Findings of the pair and of its servers, in the order in which those of equal severity are listed. The pair's come before the servers'.
+/// Only a stop of a process that is longer than any wait of the pair comes before them, because it may have caused these waits.
 pub(super) fn order_pair_and_server_findings(
     pair_findings: Vec<FindingLine>,
     server_findings: Vec<FindingLine>,
@@ -86,8 +86,8 @@ fn process_stop_ns(finding: &FindingLine) -> Option<u64> {
 /// Kind of a server's own finding about its queue.
 const SERVER_QUEUE: &str = "queued";
 
-/// Of two findings about the queue of one server, removes the less severe: the pair's of kind `pair_kind`, or the server's own. Of equal
-/// ones, the pair's remains.
+/// Removes one of two findings about the queue of the same server. One is the pair's, of kind `pair_kind`, and the other the server's own.
+/// The more severe one remains. If both are equally severe, the pair's remains.
 pub(super) fn remove_milder_queue_finding(
     pair_findings: &mut Vec<FindingLine>,
     pair_kind: &str,

@@ -140,7 +140,7 @@ fn observed_share(time: LegTime) -> Option<f64> {
 fn leg_line(leg: &Leg<'_>) -> LegLine {
     // Without a sample of the thread, its shares are unknown.
     let sampled = if leg.spent.interval_ns > 0 { Some(&leg.spent) } else { None };
-    // Each is over the run, and over the last ten seconds.
+    // Each pair has the time over the run, then that over the last ten seconds.
     let [chunk, recent_chunk] = leg.chunk;
     let [first_token, recent_first_token] = leg.first_token;
     LegLine {

@@ -257,8 +257,8 @@ struct SeriesSpan {
     to_ns: u64,
 }
 
-/// All columns with the values of these slots. A value is `None` after the end of its observation: `sends_ended` and `receives_ended` of a
-/// slot say that sends and receives were not observed any more.
+/// All columns of a series, each with one value for each of these slots. A value is `None` if it was not observed in its slot, for example
+/// because the observation of sends or receives had ended.
 fn build_columns(ledger: &Ledger, time_series: &TimeSeries, slots: &[&SlotValues], span: SeriesSpan) -> Series {
     let groups = ledger.groups().iter().enumerate();
     Series {
@@ -355,7 +355,7 @@ fn spread_series<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeri
     spread
 }
 
-/// Series of the hops of one name. `None` if no slot has values of them: hops beyond the limit have no series.
+/// Series of the hops of one name, which together are a group. `None` for a group without hops, and for one beyond the limit of groups.
 fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotValues]) -> Option<HopSeries> {
     // Renaming a hop can leave its old name without hops.
     ledger.hops_of_group(group_index).next()?;
@@ -367,7 +367,7 @@ fn hop_series(ledger: &Ledger, group_index: usize, name: &str, slots: &[&SlotVal
     let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
     let observes_receives = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().received);
     let observes_both_ends = observes_sends && observes_receives;
-    // `None` in slots before the hop's first one.
+    // A slot from before the first hop of the group has no values of it.
     let hop_slots: Vec<Option<&HopSlot>> = slots.iter().map(|slot| slot.hops.get(group_index)).collect();
     let kernel_bytes: Vec<Option<u64>> = hop_slots.iter().map(|slot| (*slot)?.kernel_bytes_max).collect();
     let wakeups = hop_receive_column(&hop_slots, |slot| slot.passed.wakeups);

@@ -77,8 +77,8 @@ pub struct SlowLine {
     pub response_tokens_claimed: Option<u32>,
 }
 
-/// The `max_requests` slowest requests kept by the ledger, longest wait first: their time to first token or, where that was not observed,
-/// their gap. A request whose first token still waits ranks by its wait so far. Requests of unknown wait come last.
+/// The `max_requests` slowest requests that the ledger keeps, longest wait first. The wait is the time to first token or, if that was not
+/// observed, the gap. For a request whose first token still waits, it is the wait so far. Requests of unknown wait come last.
 pub(super) fn slowest_lines(
     ledger: &Ledger,
     max_requests: usize,
@@ -110,6 +110,7 @@ impl<'l> Ranked<'l> {
     fn of_live(ledger: &Ledger, request: &'l Request, now: MonoNs) -> Self {
         let path = TtftPath::new(&ledger.numbers(request));
         let wait_ns = if let Some(first_sent) = request.first_token_waiting_since() {
+            // The time to first token begins with the first known moment, which may be before the first send.
             let waits_since = path.moments().next().map_or(first_sent, |(_, at)| at);
             Some(now.since(waits_since))
         } else {

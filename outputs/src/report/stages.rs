@@ -155,7 +155,7 @@ pub(super) fn stage_report(ledger: &Ledger, max_slowest: usize, capture_start: M
         repeats: log.counts.repeats,
         late: log.counts.late,
         left_out: log.counts.left_out,
-        // Of gaps with the number of request states that the receiver keeps.
+        // Correlation of the gaps with the number of request states that the receiver keeps.
         gap_with_states: log.correlation().map(|correlation| Correlated {
             // Rounded to four decimals.
             spearman: (correlation.rho * 1e4).round() / 1e4,

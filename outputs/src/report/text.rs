@@ -171,16 +171,26 @@ fn write_hop_table(out: &mut String, report: &Report) {
     const MIN_WIDTH: usize = 12;
     /// Longer names are cut. Behind such a name, the numbers fill a line of 100 columns.
     const MAX_WIDTH: usize = 31;
-    const NUMBER_WIDTHS: [usize; 7] = [10, 9, 10, 9, 8, 8, 8];
     if report.hops.is_empty() {
         return;
     }
     let longest_name = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0);
-    let widest = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
-    // The right edges of the heading's columns are those of the rows, except that MAX BACKLOG takes space of BYTES.
+    let name_width = longest_name.clamp(MIN_WIDTH, MAX_WIDTH);
+    write_hop_headings(out, name_width);
+    for hop in &report.hops {
+        write_hop_row(out, hop, name_width);
+        write_hop_details(out, hop);
+    }
+    append_line!(out);
+}
+
+/// Writes the headings of the table of hops.
+fn write_hop_headings(out: &mut String, name_width: usize) {
+    // Numbers and their headings are aligned to the right. `MAX BACKLOG` is longer than the numbers below it, and `BYTES` is shorter. So
+    // `MAX BACKLOG` takes 3 characters of the width of `BYTES`.
     append_line!(
         out,
-        "{:widest$} {:>10} {:>9} {:>10} {:>6} {:>11} {:>8} {:>8}",
+        "{:name_width$} {:>10} {:>9} {:>10} {:>6} {:>11} {:>8} {:>8}",
         "HOP",
         "SENT",
         "RECEIVED",
@@ -190,23 +200,24 @@ fn write_hop_table(out: &mut String, report: &Report) {
         "WAIT P50",
         "WAIT MAX"
     );
-    for hop in &report.hops {
-        let name: String = escape_line(&hop.name).chars().take(widest).collect();
-        let mut row = format!("{name:widest$}");
-        let numbers = [
-            known_or_dash(hop.frames_sent, count),
-            known_or_dash(hop.frames_received, count),
-            hop.chunk_count(),
-            bytes(hop.bytes),
-            known_or_dash(hop.backlog_max_frames, count),
-            known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
-            known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
-        ];
-        append_right_aligned_cells(&mut row, NUMBER_WIDTHS, numbers);
-        append_line!(out, "{row}");
-        write_hop_details(out, hop);
-    }
-    append_line!(out);
+}
+
+/// Writes the row of a hop. Cuts a name that is longer than `name_width`.
+fn write_hop_row(out: &mut String, hop: &HopLine, name_width: usize) {
+    const NUMBER_WIDTHS: [usize; 7] = [10, 9, 10, 9, 8, 8, 8];
+    let name: String = escape_line(&hop.name).chars().take(name_width).collect();
+    let mut row = format!("{name:name_width$}");
+    let numbers = [
+        known_or_dash(hop.frames_sent, count),
+        known_or_dash(hop.frames_received, count),
+        hop.chunk_count(),
+        bytes(hop.bytes),
+        known_or_dash(hop.backlog_max_frames, count),
+        known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
+        known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
+    ];
+    append_right_aligned_cells(&mut row, NUMBER_WIDTHS, numbers);
+    append_line!(out, "{row}");
 }
 
 /// Writes the numbers of a hop for which its row in the table has no column, as far as they were observed.
@@ -264,7 +275,7 @@ fn describe_lower_queues(hop: &HopLine) -> Vec<String> {
 /// Writes where the time to first token goes, for the largest group of requests with the same observed moments.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
-    // The heading of the columns that `write_ttft_row` and `shares` fill.
+    // `write_ttft_row` fills these columns, the last two with `shares`.
     append_line!(
         out,
         "{:LEG_WIDTH$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
@@ -323,10 +334,11 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     }
     append_line!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
     for line in slowest.iter().take(MAX_PAIR_REQUESTS) {
-        let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
-        let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
+        let [decode_rid, prefill_rid] = [&line.decode_rid, &line.prefill_rid].map(|rid| escape_line(rid));
+        let other_rid = if decode_rid == prefill_rid { String::new() } else { format!(" (prefill's {prefill_rid})") };
         let begin = line.describe_ttft_begin(clock);
-        let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
+        let ttft = duration(line.ttft_ns);
+        let text = format!("{decode_rid}{other_rid} at {begin}, TTFT {ttft}: {}", line.describe_legs());
         write_indented(out, &text);
     }
     append_line!(out);
@@ -427,8 +439,8 @@ fn count_receivers(hops: &[WorkerLine]) -> usize {
     known_receivers.len() + unknown_receivers
 }
 
-/// Writes the load of each worker of a hop, a receiver or sender of its own, and of each single connection (lane). Writes nothing if the
-/// hop has only one of them.
+/// Writes a line with the load of each worker of a hop, then one for each connection (lane). A worker is one of several receivers or
+/// senders. A hop with a single worker has no list of workers, and one with a single connection no list of connections.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     let workers = hop.workers.as_deref().unwrap_or_default();
     for worker in workers.iter().take(MAX_WORKERS_OR_LANES) {

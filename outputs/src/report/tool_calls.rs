@@ -204,9 +204,9 @@ fn describe_token_range(part: ArgumentsPart) -> String {
 /// Place of the damaged part among the events that carry the call's arguments: in events, or between two of them.
 fn describe_place_among_events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of_events = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
+    // The two events before and behind a missing part, or those with the first and the last character of another part. Events count from 1,
+    // and 0 stands for none.
     match part.events {
-        // The events before and behind a missing part, or else those with its first and its last character. They are counted from 1, and 0
-        // stands for none.
         [0, 0] => format!("None {of_events} has them"),
         [0, behind] => format!("Place: before event {behind} {of_events}"),
         [before, 0] => format!("Place: behind event {before} {of_events}"),

@@ -172,9 +172,9 @@ impl TtftReport {
 /// How the text on a bottleneck begins that cannot be named.
 pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
 
-/// Names the leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck:
-/// prefill (62 % of TTFT, 70 % in the last 10 s)`. Without a report of the time (`None`), the bottleneck is unknown, and no reason is
-/// given: the list of faults that were not judged has it.
+/// Names the leg that takes most of the time to first token, and shares of that time: `bottleneck: prefill (62 % of TTFT, 70 % in the last
+/// 10 s)`. If the time was not observed (`None`), the bottleneck is unknown. The text then gives no reason, because the list of faults that
+/// were not judged has it.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
     let Some(ttft) = ttft else { return String::from(UNKNOWN_BOTTLENECK) };
     let main_group = match ttft.group_of_most_requests() {
@@ -200,8 +200,8 @@ impl TtftGroupLine {
         recent.max_by(|(_, left), (_, right)| left.total_cmp(right))
     }
 
-    /// Describes the share of `longest`, which is the largest over the run, and the largest share of the last ten seconds. That may be the
-    /// share of another leg.
+    /// Describes two shares of the time to first token. One is that of `longest`, the longest leg of the run. The other one is that of the
+    /// longest leg of the last ten seconds, which may be another leg.
     fn describe_shares_of_longest_leg(&self, longest: &TtftLegLine) -> String {
         let share = percent(longest.share);
         let Some((leg, recent_share)) = self.longest_recent_leg() else {
@@ -266,8 +266,8 @@ fn describe_unknown_arrival(why: UnknownArrival) -> &'static str {
     }
 }
 
-/// Why a moment behind the arrival was not observed of some requests. A reason with a condition holds for the whole run, the others for
-/// single requests.
+/// Why a moment behind the arrival was not observed of some requests. If the run does not observe the moment of any request, that is the
+/// reason.
 fn why_moment_is_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str {
     let mut request_hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
     match moment {
@@ -280,6 +280,7 @@ fn why_moment_is_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str
         TtftMoment::FirstDelivered | TtftMoment::Processed if !ledger.observes_deliveries() => {
             "deliveries are not observed"
         }
+        // The run observes the moment, so it is missing for single requests only.
         TtftMoment::FirstDelivered => "no counted delivery, or not before the end of the request",
         TtftMoment::Processed => "the call that shows it was not observed",
         _ => "its message was missed, or its time contradicts the others",
@@ -301,8 +302,8 @@ fn group_line(group: &TtftGroup, ledger: &Ledger) -> TtftGroupLine {
     }
 }
 
-/// Length of a leg, a part of the time to first token, and its share of the whole time (`whole`) over the run. Also its share of
-/// `recent_whole` over the last ten seconds before `now`.
+/// Length of a leg, which is a part of the time to first token, and the leg's shares of the whole time. `whole` is that time over the run,
+/// and `recent_whole` over the last ten seconds before `now`.
 fn leg_line(
     lengths: &LegLengths,
     engine: &dyn Facts,

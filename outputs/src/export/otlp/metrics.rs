@@ -86,7 +86,7 @@ fn write_label_attributes(list: &mut Array<'_>, label_names: &[&str], point: &Po
     }
 }
 
-/// Writes the value of a point. Counts are numbers, although OTLP/JSON usually writes them as strings. Readers must accept both, and
+/// Writes the value of a point. Counts are numbers, although OTLP/JSON usually writes them as strings. Readers must accept both. But
 /// collectors built on the Rust schema crate silently drop points whose count is a string (seen with rotel 0.0.1a15).
 fn write_point_value(object: &mut Object<'_>, value: &Value) {
     match value {

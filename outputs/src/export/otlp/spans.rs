@@ -40,8 +40,10 @@ pub(super) fn write_request_spans(
     // Ids of the spans around the next stage, the outermost first.
     let mut outer_ids: Vec<String> = vec![root];
     for stage in &stages {
-        // Stages are in the order of a tree: those below a stage follow it.
-        outer_ids.truncate(stage.depth + 1);
+        // The stages are a tree: a stage is followed by those inside it, which are one deeper. So this stage is inside the root, and inside
+        // one stage of each smaller depth.
+        let outer_spans = 1 + stage.depth;
+        outer_ids.truncate(outer_spans);
         let id = ids.next_id();
         let TimeSpan { from, to } = stage.span;
         let parent = outer_ids.last().map(String::as_str);
@@ -141,7 +143,7 @@ pub(super) fn write_finding_span(
     let trace = TraceId::of_capture(source, capture_wall_ns);
     // The id that `write_capture_span` gives to the capture.
     let parent = SpanIds::of_trace(&trace, capture_wall_ns).next_id();
-    // Ids are hashes of a time, so the number makes this one differ from the capture's and the other findings'.
+    // Ids are hashes of a time. With the number of the span, the id differs from those of the capture and of the other findings.
     let id = SpanIds::of_trace(&trace, capture_wall_ns.wrapping_add(span.number)).next_id();
     let verdict = &finding.verdict;
     let FindingSpan { from, to, .. } = *span;

@@ -173,7 +173,7 @@ impl Perfetto<'_> {
         self.out.write_object(|object| {
             write_event_head(object, SLICE, track, "receive", context.clock.since_start_ns(from));
             object.put_ns_as_micros("dur", to.since(from)).put("cat", "frame").put_hex("bind_id", flow_id(id));
-            // The send of an undecoded frame is no slice from which an arrow could start.
+            // The send of an undecoded frame is not drawn as a slice, so no arrow can start there.
             if open.sent.is_some_and(|sent| sent.chunks.is_some()) {
                 object.put("flow_in", true);
             }

@@ -22,10 +22,11 @@ impl Perfetto<'_> {
         let common_fields =
             Object::encode_fields(|object| write_name_and_time(object, POINT, "chunk sent", at, context));
         for (chunk_index, chunk) in frame.chunks.iter().enumerate() {
+            // While it is unknown on which hop the scheduler sends, all hops pass the check above. For each request, only the first of them
+            // counts.
             let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
             let is_from_scheduler =
                 request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop));
-            // While the scheduler's hop is unknown, all hops pass the check above. Then the first one of the request counts.
             if !is_from_scheduler {
                 continue;
             }
@@ -111,7 +112,7 @@ fn write_frame_of_stage(object: &mut Object<'_>, stage: &RequestStage<'_>) {
     });
 }
 
-/// For events that have only the fields of all events.
+/// Adds nothing. Stands for a function that adds fields to an event, for events without fields of their own.
 fn add_no_fields(_: &mut Object<'_>) {}
 
 /// Writes the known facts about a request, for the panel of its slice.

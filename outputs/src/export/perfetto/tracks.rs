@@ -112,15 +112,19 @@ impl Perfetto<'_> {
             SyntheticRow::Relay(hop, connection) => {
                 self.add_track(row, "relay", &format!("{}, connection {connection}", ledger.hop_name(hop)))
             }
-            SyntheticRow::Receives(hop) => match ledger.hop(hop) {
-                None => self.add_track(row, UNKNOWN, &format!("receives of hop {}", hop.0)),
-                Some(hop) => {
-                    let group = &ledger.groups()[hop.group];
-                    let worker = hop.worker.map_or_else(String::new, |index| format!(" {index}"));
-                    self.add_track(row, &format!("{}{worker}", group.ends.to), &format!("receives from {}", group.name))
-                }
-            },
+            SyntheticRow::Receives(hop) => self.add_track_of_receives(row, hop, ledger),
         }
+    }
+
+    /// Adds the track of the receives on a hop to the process of the receiving role and worker.
+    fn add_track_of_receives(&mut self, row: SyntheticRow, hop_id: HopId, ledger: &Ledger) -> Track {
+        let Some(hop) = ledger.hop(hop_id) else {
+            return self.add_track(row, UNKNOWN, &format!("receives of hop {}", hop_id.0));
+        };
+        let group = &ledger.groups()[hop.group];
+        let worker = hop.worker.map_or_else(String::new, |index| format!(" {index}"));
+        let role = format!("{}{worker}", group.ends.to);
+        self.add_track(row, &role, &format!("receives from {}", group.name))
     }
 
     /// Adds the track of the sends on a connection, which is that of the sending thread if it is known.
@@ -142,8 +146,11 @@ impl Perfetto<'_> {
         if !role.is_empty() && named.len() < MAX_ROWS && !named.contains(&thread.pid) {
             self.name_process(thread.pid, role, ROLES_PLACE + named.len() as u32);
         }
-        if !name.is_empty() && !self.tracks.is_full() && self.tracks.named_threads.insert(thread) {
-            self.name_thread(track, name);
+        if !name.is_empty() && !self.tracks.is_full() {
+            let is_first_name = self.tracks.named_threads.insert(thread);
+            if is_first_name {
+                self.name_thread(track, name);
+            }
         }
         track
     }

@@ -303,7 +303,7 @@ impl TimeSeriesCharts<'_> {
     /// Curves of the chunks dropped and merged, without those that were not observed or are always 0.
     fn curves_of_outcomes(&self) -> Vec<Curve<'static>> {
         let chunks = &self.series.chunks;
-        // Classes of the style sheet (a colour, and how the line is dashed), names, and numbers in each slot.
+        // For each curve: a class of the style sheet (its colour and dashes), its name, and its number in each slot.
         let columns = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
             ("c4 dashed", "dropped (predicted)", &chunks.dropped_predicted),

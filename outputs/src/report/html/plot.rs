@@ -94,7 +94,7 @@ fn round_up_step(step: f64) -> f64 {
     // Zero has no logarithm.
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
-    // Rounding of the division above must not select the next step for a value that is one of them.
+    // By rounding, a `step` that is one of these may be slightly larger. It must not become the next larger one.
     steps.into_iter().find(|&round| round >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
@@ -287,6 +287,7 @@ impl Plot {
 
     /// Vertical line with a numbered marker that links to the finding with that number.
     pub(super) fn draw_finding_marker(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
+        // The line stands at the time of the finding, and the marker beside those of earlier findings.
         let x = self.x_at(when);
         let marker_x = self.free_marker_position(x);
         self.marker_positions.push(marker_x);
@@ -329,10 +330,11 @@ impl Plot {
         let mut highest_y = TOP_MARGIN;
         let lowest_index = names.len().saturating_sub(1);
         for (index, CurveName { y, class, text }) in names.into_iter().enumerate() {
+            // Coordinates grow downwards. A name moves up if the names below it would have no room, and never covers the name above it.
             let names_below = lowest_index - index;
             let room_for_names_below = LINE_HEIGHT * names_below as f64;
-            // High enough that the names below it have room, low enough not to cover the one above it.
-            let y = y.min(lowest_y - room_for_names_below).max(highest_y);
+            let lowest_y_with_room = lowest_y - room_for_names_below;
+            let y = y.min(lowest_y_with_room).max(highest_y);
             highest_y = y + LINE_HEIGHT;
             let shown = cut_name(text);
             self.append(&html! {

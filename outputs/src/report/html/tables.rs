@@ -205,8 +205,8 @@ fn draw_lossy_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup 
     }
 }
 
-/// Table of the token ids and bytes on each hop, with the estimated bytes if only new ids were listed, or all ids so far. `None` if no ids
-/// crossed a hop.
+/// Table of the token ids and bytes on each hop. Two columns estimate the bytes of messages that list only new ids, and of those that list
+/// all ids so far. `None` if no ids crossed a hop.
 pub(super) fn draw_mode_table(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
     let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
