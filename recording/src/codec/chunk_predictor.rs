@@ -170,8 +170,8 @@ impl ChunkPredictor {
             | flag_if(has_ids != self.has_ids, IDS)
     }
 
-    /// Writes the fields of a chunk to the columns, or reads them from there, except its rid and ids. Fields without a flag are as
-    /// predicted and take no bytes. One function does both, so that the writer and the reader cannot differ in the order of the fields.
+    /// Writes the fields of a chunk to the columns, or reads them from there, except its rid and ids. `flags` has a bit for each field that
+    /// is not as predicted; the others take no bytes. One function writes and reads, so that both use the same order of fields.
     #[inline]
     pub(super) fn write_or_read_fields<C: FieldTransfer>(
         &self,
