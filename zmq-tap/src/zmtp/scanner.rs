@@ -284,7 +284,7 @@ impl Scanner {
         consumed
     }
 
-    /// Starts a search for the next frame at the second byte of an invalid header. Its first `buffered_before` bytes came with earlier input.
+    /// Searches for the next frame from the second byte of an invalid header on. Its first `buffered_before` bytes came with earlier input.
     /// Returns how many bytes of this input are consumed: the first byte of the header, or none if it came earlier.
     fn search_after_invalid_header(&mut self, buffered_before: usize) -> ConsumedBytes {
         // Called in this state only.
