@@ -117,8 +117,7 @@ fn read_batch_and_count_columns<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a
     }
     let mut at = read_rid_column(message, first_column, chunks)?;
     at = read_finish_column(message, at, chunks)?;
-    // The third column is skipped. Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a
-    // stream.
+    // Skip the third column, the lengths of the prompts. Every batch repeats them, but here only the first chunk of a stream may have one.
     at = skip_value(message, at)?;
     at = read_id_count_column(message, at, chunks)?;
     for _ in READ_COLUMNS..columns {

@@ -121,9 +121,9 @@ fn sends_to_main(sender: usize, edges: &[Edge], roles: &Roles) -> bool {
     edges.iter().any(|&(from, to)| from == sender && matches!(known_role(roles, to), Some(TOKENIZER | ROUTER)))
 }
 
-/// Infers the roles of each group of connected processes of which none is named. A process that only connects is a scheduler, one that only
-/// accepts a tokenizer, and one that does both a detokenizer. A group is no engine, and gets no roles, if a connection leads another
-/// way than from scheduler to detokenizer to tokenizer, or if one of its processes does not use ZMQ.
+/// Infers the roles of each group of connected processes of which none is named. A process that only connects is a scheduler. One that only
+/// accepts is a tokenizer, and one that does both is a detokenizer. A group gets no roles if it cannot be an engine: if a connection leads
+/// another way than from scheduler to detokenizer to tokenizer, or if one of its processes does not use ZMQ.
 fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // `None` for a process that has a role or does not use ZMQ. Its whole group then gets no roles.
     let mut guesses: Vec<Option<Role>> = Vec::with_capacity(nodes.len());

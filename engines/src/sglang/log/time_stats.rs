@@ -52,9 +52,9 @@ struct Impossible;
 
 /// Parses `4f1c, input_len=12, output_len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
 ///
-/// Passes each stage of the request with its time to `sink`. Logged when the scheduler has finished its part of the request. From 0.5.12
-/// on, `entry_time` is the wall time at which the first phase began. Before, the line has none or another clock's, so the durations count
-/// back from the line's own timestamp.
+/// Passes each stage of the request with its time to `sink`. The scheduler logs the line when it has finished its part of the request. From
+/// 0.5.12 on, `entry_time` is the wall time at which the first phase began. Earlier releases do not state that time. Their last phase is
+/// taken to end at `line_ns`, the line's own timestamp.
 pub(super) fn read_time_stats(
     text_behind_mark: &str,
     line_ns: Option<u64>,

@@ -160,11 +160,11 @@ fn read_columns<'a>(
             table.push_chunk_of_each_request(chunks)?;
             table.read_counts_and_finish_reasons(chunks, finished)?;
             let has_id_column = table.read_id_counts_if_column_present(chunks, listed)?;
-            // A batch without requests shows nothing of its column of ids, so the layout decides.
+            // The column of ids has a meaning if it is present. A batch without requests does not show that, so its layout alone decides.
             if has_id_column || chunks.is_empty() {
                 ids = meaning_of_id_column(layout.ids, chunks);
             }
-            // Times are read where the scheduler sends them. The detokenizer shifts them by a clock difference that it has measured.
+            // Only the scheduler's messages have the original times. The detokenizer shifts them by a clock difference that it measured.
             if matches!(layout.kind, Kind::TokenIds | Kind::Embedding) {
                 table.append_first_token_times(chunks, nested, times);
             }

@@ -214,9 +214,9 @@ fn nth_byte(word: u64, index: usize) -> u8 {
     (word >> (8 * index)) as u8
 }
 
-/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. The form of the list is
-/// `EMPTY_LIST MEMOIZE MARK integers APPENDS`, or with one integer, as for a decoding request, `EMPTY_LIST MEMOIZE integer APPEND`. The
-/// latter fits into eight bytes.
+/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. A list of several integers is
+/// `EMPTY_LIST MEMOIZE MARK integers APPENDS`. A list of one, as of a decoding request, is `EMPTY_LIST MEMOIZE integer APPEND`, and fits
+/// into eight bytes.
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
