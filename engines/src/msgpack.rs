@@ -195,8 +195,8 @@ fn short_value_len(first: u8) -> usize {
     usize::from(LENGTH[usize::from(first)])
 }
 
-/// Length of the complete short values at the beginning of `bytes`, but of `values_left` at most, which is reduced by their number. A value
-/// is short if its first byte determines its length.
+/// Length of the run of short values at the beginning of `bytes`, and at most of `values_left` values. A value is short if its first byte
+/// determines its length. Subtracts the number of these values from `values_left`.
 #[inline]
 fn measure_and_count_off_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
     let mut skipped = 0;

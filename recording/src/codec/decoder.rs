@@ -385,8 +385,8 @@ fn read_receiver(
     }
 }
 
-/// Returns whether the next item belongs to the current run of predicted items, and counts it off. Otherwise it is the item that follows
-/// the run, which was not predicted. `left_in_run`: number of items left of the run; `None` if the next run's length must be read from
+/// Returns whether the next item was predicted. Items come in runs of predicted ones, each with one behind it that was not predicted.
+/// `left_in_run`: number of predicted items left of the current run. `None` at the start of a run, whose length is then read from
 /// `run_lengths`.
 #[inline]
 fn count_off_if_predicted(
@@ -397,7 +397,7 @@ fn count_off_if_predicted(
         Some(items) => items,
         None => run_lengths.read_number()?,
     };
-    // Becomes `None` if no item is left, because the next run's length follows the item that was not predicted.
+    // Counts the item off. If no predicted item is left, this is the other one, and the next item starts a run.
     *left_in_run = items_left.checked_sub(1);
     Ok(items_left > 0)
 }
