@@ -129,7 +129,8 @@ pub(super) fn read_receive(
     Ok(())
 }
 
-/// Parses a request as [`read_receive`] does, and the `, out={'text': .., 'meta_info': {..}}` that follows it.
+/// Parses a finished request: `GenerateReqInput(.., rid='4f1c..', stream=True)`, and `, out={'text': .., 'meta_info': {..}}` behind it.
+/// Passes its stages to `sink`, with their times if the line is about one request.
 pub(super) fn read_finish(
     text_behind_mark: &str,
     _line_ns: Option<u64>,

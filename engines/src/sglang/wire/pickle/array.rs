@@ -180,7 +180,7 @@ impl<'m> PickleMachine<'m, '_> {
     /// Copies the object just built for each object behind it that has the same bytes: `GET EMPTY_TUPLE NEWOBJ` and an empty state. The
     /// `time_stats` of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
-        // `push_memoized_or_process_calls` has set it when the object's class was pushed.
+        // Set when the object's class was pushed.
         let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
         let repeats = count_repeated_objects(self.message, object_start, object_bytes);

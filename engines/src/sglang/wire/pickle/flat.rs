@@ -39,7 +39,8 @@ pub(super) fn measure_batch_and_memoize_strings(
     batch
 }
 
-/// [`measure_batch_and_memoize_strings`] without restoring the memo.
+/// Measures the batch of flat items from `start` on, and enters its strings into the memo. `None` if the machine must run the opcodes one
+/// by one; the memo may then have some of the strings.
 pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let mut at = start;
     let mut len = 0_usize;
@@ -416,7 +417,7 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     read_other_string(bytes)
 }
 
-/// Reads a string like [`read_string`], in any encoding, and also behind a `FRAME`.
+/// The string at the beginning of `bytes`, and the bytes after it. Knows all encodings of a string, and skips a `FRAME` before it.
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;
