@@ -54,7 +54,7 @@ impl<'a> Doc<'a> {
     pub(super) fn column_parts(self, list: Node) -> ColumnParts<'a> {
         let first_run = match list {
             Node::List(list) | Node::Tuple(list) => self.arena.list_runs[list as usize],
-            // In msgpack, and for short integers, all items are one run, which has no entry in the arena.
+            // In msgpack, and for short integers, all items are one part, and no run in the arena describes them.
             _ => ListRun::EMPTY,
         };
         let part = self.list_items(list).map(|items| ColumnPart {
