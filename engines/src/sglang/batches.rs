@@ -117,7 +117,8 @@ fn read_batch_and_count_columns<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a
     }
     let mut at = read_rid_column(message, first_column, chunks)?;
     at = read_finish_column(message, at, chunks)?;
-    // Skip the third column, the lengths of the prompts. Every batch repeats them, but here only the first chunk of a stream may have one.
+    // Skip the third column, the lengths of the prompts. Every batch repeats them, but a chunk with the length of its prompt would count as
+    // the first one of its stream.
     at = skip_value(message, at)?;
     at = read_id_count_column(message, at, chunks)?;
     for _ in READ_COLUMNS..columns {

@@ -121,7 +121,7 @@ impl BoundarySearch {
                     PositionTest::NoBoundary => {}
                     PositionTest::NeedsBytes => break,
                 }
-                // No frame begins behind such a candidate, so it was a chance match.
+                // The position behind such a candidate is tested, so it is of no more use.
                 if is_end_of_candidate {
                     self.forget_candidates_up_to(offset);
                 }
