@@ -195,8 +195,8 @@ fn short_value_len(first: u8) -> usize {
     usize::from(LENGTH[usize::from(first)])
 }
 
-/// Length of the complete short values at the beginning of `bytes`, but of `values_left` at most, which is reduced by their number. A value
-/// is short if its first byte determines its length.
+/// Length of the run of short values at the beginning of `bytes`, and at most of `values_left` values. A value is short if its first byte
+/// determines its length. Subtracts the number of these values from `values_left`.
 #[inline]
 fn measure_and_count_off_short_values(bytes: &[u8], values_left: &mut u64) -> usize {
     let mut skipped = 0;
@@ -219,9 +219,10 @@ pub(crate) fn offset_after_values(part: Excerpt<'_>, mut at: u64, value_count: u
     let mut values_left = u64::from(value_count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
-        let skipped = measure_and_count_off_short_values(bytes, &mut values_left);
-        if skipped > 0 {
-            at += skipped as u64;
+        // Skip a run of short values, whose first byte shows their length.
+        let skipped_bytes = measure_and_count_off_short_values(bytes, &mut values_left);
+        if skipped_bytes > 0 {
+            at += skipped_bytes as u64;
             continue;
         }
         values_left -= 1;
@@ -279,8 +280,8 @@ pub(crate) fn end_of_validated_value(bytes: &[u8], at: usize) -> Option<NextOffs
     }
 }
 
-/// End of the value at `at`, or the error in it. Works without recursion: a container only adds its items to the number of values that are
-/// left to skip.
+/// Skips the value at `at`, and returns its end or the error in it. Works without recursion: a container is skipped by its head, and its
+/// items are added to the number of values that are left to skip.
 pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<NextOffset, InvalidMsgpack> {
     let mut values_left = 1u64;
     while values_left > 0 {
@@ -343,7 +344,7 @@ fn skip_values_of_type(data: &[u8], mut at: usize, type_byte: u8, len: u8, value
 }
 
 /// Number of one-byte values, at most `limit`, that follow the one-byte value at the beginning of `bytes`. After a small integer, whose
-/// byte is below 0x80, all small integers count. After another value, only identical ones do.
+/// byte is below 0x80, all small integers count. After another value, only identical values count.
 fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     /// The upper bit of each byte of a word, which is not set in a small integer.
     const UPPER_BITS: u64 = 0x8080_8080_8080_8080;
@@ -351,7 +352,7 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     const SMALL_INTEGERS: u64 = 0;
     /// Number of values in a word.
     const WORD_VALUES: usize = 8;
-    // The first value does not count towards the limit.
+    // The first value, and at most `limit` values behind it.
     let max_bytes = usize::try_from(limit).map_or(bytes.len(), |limit| bytes.len().min(limit + 1));
     let bytes = bytes.get(..max_bytes).unwrap_or_default();
     let begins_with_small_integer = matches!(bytes, [0..=FIXINT_MAX, ..]);
@@ -361,7 +362,7 @@ fn count_one_byte_values(bytes: &[u8], limit: u64) -> usize {
     let start = 0;
     let in_words = WORD_VALUES * count_equal_words(bytes, start, UPPER_BITS, SMALL_INTEGERS);
     let behind_words = bytes[in_words..].iter().take_while(|byte| **byte <= FIXINT_MAX).count();
-    // The first one is counted by the caller.
+    // Without the first value, which is in this sum.
     in_words + behind_words - 1
 }
 

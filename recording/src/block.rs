@@ -101,8 +101,8 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// Counts the records between the expected one and the next block's first as lost, and returns how many. Records are numbered in the
-    /// run; the block's first record is then the expected one.
+    /// Counts the records between the last block and the next one as lost, and returns how many. Records are numbered within the run:
+    /// `first_of_block` is the number of the next block's first record, which this makes the expected one.
     fn count_skipped_records_before(&mut self, first_of_block: u64) -> u64 {
         let skipped = self.next_record.map_or(0, |next| first_of_block.saturating_sub(next));
         self.next_record = Some(first_of_block);
@@ -125,8 +125,8 @@ impl BlockReader {
         self.unknown_records
     }
 
-    /// Reads a block, and calls `visit_record` for each of its records. If records are missing before it, a [`What::Missed`] comes first
-    /// and the standing data (the latest engine and hops) is repeated. A block that was already read yields nothing.
+    /// Reads a block, and calls `visit_record` for each of its records. A block that was already read yields nothing. If records before the
+    /// block are missing, a [`What::Missed`] and the standing data (the latest engine and hops) come first.
     ///
     /// [`What::Missed`]: trace::event::What::Missed
     pub fn read_block(&mut self, bytes: &[u8], visit_record: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
@@ -136,9 +136,9 @@ impl BlockReader {
             return Ok(());
         }
         self.buffers.decompress_columns(packed, section.raw_bytes).map_err(damaged_block)?;
-        // The first block that this reader gets is not the first of the run.
+        // Computed before the next lines set `next_record`: this is the reader's first block, but not the first of the run.
         let starts_late = self.next_record.is_none() && section.first_record > 0;
-        // For `records_before`.
+        // Set once, by the reader's first block.
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.count_skipped_records_before(section.first_record);
         // A stream loses blocks where a reader is too slow for its queue. The missing records may be of any hop, so none is named.
@@ -153,7 +153,7 @@ impl BlockReader {
             }
         }
         self.unknown_records += block.unknown_records;
-        // Only now: the records of a block that cannot be decoded are missed.
+        // Not earlier, so that the records of a block that cannot be decoded count as missing before the next one.
         self.next_record = Some(section.first_record.saturating_add(section.content.records.into()));
         Ok(())
     }

@@ -54,7 +54,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a file as [`create`] does, but always in this process.
+/// Creates a file for reading and writing that only its owner may open, without a delegate. Fails if `path` exists, also as a link.
 pub(crate) fn create_here(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)

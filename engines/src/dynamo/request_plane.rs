@@ -141,8 +141,9 @@ impl RequestPlaneParser {
         match parse_message(bytes, emit) {
             Ok(Some(message)) => {
                 self.body_bytes_left = message.body_bytes;
-                let bytes_of_input = message.head_bytes.saturating_sub(bytes_of_earlier_inputs);
-                Some(bytes_of_input.min(input.len()))
+                // The caller has passed over the bytes of earlier inputs already.
+                let head_bytes_in_input = message.head_bytes.saturating_sub(bytes_of_earlier_inputs);
+                Some(head_bytes_in_input.min(input.len()))
             }
             // The head continues in the next input.
             Ok(None) => {
@@ -191,7 +192,7 @@ fn split_payload(bytes: &[u8]) -> Result<Option<Payload<'_>>, Invalid> {
 }
 
 /// Splits off a part that is preceded by its length. `None` if more bytes are needed. Fails if the part is empty, or if `may_begin` rejects
-/// the bytes of it that are present.
+/// those of its bytes that are present.
 fn split_length_prefixed_part(
     bytes: &[u8],
     may_begin: impl Fn(&[u8]) -> bool,

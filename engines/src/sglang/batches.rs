@@ -117,8 +117,8 @@ fn read_batch_and_count_columns<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a
     }
     let mut at = read_rid_column(message, first_column, chunks)?;
     at = read_finish_column(message, at, chunks)?;
-    // The third column is skipped. Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a
-    // stream.
+    // Skip the third column, the lengths of the prompts. Every batch repeats them, but a chunk with the length of its prompt would count as
+    // the first one of its stream.
     at = skip_value(message, at)?;
     at = read_id_count_column(message, at, chunks)?;
     for _ in READ_COLUMNS..columns {

@@ -210,8 +210,8 @@ impl Facts for SgLang {
         }
     }
 
-    /// Which of its own times the release sends: the entries (to queue and batch) and the end of the prefill. It has columns of times from
-    /// 0.5.5 on, where the end of the prefill is missing or in wall-clock time. From 0.5.10rc0 on it has `time_stats` instead.
+    /// Which of its own times the release sends: when a request enters the queue and a batch (the entries), and when its prefill ends. From
+    /// 0.5.5 on, it sends columns of times, without a usable end of the prefill. From 0.5.10rc0 on, it sends `time_stats` instead.
     fn sent_times(&self, version: Option<&str>) -> SentTimes {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
         let columns_from = TIME_COLUMNS_FROM.parse::<Version>().ok();

@@ -98,7 +98,8 @@ fn check_opening(message: &[u8], message_bytes: u64) -> Opening {
     }
 }
 
-/// Checks the header of a pickle, whose frame must fit into the message.
+/// Tests whether a pickle of `message_bytes` bytes begins with the bytes of `body`: whether its first frame fits into it. An
+/// [`Opening::Yes`] has the byte with which the message must end.
 fn check_pickle_opening(body: &[u8], message_bytes: u64) -> Opening {
     let frame_length = match *body {
         // PROTO with its version, then FRAME with its length, which may not have arrived yet.
@@ -125,7 +126,7 @@ fn may_be_first_frame(frame_length: u64, pickle_length: u64) -> bool {
     frame_length == rest_length || is_one_of_several
 }
 
-/// Tests whether a message of `message_bytes` bytes begins with an array whose first item is the name of a Python class.
+/// Tests whether a message of `message_bytes` bytes begins with an array whose first item may be the name of a Python class.
 fn check_msgpack_opening(body: &[u8], message_bytes: u64) -> Opening {
     let name = match read_class_name(body) {
         Ok(name) => name,

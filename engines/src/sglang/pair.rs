@@ -11,15 +11,15 @@ const FAILED: &[u8] = b"0";
 /// Minimum number of parts behind the guard in which a decode server describes the memory of a request. 0.5.9 sends 8, 0.5.23 sends 10.
 const MEMORY_PARTS: u64 = 6;
 
-/// Reads a message of the backends mooncake and nixl from its first parts. It is about the request with the returned room, a number that
-/// both servers of a pair know. `total_parts` counts all parts. `None` for any other message. With nixl, no message reports the end of a
-/// transfer.
+/// Reads a message of the transfer backend mooncake or nixl from its first parts. `total_parts` counts all parts. The room in the result is
+/// the number under which both servers of a pair know the request. `None` for any other message. With nixl, no message reports the end of
+/// a transfer.
 pub(super) fn read_pair_message(first_parts: &[Excerpt<'_>], total_parts: u64) -> Option<PairMessage> {
     let (first, rest) = first_parts.split_first()?;
     let is_nixl = first.is_whole() && first.head == NIXL_GUARD;
     if is_nixl {
         let room = read_room(rest.first()?)?;
-        // The guard is a part too.
+        // More than the minimum, which does not count the guard.
         let describes_memory = total_parts > MEMORY_PARTS;
         return describes_memory.then_some(PairMessage { room, kind: PairMessageKind::Allocated });
     }

@@ -407,7 +407,8 @@ impl<'a> OutputReader<'a, '_> {
         });
     }
 
-    /// Reads the list of new ids at `at` like [`Self::read_new_ids`]. Where ids are not kept, the length of a list of one id is enough.
+    /// Reads the list of new ids at `at`, and collects the ids if they are kept. If not, a list of one id, as most are, is only measured.
+    /// Returns the number of ids, and the end of the list.
     #[inline]
     fn read_or_count_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, NextOffset), Undecoded> {
         if self.ids.is_none()

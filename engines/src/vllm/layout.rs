@@ -125,8 +125,8 @@ impl ReleaseSpan {
     }
 }
 
-/// Parses the table: first the line of the releases, then lines `CLASS array RELEASES FIELDS`. Leaves out lines of enums, which have no
-/// known releases there.
+/// Parses the table: first the line of the releases, then lines `CLASS array RELEASES FIELDS`. Leaves out lines whose releases are not
+/// among those of the first line.
 fn parse_table(text: &'static str) -> ParsedTable {
     let mut releases: Vec<&'static str> = Vec::new();
     let mut lines: Vec<LayoutLine> = Vec::new();

@@ -1,18 +1,18 @@
 //! How a response names its request.
 
-/// Id of the response to a request, and the index of its choice: `chatcmpl-X-HEX` gives `chatcmpl-X`, `cmpl-X-PROMPT-HEX` gives choice
-/// `PROMPT` of `cmpl-X`, and `1_cmpl-X-0-HEX` gives choice 1 of `cmpl-X`. `HEX` is 8 digits, from 0.14.0 on. `None` for a sample of a
-/// further prompt, whose index is not known.
+/// Id of the response to a request, and the index of its choice. `chatcmpl-X-HEX` is choice 0 of `chatcmpl-X`. `cmpl-X-PROMPT-HEX` is
+/// choice `PROMPT` of `cmpl-X`. `1_cmpl-X-0-HEX` is sample 1 of prompt 0, and so choice 1 of `cmpl-X`. `HEX` is random, from 0.14.0 on.
+/// `None` for a sample of a further prompt, whose choice is not known.
 pub(super) fn response_id_and_choice(rid: &str) -> Option<(&str, u32)> {
     let SampledRid { sample, id } = split_sample(rid);
     let without_suffix = match id.rsplit_once('-') {
         Some((start, end)) if is_random_suffix(end) => start,
         _ => id,
     };
-    // The Rust frontend has no index of the prompt.
+    // Ids of chats, and all ids of the Rust frontend, have no index of the prompt.
     let Some((id, prompt)) = split_prompt(without_suffix) else { return Some((without_suffix, sample.unwrap_or(0))) };
     match sample {
-        // Choices are counted over all prompts, so the number of samples of each prompt is needed too.
+        // Choices are numbered over all prompts, and the number of samples of the prompts before is not known.
         Some(_) if prompt > 0 => None,
         Some(sample) => Some((id, sample)),
         None => Some((id, prompt)),

@@ -194,7 +194,7 @@ impl FieldTransfer for Vec<u8> {
 
 /// The reader. Fails where the column ends too early or holds a value that no writer produces.
 impl FieldTransfer for ColumnCursor<'_> {
-    /// Sets the field to the expected value, or to that in the column if it `differs`.
+    /// Sets the field to the expected value. If it `differs`, reads the field instead, as a distance from the expected value.
     fn write_or_read_optional(
         &mut self,
         differs: bool,

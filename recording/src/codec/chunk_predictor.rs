@@ -38,15 +38,15 @@ enum ListingKind {
 }
 
 impl ListingKind {
-    /// How the first chunk of a request lists its ids. The next chunk probably does the same. `id_count` is the number of its ids, and
-    /// `token_count` its token count.
+    /// How the first chunk of a request, with `id_count` ids and the token count `token_count`, lists its ids: only the new ones, or all so
+    /// far. The next chunk probably does the same.
     #[inline]
     fn of_first_chunk(id_count: Option<u32>, token_count: Option<u32>) -> Self {
         if id_count.is_none() {
-            // The next chunk probably lists no ids, either.
+            // `Same` predicts as many ids as the last chunk had, so here none.
             Self::Same
         } else if id_count > Some(1) && id_count == token_count {
-            // With one token, new ids only and all ids look the same.
+            // A single id shows nothing, because it is both all ids and the new ones.
             Self::All
         } else {
             Self::New
@@ -170,8 +170,8 @@ impl ChunkPredictor {
             | flag_if(has_ids != self.has_ids, IDS)
     }
 
-    /// Writes the fields of a chunk to the columns, or reads them from there, except its rid and ids. Fields without a flag are as
-    /// predicted and take no bytes. One function does both, so that the writer and the reader cannot differ in the order of the fields.
+    /// Writes the fields of a chunk to the columns, or reads them from there, except its rid and ids. `flags` has a bit for each field that
+    /// is not as predicted; the others take no bytes. One function writes and reads, so that both use the same order of fields.
     #[inline]
     pub(super) fn write_or_read_fields<C: FieldTransfer>(
         &self,

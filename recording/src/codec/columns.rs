@@ -101,22 +101,22 @@ impl<'a> BlockColumns<ColumnCursor<'a>> {
     /// Finds the columns of a block in its bytes: their number, then their lengths, then their content. Ignores columns that this version
     /// does not know; missing ones are empty.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, MalformedBlock> {
-        let mut cursor = ColumnCursor::new(bytes);
-        let stored_count = cursor.read_number()?;
+        let mut lengths = ColumnCursor::new(bytes);
+        let stored_count = lengths.read_number()?;
         // Each length takes at least one byte, so a damaged count is found before the loop below.
         if stored_count > bytes.len() as u64 {
             return Err(MalformedBlock("more columns than bytes"));
         }
-        // The lengths of all columns come before their bytes. `lengths` stays at the first length, while `cursor` goes behind the last one.
-        let mut lengths = cursor;
+        // The lengths of all columns come first, then their contents. So a second cursor skips the lengths.
+        let mut contents = lengths;
         for _ in 0..stored_count {
-            cursor.read_number()?;
+            contents.read_number()?;
         }
         let mut columns = Self::default();
         // Later versions append columns, so the ones that this version knows are the first.
         for column in columns.all_mut().into_iter().take(stored_count as usize) {
             let length = lengths.read_number()?;
-            let column_bytes = cursor.read_bytes(length as usize)?;
+            let column_bytes = contents.read_bytes(length as usize)?;
             *column = ColumnCursor::new(column_bytes);
         }
         Ok(columns)

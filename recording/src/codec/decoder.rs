@@ -45,8 +45,9 @@ impl DecodeBuffers {
         Ok(())
     }
 
-    /// Starts to decode the decompressed block, which must match `content` from its header. A [`What::Missed`] comes first if records are
-    /// `missed` before the block. Then comes the standing data, which is the latest engine and hops, if it is wanted.
+    /// Starts to decode the decompressed block, whose header states `content`. The result yields up to three things, in this order: a
+    /// [`What::Missed`] if records are `missed` before the block, the standing data (the latest engine and hops) if it is wanted, and the
+    /// records of the block.
     pub(crate) fn decode_block(
         &mut self,
         content: &BlockContent,
@@ -58,7 +59,7 @@ impl DecodeBuffers {
         texts.read_texts(&mut columns)?;
         ids.clear();
         while !columns.ids.is_empty() {
-            // Read at once, so that chunks can borrow their part.
+            // All ids are read before the chunks, so that each chunk can borrow its part of them.
             ids.push(columns.ids.read_signed()?);
         }
         state.clear();
@@ -155,16 +156,16 @@ impl<'b> DecodedBlock<'b> {
         Ok(None)
     }
 
-    /// The next of the records that were written to this block; `None` at the end. Skips records of unknown and of obsolete kinds.
+    /// Reads the next record of this block. Skips records of unknown and of obsolete kinds. `None` at the end.
     #[inline]
     fn next_own_record(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         while self.records_left > 0 {
             self.records_left -= 1;
             // The kind of the record, with flags.
             let kind_and_flags = self.columns.op.read_byte()?;
-            // Negative after a late event: records are in the order in which they were written.
-            let elapsed_ns = self.columns.time.read_signed()?;
-            self.last_record_ns = self.last_record_ns.wrapping_add(elapsed_ns as u64);
+            // The distance from the last record. It is negative for a late event, which is written behind newer ones.
+            let distance_ns = self.columns.time.read_signed()?;
+            self.last_record_ns = self.last_record_ns.wrapping_add(distance_ns as u64);
             let record = self.read_record(kind_and_flags, MonoNs(self.last_record_ns))?;
             if record.is_some() {
                 return Ok(record);
@@ -178,8 +179,8 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
-    /// Reads the record with this time. `None` if the record is skipped, because its kind is obsolete or
-    /// unknown.
+    /// Reads the rest of a record whose kind and time `at` are already read. `None` if the record is skipped, because its kind is obsolete
+    /// or unknown.
     fn read_record(&mut self, kind_and_flags: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
         let kind = kind_and_flags & op::KIND_MASK;
         let what = match kind {
@@ -251,8 +252,8 @@ impl<'b> DecodedBlock<'b> {
         Ok(Received { id: received.id, wakeup, by: receiver, frame })
     }
 
-    /// Reads the frame of a receive. `None` if a flag of `kind_and_flags` says that the receive has none, because the frame is in the
-    /// record of its send.
+    /// Reads the frame of a receive, whose id is `received`. `None` if `kind_and_flags` lacks the flag for a frame: then the record of the
+    /// send has the frame.
     #[inline]
     fn read_received_frame(
         &mut self,
@@ -262,7 +263,7 @@ impl<'b> DecodedBlock<'b> {
         if kind_and_flags & op::HAS_FRAME == 0 {
             return Ok(None);
         }
-        // The frame has the id of the receive, or another one, which is stored like that of a send.
+        // The frame has the id of the receive, unless a flag says that another one follows. That one is stored like the id of a send.
         let has_other_id = kind_and_flags & op::HAS_OTHER_FRAME_ID != 0;
         let lane_frame = if has_other_id {
             self.state.lanes.read_mispredicted_frame_id(FrameStage::Sent, &mut self.columns)?
@@ -384,8 +385,8 @@ fn read_receiver(
     }
 }
 
-/// Returns whether the next item belongs to the current run of predicted items, and counts it off. Otherwise it is the item that follows
-/// the run, which was not predicted. `left_in_run`: number of items left of the run; `None` if the next run's length must be read from
+/// Returns whether the next item was predicted. Items come in runs of predicted ones, each with one behind it that was not predicted.
+/// `left_in_run`: number of predicted items left of the current run. `None` at the start of a run, whose length is then read from
 /// `run_lengths`.
 #[inline]
 fn count_off_if_predicted(
@@ -396,7 +397,7 @@ fn count_off_if_predicted(
         Some(items) => items,
         None => run_lengths.read_number()?,
     };
-    // Becomes `None` if no item is left, because the next run's length follows the item that was not predicted.
+    // Counts the item off. If no predicted item is left, this is the other one, and the next item starts a run.
     *left_in_run = items_left.checked_sub(1);
     Ok(items_left > 0)
 }
@@ -407,7 +408,7 @@ enum RequestReference {
     Known { link_index: u32 },
 }
 
-/// Reads which request follows a run of predicted ones. A known request is stored by the index of its link, which is its entry in the
+/// Reads a request that was not predicted. A request that the lane (connection) knows is stored by its link, which is its entry in the
 /// predicted order. `last_link`: index of the last request's link, or [`NO_LINK`] before the first.
 fn read_request_reference(
     column: &mut ColumnCursor<'_>,
@@ -416,9 +417,9 @@ fn read_request_reference(
 ) -> Result<RequestReference, MalformedBlock> {
     match column.read_number()? {
         NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new_text_index()? }),
-        // The rid is known from another lane (connection) of the block, so it is one of the texts that were read.
+        // The rid is known from another lane of the block, so only the index of its text follows.
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
-        // Any code from `KNOWN_REQUEST` on also has the distance of the request's link from the last one.
+        // All other codes are `KNOWN_REQUEST` plus the distance of the request's link from the last one.
         code => match link_at_distance(last_link, unzigzag(code - KNOWN_REQUEST)) {
             Some(link_index) => Ok(RequestReference::Known { link_index }),
             None => Err(MalformedBlock("reference to an unknown request")),

@@ -89,8 +89,8 @@ impl DeliveryPredictor {
         self.mode = Mode::Incremental;
     }
 
-    /// Writes the mispredicted fields of a delivery, and advances the predictions. Returns `true` if all fields were predicted; then
-    /// nothing is written.
+    /// Writes the mispredicted fields of a delivery, and advances the predictions. Returns `true` if all fields are as predicted; then
+    /// nothing is written. A link is the entry of a request in the predicted order.
     pub(super) fn write_delivery_unless_predicted(
         &mut self,
         delivery: &Delivery<'_>,
@@ -98,29 +98,29 @@ impl DeliveryPredictor {
         links: &mut RequestLinks,
         columns: &mut BlockColumns<Vec<u8>>,
     ) -> bool {
-        let predicted = self.order.predict_next_link(self.position);
-        let predicted_link = self.order.get(predicted);
+        let predicted_index = self.order.predict_next_link(self.position);
+        let predicted_link = self.order.get(predicted_index);
         let is_request_predicted = predicted_link.is_some_and(|link| texts.is_text(link.text, delivery.rid));
-        // Index of the link (entry) of the delivery's request.
-        let index = if is_request_predicted {
-            predicted
+        let link_index = if is_request_predicted {
+            predicted_index
         } else {
             self.find_or_add_request_link(delivery.rid, texts, links, columns)
         };
-        let RequestLink { text, state, .. } = *self.order.link_mut(index);
+        let RequestLink { text, state, .. } = *self.order.link_mut(link_index);
         let flags = flag_if(!is_request_predicted, REQUEST) | self.mispredicted_field_flags(state, delivery);
         if flags != 0 {
             let column = &mut columns.delivery;
             column.push(flags);
             if flags & REQUEST != 0 {
                 column.put_number(u64::from(text));
-                column.put_number(u64::from(index));
+                column.put_number(u64::from(link_index));
             }
-            // A copy, because the same function also reads into it.
-            let written = self.write_or_read_fields(flags, state, column, &mut { *delivery });
+            // The function needs a mutable delivery only to read into it, so it gets a copy.
+            let mut copy = *delivery;
+            let written = self.write_or_read_fields(flags, state, column, &mut copy);
             written.expect("a column in memory takes every field");
         }
-        self.advance_predictions(predicted, index, delivery);
+        self.advance_predictions(predicted_index, link_index, delivery);
         flags == 0
     }
 
@@ -157,7 +157,7 @@ impl DeliveryPredictor {
             | flag_if(delivery.without_text != 0, WITHOUT_TEXT)
     }
 
-    /// Reads a delivery, which has no bytes in the column if it `is_predicted`.
+    /// Reads a delivery, which has no bytes in the column if it `is_predicted`. A link is the entry of a request in the predicted order.
     pub(super) fn read_delivery<'b>(
         &mut self,
         is_predicted: bool,
@@ -165,21 +165,21 @@ impl DeliveryPredictor {
         texts: &mut TextReader<'b>,
     ) -> Result<Delivery<'b>, MalformedBlock> {
         let flags = if is_predicted { 0 } else { column.read_byte()? };
-        let predicted = self.order.predict_next_link(self.position);
+        let predicted_index = self.order.predict_next_link(self.position);
         let is_of_other_request = flags & REQUEST != 0;
-        // Index of the link (entry) of the delivery's request.
-        let index = if is_of_other_request { self.read_unchecked_link_index(column, texts)? } else { predicted };
-        let link = self.order.get(index);
+        let link_index =
+            if is_of_other_request { self.read_unchecked_link_index(column, texts)? } else { predicted_index };
+        let link = self.order.get(link_index);
         let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
-        // The other fields are replaced by the read ones.
+        // Only the rid is final. The next call sets all other fields.
         let mut delivery = Delivery::new(texts.get(text)?, 0, None);
         self.write_or_read_fields(flags, state, column, &mut delivery)?;
-        self.advance_predictions(predicted, index, &delivery);
+        self.advance_predictions(predicted_index, link_index, &delivery);
         Ok(delivery)
     }
 
-    /// Reads which request a delivery belongs to that is not of the predicted one. Returns the index of the request's link, which is not
-    /// checked yet.
+    /// Reads the request of a delivery whose request was not predicted. Returns the index of the request's link, which is its entry in the
+    /// predicted order. The caller must check the index, because a damaged block may have any.
     #[inline]
     fn read_unchecked_link_index(
         &mut self,
@@ -188,7 +188,7 @@ impl DeliveryPredictor {
     ) -> Result<u32, MalformedBlock> {
         // Index of the text with the rid.
         let text = column.read_u32()?;
-        // Called only to count a rid that is new in the block as read.
+        // The text itself is not needed. The call counts it as read if it is new in the block.
         texts.get_text_or_take_new(text)?;
         let index = column.read_u32()?;
         // The index after the last one stands for a new request.
@@ -198,8 +198,8 @@ impl DeliveryPredictor {
         Ok(index)
     }
 
-    /// Writes the fields of a delivery to the column, or reads them from there, except its rid. Fields without a flag are as predicted and
-    /// take no bytes. One function does both, so that the writer and the reader cannot differ in the order of the fields.
+    /// Writes the fields of a delivery to the column, or reads them from there, except its rid. `flags` has a bit for each field that is
+    /// not as predicted; the others take no bytes. One function writes and reads, so that both use the same order of fields.
     fn write_or_read_fields(
         &self,
         flags: u8,

@@ -283,7 +283,8 @@ impl Encoder {
     }
 
     /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link, which is its entry in
-    /// the predicted order of this lane (connection). `last_link`: link of the chunk before it, or [`NO_LINK`].
+    /// the predicted order of this lane (connection). `last_link`: link of the chunk before it, or [`NO_LINK`]. The predictor of a new
+    /// request starts from that of the `newest_request`.
     fn write_request_and_get_link(
         &mut self,
         lane_index: u32,
@@ -339,9 +340,9 @@ impl Encoder {
         for what in self.standing.events() {
             let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
             let kind = if matches!(what, What::Engine(_)) { op::ENGINE } else { op::HOP };
-            // `standing` has no column of kinds beside it, so its records begin with theirs.
+            // Other records have their kind in the column `op`. Standing data has no such column, so each record begins with its kind.
             writer.put_number(u64::from(kind));
-            // Returns the kind, which is already written.
+            // The returned kind is not needed, because it is already written.
             writer.write_event_fields(&what);
             writer.finish_standing();
         }

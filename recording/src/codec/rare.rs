@@ -457,7 +457,7 @@ impl RareField<'_> for ToolCalls {
         self.call.write_field(writer);
         self.outcome.write_field(writer);
         self.finish.write_field(writer);
-        // The position of the differing part also says whether there is one, and with it the part's other fields.
+        // An optional position: without one, no part differs, and the part's other fields are left out.
         self.part.map(|part| part.at).write_field(writer);
         if let Some(part) = self.part {
             part.chars.write_field(writer);
@@ -465,7 +465,7 @@ impl RareField<'_> for ToolCalls {
             part.tokens[1].write_field(writer);
             part.whole_chunks.write_field(writer);
         }
-        // Appended in 2.7, so they are not with the fields that they belong to.
+        // Added in version 2.7. They come behind the older fields, so that an older reader can skip them.
         self.absent.write_field(writer);
         self.events.write_field(writer);
         if let Some(part) = self.part {
@@ -489,7 +489,7 @@ impl RareField<'_> for ToolCalls {
             events: 0,
             part: None,
         };
-        // The position says whether a part follows.
+        // An optional position: without one, no part follows.
         if let Some(at) = RareField::read_field(reader)? {
             calls.part = Some(ArgumentsPart {
                 at,

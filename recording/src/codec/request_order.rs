@@ -74,13 +74,13 @@ impl<S> RequestOrder<S> {
         self.links.len() as u32 - 1
     }
 
-    /// Index of the link (entry) of the request that is predicted to come next, or [`NO_LINK`]. The order of the last frame is expected
-    /// again.
+    /// Index of the link (entry) of the request that is predicted to come next, or [`NO_LINK`]. Requests probably come in the order of the
+    /// last frame.
     pub(super) fn predict_next_link(&self, position: StreamPosition) -> u32 {
         let successor = self.get(position.last_link).map_or(NO_LINK, |last| last.next);
         let next = self.first_unfinished_link_from(successor);
         if next == NO_LINK {
-            // A new request has no successor yet. It came where another one was expected, which probably follows it.
+            // A new request has no successor yet. It took the place of the request that was expected, which probably comes next.
             return self.first_unfinished_link_from(position.skipped_link);
         }
         next

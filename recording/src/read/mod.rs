@@ -20,7 +20,8 @@ type BlockEndBytes = u64;
 type FileBytes = u64;
 
 /// Replays a whole recording. Returns the analysis and the other input of its report. The report equals that of the live run, because
-/// events and ticks are the same and in the same order. Calls `report_progress` as [`read_records`] does.
+/// events and ticks are the same and in the same order. Calls `report_progress` at each block with its end in the file and the file's
+/// size.
 pub fn analyse(
     recording: &Recording,
     engines: Engines,

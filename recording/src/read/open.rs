@@ -150,10 +150,11 @@ impl Recording {
         let found = find_sections(&file, &start, bytes).map_err(|error| OpenError::io(&path, error))?;
         let FoundSections { mut sections, is_indexed, cut_bytes, damaged_bytes } = found;
         let header = start.header;
-        let end = sections.iter().find(|located| located.section.kind == kind::END);
-        let end = end.and_then(|located| read_json::<EndSection>(&file, located));
-        let status = sections.iter().rev().find(|located| located.section.kind == kind::STATUS);
-        let status = status.and_then(|located| read_json::<ReportInput>(&file, located));
+        let end_location = sections.iter().find(|located| located.section.kind == kind::END);
+        let end = end_location.and_then(|located| read_json::<EndSection>(&file, located));
+        // A saved stream has several status sections, of which the newest counts.
+        let status_location = sections.iter().rev().find(|located| located.section.kind == kind::STATUS);
+        let status = status_location.and_then(|located| read_json::<ReportInput>(&file, located));
         sections.retain(|located| located.section.kind == kind::BLOCK);
         let blocks: Vec<BlockInfo> =
             sections.iter().map(|located| BlockInfo::new(located.offset, &located.section)).collect();
@@ -170,7 +171,7 @@ impl Recording {
             header,
             blocks,
             anchors,
-            // Without the end of the run, the last state of its source counts.
+            // Without an end section, the newest status has the data for a report.
             closing: end.and_then(|end| end.closing).or(status),
             missing,
             bytes,

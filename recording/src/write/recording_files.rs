@@ -341,10 +341,14 @@ pub(super) fn create_file(
     let is_replaced = force && existing.is_some();
     let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;
-    let written = write_preamble_and_header(&mut file, header, run, is_ring);
-    // The complete file takes the place of the existing one, which stays as it is after an error.
-    let in_place = if is_replaced && written.is_ok() { storage::rename(&created_path, path) } else { Ok(()) };
-    match in_place.and(written) {
+    let started = write_preamble_and_header(&mut file, header, run, is_ring).and_then(|bytes| {
+        // Only a complete file replaces the existing one, which stays as it is after an error.
+        if is_replaced {
+            storage::rename(&created_path, path)?;
+        }
+        Ok(bytes)
+    });
+    match started {
         Ok(bytes) => Ok(StartedFile { file, bytes }),
         Err(error) => {
             // The first error is the one to report.

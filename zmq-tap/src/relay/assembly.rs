@@ -58,14 +58,14 @@ impl MessageAssembly {
         }
     }
 
-    /// Processes an element that the scanner has found in the stream. Adds a frame to the message, of which it is a part, or notes a
-    /// rejected connection or an unreadable part of the stream. `read_at`: time when the last byte of the element was read. `is_kept`: its
+    /// Processes an element that the scanner has found in the stream. A frame is added to the message of which it is a part. A rejected
+    /// connection or an unreadable part of the stream is noted. `read_at`: time when the last byte of the element was read. `is_kept`: its
     /// bytes are still in memory.
     pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
                 self.message_bytes += span.end - span.body;
-                // Of several reasons not to keep a message, the first one stays.
+                // If both reasons apply, the first one stays: a second call changes nothing.
                 if self.message_bytes > self.max_bytes {
                     self.discard_message(NotKept::TooLarge);
                 }

@@ -26,9 +26,8 @@ impl ByteWatch {
         Self { reporter: Reporter::new(journal, direction), is_kept: true, has_relayed: false }
     }
 
-    /// Whether the bytes of this direction are reported.
-    fn is_reported(&self) -> bool {
-        // Only what the server sends has tokens.
+    /// Whether the server sends the bytes of this direction. Only these are reported, because only they have tokens.
+    fn is_from_server(&self) -> bool {
         self.reporter.direction == Direction::Backward
     }
 }
@@ -52,7 +51,7 @@ impl StreamObserver for ByteWatch {
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed_bytes(count);
         self.has_relayed = true;
-        if !self.is_reported() {
+        if !self.is_from_server() {
             return;
         }
         // Without budget, the window no longer holds the bytes, so they can only be counted.
@@ -66,7 +65,7 @@ impl StreamObserver for ByteWatch {
 
     /// Reports that the client does not keep up with the server.
     fn note_short_write(&mut self) {
-        if self.is_reported() {
+        if self.is_from_server() {
             // Deliveries do not depend on this observation, so it may be dropped.
             let _ = self.reporter.journal.push(Observed::HeldUp);
         }
@@ -74,6 +73,6 @@ impl StreamObserver for ByteWatch {
 
     fn has_relayed(&self) -> bool {
         // A client that is gone needs no more data, and a reset reports its end to the server.
-        self.is_reported() && self.has_relayed
+        self.is_from_server() && self.has_relayed
     }
 }

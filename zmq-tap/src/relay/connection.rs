@@ -82,7 +82,7 @@ fn record_connect_failure(
                 // Reply with a reset, as the server's own host does when nothing listens on the port.
                 accepted.reset_on_close();
             }
-            // The counter above has it, so it may be dropped if the queue is full.
+            // If the queue is full, the observation is dropped: the counter above has the failure anyway.
             let _ = shared.observations.push(Observation { pair: route.index, lane, what: Observed::Refused });
         }
     }

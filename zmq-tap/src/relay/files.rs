@@ -48,14 +48,14 @@ fn block_signals() -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// Gives the calling thread, and threads that it starts, a separate file table. The table keeps, under their numbers, the standard streams,
-/// the runtime's event files and the socket of `receiver`. A container may refuse the call; then nothing has changed but the signal mask.
+/// Gives the calling thread, and threads that it starts, a separate file table. The table has only the standard streams, the runtime's
+/// event files and the socket of `receiver`, each under its old number. A container may refuse this; then only the signal mask has changed.
 #[allow(unsafe_code)]
 pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()> {
     // Signal handlers write to pipes by number. In the new table that number may become a peer's socket.
     block_signals()?;
     unshare_file_table()?;
-    // A file that another thread closes must really close, so this table must not keep it open.
+    // The new table is a copy. It must keep no file open that another thread closes later, so all other files are closed in it.
     for file in descriptors_without_event_files()? {
         if file > LAST_STANDARD_STREAM && file != receiver.stream.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
@@ -133,7 +133,7 @@ impl ListenerReceiver {
     pub(super) fn receive_sockets(&self) -> io::Result<PairSockets> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
-        // The kernel passes files only with at least one byte, which means nothing.
+        // The kernel passes files only together with at least one byte. Its value has no meaning.
         let mut byte = [0];
         recvmsg(&self.stream, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
         let mut listener = None;

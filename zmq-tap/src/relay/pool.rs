@@ -111,8 +111,8 @@ impl Pool {
         self.limits.block_bytes
     }
 
-    /// Returns an empty block of memory with space for at least `needed_bytes`: one that is partly or no longer in use, or a new one. All
-    /// such blocks together are within a budget of bytes. `None` if the budget is exhausted.
+    /// Returns a block of memory with at least `needed_bytes` spare bytes. Reuses a block before it allocates one: other bytes of the
+    /// block may still be in use. `None` if a new block would exceed the pool's budget of bytes.
     pub(super) fn acquire_block(&self, needed_bytes: usize) -> Option<ReadBlock> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.reclaim_retired();
@@ -120,35 +120,41 @@ impl Pool {
             return Some(block);
         }
         let size = needed_bytes.max(self.limits.block_bytes);
-        if blocks.allocated + size > self.limits.budget_bytes {
+        if self.would_exceed_budget(&blocks, size) {
             // Reuse first: freeing and reallocating a block costs a page fault for each of its pages.
             if let Some(block) = blocks.take_unused_block(needed_bytes) {
                 return Some(block);
             }
+            // Freed blocks make room, because each of them was too small alone.
             blocks.free_unused();
-        }
-        // Even without the unused blocks, which are freed by now, there is no room.
-        if blocks.allocated + size > self.limits.budget_bytes {
-            return None;
+            if self.would_exceed_budget(&blocks, size) {
+                return None;
+            }
         }
         blocks.allocated += size;
         self.counters.held_bytes.set(blocks.allocated as u64);
         Some(ReadBlock { bytes: BytesMut::with_capacity(size), size, origin: BlockOrigin::Budget })
     }
 
-    /// Returns an empty block for a connection that must continue when the budget for blocks is exhausted. The block has at least
-    /// `LEAST_READ` bytes, which every connection may use. The rest of `wanted_bytes` comes from memory that these connections share,
-    /// and is shorter if others hold most of it.
+    /// Whether a new block of `size_bytes` would exceed the budget.
+    #[inline]
+    fn would_exceed_budget(&self, blocks: &PoolBlocks, size_bytes: usize) -> bool {
+        blocks.allocated + size_bytes > self.limits.budget_bytes
+    }
+
+    /// Returns an empty block for a connection that must continue although the budget for blocks is exhausted. Each connection gets at
+    /// least `LEAST_READ` bytes. The rest of `wanted_bytes` comes from memory that these connections share, so it may be shorter.
     pub(super) fn acquire_unbudgeted_block(&self, wanted_bytes: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let free_bytes = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
-        // A part of what is free, so that receivers that do not read shorten the reads of others, but never stop them.
-        let shared_bytes = wanted_bytes.saturating_sub(LEAST_READ).min(free_bytes / SHARED_FRACTION);
+        let free_shared_bytes = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
+        // No connection gets all of the free bytes. So connections whose receivers do not read cannot use up the shared memory.
+        let max_shared_bytes = free_shared_bytes / SHARED_FRACTION;
+        let shared_bytes = wanted_bytes.saturating_sub(LEAST_READ).min(max_shared_bytes);
         blocks.shared_bytes += shared_bytes;
         let size = LEAST_READ + shared_bytes;
         let is_full_size = size >= wanted_bytes;
         let mut reused_block = None;
-        // The blocks that wait for reuse have full size.
+        // Blocks kept for reuse have full size, so a shortened block is a new one.
         if is_full_size {
             reused_block = blocks.unbudgeted.pop();
         } else {
@@ -159,8 +165,8 @@ impl Pool {
         ReadBlock { bytes, size, origin: BlockOrigin::Unbudgeted { is_full_size } }
     }
 
-    /// Returns a block to the pool and discards its content. If a block of the budget has fewer than `min_spare_bytes` left, it is used
-    /// again only after all observations are dropped that refer to its other bytes.
+    /// Returns a block to the pool and discards its content. A block of the budget with at least `min_spare_bytes` can be used again at
+    /// once. Any other one waits until all observations that refer to its bytes are dropped.
     pub(super) fn return_block(&self, mut block: ReadBlock, min_spare_bytes: usize) {
         block.bytes.clear();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);

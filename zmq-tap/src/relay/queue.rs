@@ -37,15 +37,15 @@ impl Observations {
         self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
-    /// The next late observation: a rare one that found the queue of frames full, and is read after all frames. If that queue has a frame
-    /// by now, returns the frame instead. `None` if nothing waits.
+    /// Returns the next late observation, after the caller found the queue of frames empty. An observation is late if it is rare and found
+    /// that queue full. If a frame was queued in between, returns the frame instead. `None` if nothing waits.
     fn pop_late_or_new_frame(&self) -> Option<Observation> {
         // Usually nothing is late, so the lock is not taken.
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        // A frame queued since the caller found that queue empty precedes the late observations of its connection.
+        // A frame that was queued in between comes before the late observations of its connection.
         if let Some(frame) = self.frames.pop() {
             return Some(frame);
         }

@@ -89,8 +89,8 @@ impl Socket {
         // SAFETY: `read` has initialized this many bytes.
         unsafe { buffer.advance_mut(count) };
         if 0 < count && count < requested {
-            // A short read means that nothing is left. Clearing readiness saves the read that would return `WouldBlock`, which is the error
-            // that the runtime clears it for.
+            // A short read means that nothing is left. This closure reports that as `WouldBlock`, so the runtime clears the readiness. A
+            // second read, which would return the same error, is saved.
             let _ = self.stream.try_io(Interest::READABLE, |_| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
         }
         Ok(count)

@@ -122,7 +122,7 @@ impl SocketClaim {
         }
         let note = match note {
             Some(note) if is_ours => note,
-            // Without a note of its own, the socket is another program's.
+            // Without a note that identifies it, the socket is another program's.
             _ => return Err(RelayError::Foreign(path.to_owned())),
         };
         entry.folder.remove_file(&entry.name, found.metadata()).map_err(|error| listen_error(path, error))?;

@@ -61,24 +61,25 @@ impl StreamWindow {
         self.max_read_bytes / 4
     }
 
-    /// Ensures space for the next read, behind the bytes of the `incomplete` message, which stay. The window's memory is one block of
-    /// the relay's pool. If the current block is too small, the message moves to another one. Returns false if the pool's budget is
-    /// exhausted. Then the bytes of the message are discarded, and the next read starts inside it.
+    /// Ensures space for the next read, behind the bytes of the `incomplete` message. The window's memory is one block of the relay's pool.
+    /// If the current block is too small, the message moves to another one. Returns false if the pool's budget is exhausted. Then the bytes
+    /// of the message are discarded, and the next read starts inside it.
     pub(super) fn reserve_space_or_discard(&mut self, incomplete: PendingMessage) -> bool {
         self.discard_relayed_before(incomplete.start);
-        let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        let rest_of_frame = self.bytes_to_frame_end(incomplete);
+        let buffered_bytes = self.block.as_ref().map_or(0, |block| block.bytes.len());
+        let rest_of_frame_bytes = self.bytes_to_frame_end(incomplete);
         // A block outside the budget is only for one read, and observations may not refer to it.
         if let Some(block) = &self.block
             && !block.is_unbudgeted()
-            && block.spare_bytes() >= self.min_spare_bytes_to_stay(buffered, rest_of_frame)
+            && block.spare_bytes() >= self.min_spare_bytes_to_stay(buffered_bytes, rest_of_frame_bytes)
         {
             return true;
         }
-        let wanted_bytes = rest_of_frame.max(self.min_spare_bytes());
-        // A header may claim any length. At once it gets no more than a block, or as much as has already arrived.
-        let trusted_bytes = buffered.max(self.pool.block_bytes());
-        if let Some(larger) = self.pool.acquire_block(buffered + wanted_bytes.min(trusted_bytes)) {
+        let wanted_spare_bytes = rest_of_frame_bytes.max(self.min_spare_bytes());
+        // A header may claim any length. So it gets at most one regular block, or as much again as has already arrived.
+        let max_spare_bytes = buffered_bytes.max(self.pool.block_bytes());
+        let spare_bytes = wanted_spare_bytes.min(max_spare_bytes);
+        if let Some(larger) = self.pool.acquire_block(buffered_bytes + spare_bytes) {
             self.move_to_block(larger);
             return true;
         }
@@ -115,15 +116,14 @@ impl StreamWindow {
     }
 
     /// Least number of spare bytes with which an incomplete message stays in its block of memory. With fewer, it is copied to another
-    /// block. `buffered_bytes`: number of its bytes that are read. `rest_of_frame_bytes`: number of bytes to come of its current frame, or
-    /// 0 if unknown.
+    /// block. `buffered_bytes`: bytes of the message so far. `rest_of_frame_bytes`: bytes to come of its current frame, 0 if unknown.
     fn min_spare_bytes_to_stay(&self, buffered_bytes: usize, rest_of_frame_bytes: usize) -> usize {
         let is_cheap_to_move = buffered_bytes < self.min_spare_bytes();
         if is_cheap_to_move {
-            // Move now if the rest does not fit: later the copy is longer. With half a block of space, a message stays in any case.
+            // If the rest does not fit, it moves now, because a later copy is longer. With half a block of space, it always stays.
             rest_of_frame_bytes.clamp(self.min_spare_bytes(), self.pool.block_bytes() / 2)
         } else if rest_of_frame_bytes > 0 {
-            // Less space than usual is enough for the last bytes of a frame.
+            // A copy is expensive by now. For the last bytes of a frame, less space than usual is enough.
             rest_of_frame_bytes.min(self.min_spare_bytes())
         } else {
             self.min_spare_bytes()

@@ -77,7 +77,7 @@ impl Transferred {
             Some(self)
         } else {
             tracing::error!("a connection's task does not end");
-            // In the table of the thread that joins, the numbers of these tasks' sockets are other files, which a drop would close.
+            // The joining thread has another file table. A drop there would close other files, which have the numbers of these sockets.
             std::mem::forget(self);
             None
         }

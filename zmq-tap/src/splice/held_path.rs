@@ -39,8 +39,8 @@ impl HeldPath {
         if file.is_socket() { Ok(file) } else { Err(SpliceError::NotASocket(folder.shown(name))) }
     }
 
-    /// Listens at the path of the socket `name`, which must be `engine`, and moves that socket to another name, [`HeldPath::aside`], where
-    /// it stays usable. Connected peers stay connected to the engine; new connections reach tokengap.
+    /// Listens in place of the engine's socket `name`, and moves that socket to another name, [`HeldPath::aside`], where it stays usable.
+    /// Connected peers stay connected to the engine; new connections reach tokengap. Fails if the file at `name` is not `engine`.
     pub fn take_over(folder: &Folder, name: &str, engine: HeldFile) -> Result<(UnixListener, Self), SpliceError> {
         let found = Self::find_socket(folder, name)?;
         if !found.is_same_file(engine.metadata()) {

@@ -55,26 +55,26 @@ enum RestoreStep {
     Replaced,
 }
 
-/// How to restore the engine's socket, given the files that are now at its name and at the name to which it was moved aside.
+/// How to restore the engine's socket, which was moved from its name to another one, aside. Decides by the files that have these names now.
 fn decide_restore_step(file_at_name: FileRole, file_at_aside: FileRole) -> RestoreStep {
     if file_at_name == FileRole::Engine {
-        // It has its name again, and only leftovers are removed.
+        // The engine's socket has its name again, so only leftovers are removed.
         RestoreStep::Clean
     } else if file_at_aside != FileRole::Engine {
-        // It is at neither name, so there is nothing to restore.
+        // The engine's socket has neither name, so there is nothing to restore.
         RestoreStep::Forget
     } else if file_at_name == FileRole::Other {
-        // It is aside, but another file has its name.
+        // The engine's socket is aside, but another program's file has its name.
         RestoreStep::Replaced
     } else {
-        // It is aside, and its name is free or has a socket of tokengap's.
+        // The engine's socket is aside. Its name is free, or has a socket of tokengap's, which may be replaced.
         RestoreStep::PutBack
     }
 }
 
-/// Reverses every move of a socket that a note in `folder` records, unless the tokengap that moved it still runs. A note is a file
-/// `NAME.tokengap` beside the socket `NAME`. Changes only sockets that a note of the current user identifies by device, inode and time of
-/// creation, and follows no links. A second call changes nothing.
+/// Moves sockets back to their names that a tokengap has moved to other names, unless that tokengap still runs. A note records each move:
+/// a file `NAME.tokengap` in `folder`, beside the socket `NAME`. Follows no links, and changes only sockets that a note of the current user
+/// identifies by device, inode and time of creation. A second call changes nothing.
 pub fn restore_sockets(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
     let entries = fs::read_dir(folder.path()).map_err(|error| folder_error(folder, error))?;
     let mut restored = Vec::new();
@@ -120,8 +120,7 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
     Some(outcome)
 }
 
-/// Moves the engine's socket back to `name` if it is still aside, and removes sockets that nobody listens on. Decides by the files that
-/// both names lead to now.
+/// Moves the engine's socket back to `name` if it is still at the other name, aside, and removes sockets that nobody listens on.
 fn reverse_move(folder: &Folder, name: &str, moved: &MoveRecord) -> Restored {
     let shown = folder.shown(name);
     let at_name = ExaminedName::open(folder, name, moved);

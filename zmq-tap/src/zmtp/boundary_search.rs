@@ -106,21 +106,22 @@ impl BoundarySearch {
         None
     }
 
-    /// Tests the positions in `buffer` one after another for the start of a frame that is certain, and returns its index. `None` if more
-    /// bytes are needed; then the positions that are decided leave the buffer. A frame is certain if it begins directly behind another
-    /// one: bytes that look like one frame, a candidate, may occur by chance.
+    /// Searches the buffer for the start of a frame that is certain, and returns its index. Bytes that look like a frame, a candidate, may
+    /// occur by chance. So a frame is certain only if it begins directly behind a candidate. `None` if more bytes are needed; then the
+    /// tested positions leave the buffer.
     fn find_boundary_index(&mut self) -> Option<usize> {
         let mut index = 0;
         while let Some(&first) = self.buffer.get(index) {
             let offset = self.buffer_start + index as u64;
             let is_end_of_candidate = offset == self.nearest_end;
-            // Passes over most positions at once, because few byte values can begin a header.
+            // Most positions need no test, because few byte values can begin a header.
             if may_begin_with(first) || is_end_of_candidate {
                 match self.test_position_or_add_candidate(index) {
                     PositionTest::Boundary => return Some(index),
                     PositionTest::NoBoundary => {}
                     PositionTest::NeedsBytes => break,
                 }
+                // The position behind such a candidate is tested, so it is of no more use.
                 if is_end_of_candidate {
                     self.forget_candidates_up_to(offset);
                 }
@@ -149,20 +150,21 @@ impl BoundarySearch {
         self.update_nearest_end();
     }
 
-    /// Tests whether a frame certainly begins at `buffer[index]`: it looks like a message of a known format, and a candidate, which is a
-    /// possible frame found earlier, ends directly before it. Without such a candidate, it becomes a candidate itself.
+    /// Tests whether a frame certainly begins at `buffer[index]`. It must look like a message of a known format. And a candidate, which is
+    /// a possible frame found earlier, must end directly before it. Without such a candidate, the frame becomes a candidate itself.
     fn test_position_or_add_candidate(&mut self, index: usize) -> PositionTest {
         let offset = self.buffer_start + index as u64;
         let rest = &self.buffer[index..];
         // Compared with the nearest end first, which is faster than with all candidates.
         let is_behind_candidate = offset == self.nearest_end && self.has_candidate_ending_before(index);
         let mut test = test_known_frame(rest, self.max_frame_bytes, self.formats);
-        if is_behind_candidate && matches!(test, FrameTest::Yes { .. }) {
-            return PositionTest::Boundary;
-        }
-        if is_behind_candidate && test == FrameTest::No {
-            // A heartbeat may stand between two messages. It becomes a candidate, which the message behind it proves.
-            test = test_heartbeat(rest);
+        if is_behind_candidate {
+            match test {
+                FrameTest::Yes { .. } => return PositionTest::Boundary,
+                // A heartbeat may stand between two messages. It becomes a candidate, so that the message behind it is certain.
+                FrameTest::No => test = test_heartbeat(rest),
+                FrameTest::More => {}
+            }
         }
         match test {
             FrameTest::More => PositionTest::NeedsBytes,
@@ -214,8 +216,8 @@ enum PositionTest {
     NeedsBytes,
 }
 
-/// Tests whether a heartbeat command begins at the front of `bytes`, which are not empty: its flags, one byte with the length of its body,
-/// and the body, which begins with its name. Only short ones are recognised.
+/// Tests whether a heartbeat command begins at the front of `bytes`, which are not empty. The command has a byte of flags, a byte with the
+/// length of its body, and the body, which begins with its name. Only short commands are recognised.
 fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     let Some((&SHORT_COMMAND, rest)) = bytes.split_first() else { return FrameTest::No };
     let Some((&length, body)) = rest.split_first() else { return FrameTest::More };
@@ -273,7 +275,7 @@ fn test_known_frame(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> F
     }
     // Flags of 0 mean a length of one byte, and the other possible ones a length of eight.
     let body_index = if flags == 0 { SHORT_HEADER_BYTES } else { header::MAX_HEADER_BYTES };
-    // Before the header is parsed, because this one byte rejects nearly all positions.
+    // Tested before the header is parsed, because the first byte of the body rejects nearly all positions.
     if let Some(&first) = bytes.get(body_index)
         && !formats.iter().any(|format| (format.may_begin_with)(first))
     {

@@ -140,8 +140,8 @@ struct FrameAssembly {
 
 impl FrameAssembly {
     /// Processes an element of the stream, `mark`, which the scanner has found in `bytes`. They begin at the stream offset `bytes_start`.
-    /// Tells `on_element` of a frame, and of positions where frames are found or lost. Its result says whether it knows a frame, and means
-    /// nothing for other elements.
+    /// Calls `on_element` for a frame, and where the position of frames is found or lost. For a frame, `on_element` returns whether it
+    /// knows the frame; for other elements, its result is ignored.
     fn apply_mark(
         &mut self,
         mark: Mark,
@@ -191,13 +191,14 @@ impl FrameAssembly {
         }
     }
 
-    /// Keeps the bytes of the incomplete frame up to the stream offset `end`, or those in which a frame is searched. `bytes` has the next
-    /// ones and begins at the stream offset `bytes_start`, so some of it may be kept already. Of a long frame, keeps only both ends.
+    /// Keeps the bytes up to the stream offset `end`. They belong to the incomplete frame, or a frame is searched in them. `bytes` begins
+    /// at the stream offset `bytes_start`, and its front may be kept already. Of a long frame, keeps only both ends.
     fn keep_bytes_up_to(&mut self, bytes: &[u8], bytes_start: u64, end: u64) {
+        // Indexes in `bytes`.
         let first_new = self.kept_end.saturating_sub(bytes_start) as usize;
-        let new_end = (end - bytes_start) as usize;
-        // `None` if all bytes before `end` are kept already.
-        let Some(new_bytes) = bytes.get(first_new..new_end) else { return };
+        let end_of_new = (end - bytes_start) as usize;
+        // `None` if more than that is kept already.
+        let Some(new_bytes) = bytes.get(first_new..end_of_new) else { return };
         self.kept.extend_from_slice(new_bytes);
         self.kept_end = end;
         // A peer may send a frame of any length.

@@ -150,20 +150,19 @@ impl Scanner {
         self.fed_bytes
     }
 
-    /// Returns the incomplete message, if any. It may have several parts, each in a frame of its own. Commands do not count as messages.
+    /// Returns the incomplete message, if any. A message has one or more parts, each in a frame of its own. Commands are no messages, but
+    /// may stand between two parts.
     pub fn pending(&self) -> Option<PendingMessage> {
-        // While no part is incomplete, as a command may occur between two parts.
+        // A message of several parts is incomplete even where no part has begun.
         let message_between_parts = self.message_start.map(|start| PendingMessage { start, frame_end: None });
         match &self.state {
-            ScannerState::Header { buffer, filled } => {
-                let has_begun_part = *filled > 0 && !header::is_command(buffer[0]);
-                if !has_begun_part {
-                    return message_between_parts;
-                }
+            ScannerState::Header { filled: 0, .. } => message_between_parts,
+            ScannerState::Header { buffer, .. } if header::is_command(buffer[0]) => message_between_parts,
+            ScannerState::Body { header, .. } if header.is_command => message_between_parts,
+            ScannerState::Header { filled, .. } => {
                 let header_start = self.fed_bytes - *filled as u64;
                 Some(PendingMessage { start: self.message_start.unwrap_or(header_start), frame_end: None })
             }
-            ScannerState::Body { header, .. } if header.is_command => message_between_parts,
             ScannerState::Body { start: header_start, bytes_left, .. } => Some(PendingMessage {
                 start: self.message_start.unwrap_or(*header_start),
                 frame_end: self.fed_bytes.checked_add(*bytes_left),
@@ -200,7 +199,7 @@ impl Scanner {
             GreetingStep::Invalid(why) => self.stop_reading(why, emit_mark),
             GreetingStep::Complete { version, hidden_by, has_begun_frame } => {
                 self.version = version;
-                // A frame that has begun did so with a zero byte.
+                // If the last byte of the greeting also begins a frame, it is the zero byte that `buffer` has.
                 let buffer = [0; header::MAX_HEADER_BYTES];
                 self.state = ScannerState::Header { buffer, filled: usize::from(has_begun_frame) };
                 if let Some(mechanism) = hidden_by {
@@ -239,13 +238,15 @@ impl Scanner {
         // Called in this state only.
         let ScannerState::Header { buffer, filled } = &mut self.state else { return 0 };
         let buffered_before = *filled;
-        // Up to the length of the longest header. The state still counts only the bytes of earlier pieces.
-        let added = bytes.len().min(buffer.len() - buffered_before);
-        buffer[buffered_before..buffered_before + added].copy_from_slice(&bytes[..added]);
         let start = self.fed_bytes - buffered_before as u64;
-        match header::parse_header(&buffer[..buffered_before + added], self.version) {
+        // Copies up to the length of the longest header, which may be more than this header has.
+        let added = bytes.len().min(buffer.len() - buffered_before);
+        let buffered = buffered_before + added;
+        buffer[buffered_before..buffered].copy_from_slice(&bytes[..added]);
+        match header::parse_header(&buffer[..buffered], self.version) {
+            // The rest of the header comes with later input.
             Ok(None) => {
-                *filled += added;
+                *filled = buffered;
                 self.fed_bytes += added as u64;
                 added
             }
@@ -264,8 +265,8 @@ impl Scanner {
         }
     }
 
-    /// Goes on to the body of the frame with this complete header, which begins at the offset `start`. `buffered_before`: number of its
-    /// bytes that came with earlier input. Returns the number of those in this input.
+    /// Continues with the body of a frame after its complete header. The header begins at the offset `start`, and `buffered_before` of its
+    /// bytes came with earlier input. Returns how many of its bytes came with this input.
     #[inline]
     fn begin_body(
         &mut self,
@@ -283,22 +284,22 @@ impl Scanner {
         consumed
     }
 
-    /// Searches for the start of a frame from the second byte of an invalid header on. `buffered_before`: number of header bytes that came
-    /// with earlier input. Returns the number of bytes of this input that the search has.
+    /// Searches for the next frame from the second byte of an invalid header on. Its first `buffered_before` bytes came with earlier input.
+    /// Returns how many bytes of this input are consumed: the first byte of the header, or none if it came earlier.
     fn search_after_invalid_header(&mut self, buffered_before: usize) -> ConsumedBytes {
         // Called in this state only.
         let ScannerState::Header { buffer, .. } = self.state else { return 0 };
         // The message is lost, even if it has parts before this header.
         self.message_start = None;
         let header_start = self.fed_bytes - buffered_before as u64;
-        // The first byte counts as consumed even if it came with this input, because the search begins with the second.
-        let consumed_end = buffered_before.max(1);
         let mut search = BoundarySearch::new(header_start + 1, self.max_searched_frame_bytes, self.formats);
-        // These bytes are too few for the search to find a boundary yet.
-        search.feed(&buffer[1..consumed_end]);
-        self.fed_bytes = header_start + consumed_end as u64;
+        // The search gets the bytes of earlier input here, and this input from the caller. The header's first byte is left out.
+        let consumed_of_header = buffered_before.max(1);
+        // The result is `None`, because these bytes are too few for a boundary.
+        search.feed(&buffer[1..consumed_of_header]);
+        self.fed_bytes = header_start + consumed_of_header as u64;
         self.state = ScannerState::Seeking(search);
-        consumed_end - buffered_before
+        consumed_of_header - buffered_before
     }
 
     /// Emits the mark of the current frame, a command or a part of a message, if its body is complete. Else does nothing.

@@ -52,8 +52,8 @@ fn infer_roles_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles
     // A role that was found may show the role of the next process.
     loop {
         let mut has_changed = false;
-        for &(from, to) in edges {
-            if let Some(NeighbourRole { node, role }) = role_by_neighbour(from, to, edges, roles)
+        for &(sender, receiver) in edges {
+            if let Some(NeighbourRole { node, role }) = role_by_neighbour(sender, receiver, edges, roles)
                 && nodes[node].zmq
             {
                 roles[node] = Some((role, RoleSource::Sockets));
@@ -121,9 +121,9 @@ fn sends_to_main(sender: usize, edges: &[Edge], roles: &Roles) -> bool {
     edges.iter().any(|&(from, to)| from == sender && matches!(known_role(roles, to), Some(TOKENIZER | ROUTER)))
 }
 
-/// Infers the roles of each group of connected processes of which none is named. A process that only connects is a scheduler, one that only
-/// accepts a tokenizer, and one that does both a detokenizer. A group is no engine, and gets no roles, if a connection leads another
-/// way than from scheduler to detokenizer to tokenizer, or if one of its processes does not use ZMQ.
+/// Infers the roles of each group of connected processes of which none is named. A process that only connects is a scheduler. One that only
+/// accepts is a tokenizer, and one that does both is a detokenizer. A group gets no roles if it cannot be an engine: if a connection leads
+/// another way than from scheduler to detokenizer to tokenizer, or if one of its processes does not use ZMQ.
 fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     // `None` for a process that has a role or does not use ZMQ. Its whole group then gets no roles.
     let mut guesses: Vec<Option<Role>> = Vec::with_capacity(nodes.len());
@@ -132,8 +132,9 @@ fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) 
         guesses.push(if may_be_guessed { role_by_edge_directions(edges, node) } else { None });
     }
     for group in connected_groups(nodes.len(), edges.iter().copied()) {
-        let mut edges_of_group = edges.iter().filter(|(from, _)| group.contains(from));
-        let is_engine = edges_of_group.all(|&(from, to)| leads_towards_client(guesses[from], guesses[to]));
+        let mut edges_of_group = edges.iter().filter(|(sender, _)| group.contains(sender));
+        let is_engine =
+            edges_of_group.all(|&(sender, receiver)| leads_towards_client(guesses[sender], guesses[receiver]));
         if !is_engine {
             continue;
         }
@@ -147,8 +148,11 @@ fn guess_groups_without_role(nodes: &[Node], edges: &[Edge], roles: &mut Roles) 
 }
 
 /// Whether a connection between processes with these guessed roles leads from scheduler to detokenizer to tokenizer.
-fn leads_towards_client(from: Option<Role>, to: Option<Role>) -> bool {
-    matches!((from, to), (Some(SCHEDULER), Some(DETOKENIZER | TOKENIZER)) | (Some(DETOKENIZER), Some(TOKENIZER)))
+fn leads_towards_client(sender_role: Option<Role>, receiver_role: Option<Role>) -> bool {
+    matches!(
+        (sender_role, receiver_role),
+        (Some(SCHEDULER), Some(DETOKENIZER | TOKENIZER)) | (Some(DETOKENIZER), Some(TOKENIZER))
+    )
 }
 
 /// Role of a process by whether it connects, accepts or both. `None` without any connection.
@@ -186,14 +190,15 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 fn has_workers(main_process: usize, nodes: &[Node], edges: &[Edge], roles: &Roles) -> bool {
     let starts_worker =
         (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(main_process));
-    let is_connected_to_worker = edges.iter().any(|&(from, to)| {
-        let sends_to_worker = from == main_process && is_worker(roles, to);
-        let receives_from_worker = to == main_process && is_worker(roles, from);
+    let is_connected_to_worker = edges.iter().any(|&(sender, receiver)| {
+        let sends_to_worker = sender == main_process && is_worker(roles, receiver);
+        let receives_from_worker = receiver == main_process && is_worker(roles, sender);
         sends_to_worker || receives_from_worker
     });
     // A detokenizer that connects to both a worker and this process serves one engine.
-    let shares_detokenizer =
-        edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, main_process)));
+    let shares_detokenizer = edges
+        .iter()
+        .any(|&(detokenizer, receiver)| is_worker(roles, receiver) && edges.contains(&(detokenizer, main_process)));
     starts_worker || is_connected_to_worker || shares_detokenizer
 }
 

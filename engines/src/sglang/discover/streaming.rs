@@ -59,8 +59,9 @@ pub(crate) fn default_setting_without_argument<T>(
     Some(Setting::new(default_value, Origin::NoArgument { pid: evidence.pid, argument }))
 }
 
-/// Settings of an engine by its release, flags, environment and sockets; `defaults` where its flags leave a setting open. A waiter is the
-/// tokenizer's task that waits for the chunks of one request; the turnaround is the number of event-loop turns until it runs.
+/// Infers the settings of an engine from its release, flags, environment and sockets. Where its flags leave a setting open, `defaults`
+/// decide. A waiter is the tokenizer's task that waits for the chunks of one request. The turnaround is the number of event-loop turns
+/// until it runs.
 pub(crate) fn infer_settings(evidence: &Evidence<'_>, defaults: &LauncherDefaults) -> Settings {
     let rules = StreamingRules { evidence, release: evidence.release(&Sglang), defaults };
     let avoids_zmq = rules.output_avoids_zmq();

@@ -10,8 +10,9 @@ const DAY_S: u64 = 86_400;
 const QUARTER_S: u64 = 900;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Parses the times of a failed check in `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of
-/// day. Without the time of the line, only the failed check is passed to `sink`, without times.
+/// Parses the times of a failed check in `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`: how long the check waited,
+/// when it sent its request, and when the last message had come before. The last two are local times of day. Without the time of the line,
+/// `line_ns`, the failed check is passed to `sink` without times.
 pub(super) fn read_failed_check(
     text_behind_mark: &str,
     line_ns: Option<u64>,
@@ -19,15 +20,17 @@ pub(super) fn read_failed_check(
 ) -> Result<(), MalformedLine> {
     let waited_s: u64 =
         text_behind_mark.split(' ').next().and_then(|seconds| seconds.parse().ok()).ok_or(MalformedLine)?;
-    let asked_s = seconds_since_midnight(text_behind_mark, "tic start time: ").ok_or(MalformedLine)?;
-    let last_message_s = seconds_since_midnight(text_behind_mark, "last_heartbeat time: ").ok_or(MalformedLine)?;
+    let asked_at_s = seconds_since_midnight(text_behind_mark, "tic start time: ").ok_or(MalformedLine)?;
+    let last_message_at_s = seconds_since_midnight(text_behind_mark, "last_heartbeat time: ").ok_or(MalformedLine)?;
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
-        // The line may be late or its clock wrong, but the request was sent at least as long ago as the line says.
-        let asked_ago_s = seconds_within_quarter(asked_s, line_ns / SECOND_NS).max(waited_s);
-        let silent_before_s = seconds_within_day(last_message_s, asked_s);
+        // The time zone is unknown, so only the time within a quarter of an hour is compared.
+        let asked_ago_s = seconds_within_quarter(asked_at_s, line_ns / SECOND_NS);
+        // The clocks may be wrong, but the request was sent at least as long ago as the check waited.
+        let asked_ago_s = asked_ago_s.max(waited_s);
+        let silent_before_request_s = seconds_within_day(last_message_at_s, asked_at_s);
         state.unanswered_since = Some(MonoNs(line_ns.saturating_sub(asked_ago_s * SECOND_NS)));
-        state.recv_wait_ns = Some((asked_ago_s + silent_before_s) * SECOND_NS);
+        state.recv_wait_ns = Some((asked_ago_s + silent_before_request_s) * SECOND_NS);
     }
     sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::ProcessState(state) });
     Ok(())

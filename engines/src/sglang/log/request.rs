@@ -129,7 +129,8 @@ pub(super) fn read_receive(
     Ok(())
 }
 
-/// Parses a request as [`read_receive`] does, and the `, out={'text': .., 'meta_info': {..}}` that follows it.
+/// Parses a finished request: `GenerateReqInput(.., rid='4f1c..', stream=True)`, and `, out={'text': .., 'meta_info': {..}}` behind it.
+/// Passes its stages to `sink`, with their times if the line is about one request.
 pub(super) fn read_finish(
     text_behind_mark: &str,
     _line_ns: Option<u64>,
@@ -199,7 +200,7 @@ fn emit_stage_of_each(rids: &[LoggedRid<'_>], stage_name: &str, sink: &mut dyn F
 }
 
 /// Passes the stages of a finished request to `sink`, each with its time. Leaves out stages without a time. `number_of` returns the number
-/// in the field of this name. The gap is the time from the end of the prefill to the first token at the tokenizer.
+/// in the field of this name.
 fn emit_timed_stages(
     rid: LoggedRid<'_>,
     is_streamed: Option<bool>,
@@ -209,23 +210,44 @@ fn emit_timed_stages(
     let tokens = number_of(TOKENS).and_then(to_count);
     let first_token_ns = first_token_time_ns(&number_of);
     let mut stages = stated_stage_times(&number_of);
-    // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
-    let gap_begin_ns = if is_streamed == Some(true) { prefill_end_ns(&stages) } else { None };
-    // Without the time of the first token, the gap ends with the response.
-    let end_of_gap = if first_token_ns.is_some() { FIRST_TOKEN } else { RESPONSE_SENT };
+    let gap = find_first_token_gap(&stages, is_streamed, first_token_ns.is_some());
     stages.push(StageTime { name: FIRST_TOKEN, process: "tokenizer", wall_ns: first_token_ns });
     for StageTime { name, process, wall_ns } in stages {
         let Some(wall_ns) = wall_ns else { continue };
         let mut stage = Stage::new(rid.text, name, process);
-        let has_all_tokens = matches!(name, "request_finished" | "decode_finished");
-        if has_all_tokens {
+        // Only these stages are reached with all tokens.
+        if matches!(name, "request_finished" | "decode_finished") {
             stage.tokens = tokens;
         }
-        if name == end_of_gap {
-            stage.gap_ns = gap_begin_ns.map(|begin_ns| wall_ns.saturating_sub(begin_ns));
+        // The stage that ends the gap also has its length.
+        if let Some(gap) = &gap
+            && name == gap.end_stage
+        {
+            stage.gap_ns = Some(wall_ns.saturating_sub(gap.begin_ns));
         }
         sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, stage) });
     }
+}
+
+/// The time from the end of a request's prefill to its first token at the tokenizer.
+struct FirstTokenGap {
+    begin_ns: u64,
+    end_stage: &'static str,
+}
+
+/// Finds the gap before the first token of a request. `None` if the request may not stream, or if the end of its prefill is not stated.
+fn find_first_token_gap(
+    stages: &[StageTime],
+    is_streamed: Option<bool>,
+    has_first_token_time: bool,
+) -> Option<FirstTokenGap> {
+    // Without streaming, the first output holds many tokens, and the response is sent at its end.
+    if is_streamed != Some(true) {
+        return None;
+    }
+    // Without the time of the first token, the gap ends with the response.
+    let end_stage = if has_first_token_time { FIRST_TOKEN } else { RESPONSE_SENT };
+    prefill_end_ns(stages).map(|begin_ns| FirstTokenGap { begin_ns, end_stage })
 }
 
 /// Wall time at which the prefill ended. Releases state it in fields of different names. `None` if none of them has a time.

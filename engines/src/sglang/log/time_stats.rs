@@ -52,9 +52,9 @@ struct Impossible;
 
 /// Parses `4f1c, input_len=12, output_len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
 ///
-/// Passes each stage of the request with its time to `sink`. Logged when the scheduler has finished its part of the request. From 0.5.12
-/// on, `entry_time` is the wall time at which the first phase began. Before, the line has none or another clock's, so the durations count
-/// back from the line's own timestamp.
+/// Passes each stage of the request with its time to `sink`. The scheduler logs the line when it has finished its part of the request. From
+/// 0.5.12 on, `entry_time` is the wall time at which the first phase began. Earlier releases do not state that time. Their last phase is
+/// taken to end at `line_ns`, the line's own timestamp.
 pub(super) fn read_time_stats(
     text_behind_mark: &str,
     line_ns: Option<u64>,
@@ -71,27 +71,40 @@ pub(super) fn read_time_stats(
     emit_request_half(&request, rid, role, sink);
     let tokens = request.value_of_first_key(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
     let end_stage = Stage { tokens, ..Stage::new(rid.text, role.completion_stage(), "scheduler") };
+    emit_begin_and_phase_ends(&times, rid, role, end_stage, line_ns, sink);
+    Ok(())
+}
+
+/// Passes the stage at which the first phase began, and the stage at the end of each phase, to `sink`. `times` are the fields with the
+/// durations of the phases, `end_stage` ends the last phase, and `line_ns` is the timestamp of the line.
+fn emit_begin_and_phase_ends(
+    times: &LineFields<'_>,
+    rid: LoggedRid<'_>,
+    role: ServerRole,
+    end_stage: Stage<'_>,
+    line_ns: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) {
     // With impossible durations, only the time of the end is used.
-    let Ok(phases) = read_phases(&times, role) else {
+    let Ok(phases) = read_phases(times, role) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
         sink(&Statement {
             wall_ns: None,
             is_rid_truncated: rid.is_truncated,
             kind: StatementKind::ImpossibleDurations,
         });
-        return Ok(());
+        return;
     };
     // Without a stated begin, the last phase ended when the line was written.
     let begin_before_line = || line_ns?.checked_sub(total_ns(&phases));
-    let Some(begin_ns) = read_begin_ns(&times).or_else(begin_before_line) else {
+    let Some(begin_ns) = read_begin_ns(times).or_else(begin_before_line) else {
         // Nothing shows when the phases ended, apart from the last one.
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, end_stage) });
-        return Ok(());
+        return;
     };
-    let begin_stage = Stage::new(rid.text, begin_stage_of_first_phase(&times, role), "scheduler");
+    let begin_stage = Stage::new(rid.text, begin_stage_of_first_phase(times, role), "scheduler");
     sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begin_stage) });
     emit_phase_ends(rid, begin_ns, &phases, end_stage, sink);
-    Ok(())
 }
 
 /// Passes the stage at the end of each phase to `sink`, with its time. The first phase began at `begin_ns`, and each follows the one
@@ -194,7 +207,7 @@ fn is_content(byte: u8) -> bool {
 
 /// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`. `None` for a word in another form.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<LineField<'_>> {
-    // Without the punctuation around the field. `=` is no punctuation, so it is between both.
+    // Without the punctuation around the field. `=` is no punctuation, so it lies between start and end.
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
     if let Some(equals_at) = equals_at {

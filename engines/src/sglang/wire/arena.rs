@@ -181,8 +181,8 @@ impl Arena {
         self.append_run(list_index, run, limits)
     }
 
-    /// Appends the items of `run` to the list whose first run (its head) is at the index `list_index`. A list keeps its items as a chain of
-    /// runs; the head knows the last one, its tail. A flat run is left in the message, and the others are in the cells.
+    /// Appends the items of `run` to a list. A list is a chain of runs, and `list_index` is the index of the first one, the head. The head
+    /// knows the last run, the tail. A flat run is left in the message, and the others are in the cells.
     pub(super) fn append_run(&mut self, list_index: u32, run: ListRun, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.list_runs[list_index as usize];
         // The array stands for the list as it was, so the list must not grow.
@@ -197,20 +197,21 @@ impl Arena {
             self.list_runs[list_index as usize] = ListRun { total: run.len, ..run };
             return Ok(());
         }
-        // Without a tail, the first run is the only one.
-        let tail = if head.tail == NONE { list_index } else { head.tail };
-        let last = &mut self.list_runs[tail as usize];
-        // Cells that follow each other are one run.
-        let continues_last_run_in_cells = !last.is_flat && !run.is_flat && last.end == run.start;
-        if continues_last_run_in_cells {
-            last.end = run.end;
-            last.len += run.len;
-            last.kinds |= run.kinds;
+        // Without a tail, the head is the only run.
+        let tail_index = if head.tail == NONE { list_index } else { head.tail };
+        let tail = &mut self.list_runs[tail_index as usize];
+        // Adjacent cells are one run, so the tail grows.
+        let continues_tail_in_cells = !tail.is_flat && !run.is_flat && tail.end == run.start;
+        if continues_tail_in_cells {
+            tail.end = run.end;
+            tail.len += run.len;
+            tail.kinds |= run.kinds;
         } else {
-            let new = self.add_list_run_and_get_index(run, limits)?;
-            self.list_runs[tail as usize].next = new;
-            self.list_runs[list_index as usize].tail = new;
+            let new_index = self.add_list_run_and_get_index(run, limits)?;
+            self.list_runs[tail_index as usize].next = new_index;
+            self.list_runs[list_index as usize].tail = new_index;
         }
+        // The head has the number and the kinds of all items.
         let head = &mut self.list_runs[list_index as usize];
         head.total += run.len;
         head.kinds |= run.kinds;

@@ -120,8 +120,8 @@ impl<'a> MessageColumns<'a, '_> {
         })
     }
 
-    /// Reads how many token ids each request lists, into its chunk, and appends the lists themselves to `id_lists`. Returns whether the
-    /// message has the column of ids.
+    /// Reads the number of token ids that each request lists into its chunk. Appends the lists themselves to `id_lists`. Returns whether
+    /// the message has the column of ids.
     #[inline(never)]
     pub(super) fn read_id_counts_if_column_present(
         &self,
@@ -137,9 +137,9 @@ impl<'a> MessageColumns<'a, '_> {
         for part in self.doc.column_parts(ids) {
             part.append_lists(id_lists);
             // `id_lists` has one list for each row of the parts so far.
-            let lists = id_lists.get(part.row_range()).unwrap_or_default();
-            let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
-            for ((row, list), chunk) in part.row_range().zip(lists).zip(rows) {
+            let lists_of_part = id_lists.get(part.row_range()).unwrap_or_default();
+            let chunks_of_part = chunks.get_mut(part.row_range()).unwrap_or_default();
+            for ((row, list), chunk) in part.row_range().zip(lists_of_part).zip(chunks_of_part) {
                 chunk.listed = self.count_ids_of_row(row, *list)?;
                 total += chunk.listed.unwrap_or(0) as usize;
                 // A hostile message may refer to one long list many times.

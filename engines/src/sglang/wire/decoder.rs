@@ -70,8 +70,8 @@ impl Decoder {
         if message.len() > self.limits.message {
             return Err(Undecoded::Limit { limit: "message", value: self.limits.message });
         }
-        // The memory of the chunks returns to `home` when the batch is dropped, or at an error.
-        let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: home, last_layout } = self;
+        // `chunk_memory` is taken for the chunks of this message, and returns when the batch is dropped, or at an error.
+        let Self { limits, keeps_ids, keeps_text, arena, scratch, rows, chunks: chunk_memory, last_layout } = self;
         // The buffers keep their memory for the next message.
         rows.clear();
         let (codec, found) = load_and_identify_message(message, arena, scratch, rows, limits, *last_layout)?;
@@ -80,19 +80,19 @@ impl Decoder {
             *last_layout = Some(layout);
         }
         let doc = Doc { bytes: message, arena };
-        let mut chunks: Vec<Chunk<'a>> = std::mem::take(home);
+        let mut chunks: Vec<Chunk<'a>> = std::mem::take(chunk_memory);
         match read_columns(doc, codec, &found, limits, *keeps_text, rows, &mut chunks) {
             Ok(shape) => {
                 let RowBuffers { listed, finished, ids, times, .. } = rows;
                 if *keeps_ids {
                     collect_ids_into_chunks(&mut chunks, doc, listed, ids);
                 }
-                let mut decoded = Decoded::new(shape, chunks, home);
+                let mut decoded = Decoded::new(shape, chunks, chunk_memory);
                 decoded.engine_seconds = times;
                 Ok(Batch { doc, codec, decoded, finished })
             }
             Err(why) => {
-                *home = recycle(chunks);
+                *chunk_memory = recycle(chunks);
                 Err(why)
             }
         }
@@ -160,11 +160,11 @@ fn read_columns<'a>(
             table.push_chunk_of_each_request(chunks)?;
             table.read_counts_and_finish_reasons(chunks, finished)?;
             let has_id_column = table.read_id_counts_if_column_present(chunks, listed)?;
-            // A batch without requests shows nothing of its column of ids, so the layout decides.
+            // The column of ids has a meaning if it is present. A batch without requests does not show that, so its layout alone decides.
             if has_id_column || chunks.is_empty() {
                 ids = meaning_of_id_column(layout.ids, chunks);
             }
-            // Times are read where the scheduler sends them. The detokenizer shifts them by a clock difference that it has measured.
+            // Only the scheduler's messages have the original times. The detokenizer shifts them by a clock difference that it measured.
             if matches!(layout.kind, Kind::TokenIds | Kind::Embedding) {
                 table.append_first_token_times(chunks, nested, times);
             }

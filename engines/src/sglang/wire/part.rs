@@ -54,7 +54,7 @@ impl<'a> Doc<'a> {
     pub(super) fn column_parts(self, list: Node) -> ColumnParts<'a> {
         let first_run = match list {
             Node::List(list) | Node::Tuple(list) => self.arena.list_runs[list as usize],
-            // In msgpack, and for short integers, all items are one run, which has no entry in the arena.
+            // In msgpack, and for short integers, all items are one part, and no run in the arena describes them.
             _ => ListRun::EMPTY,
         };
         let part = self.list_items(list).map(|items| ColumnPart {
@@ -147,8 +147,8 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// Calls `visit_string` with the index and bytes of each string; `None` for an item that is not a string. Stops at the first error of
-    /// `visit_string`, and where the next item cannot be found. A flat run is one that was left in the pickle.
+    /// Calls `visit_string` with the row and bytes of each string, and with `None` for an item that is not a string. Stops at the first
+    /// error of `visit_string`, and where the next item cannot be found. A flat run is one that was left in the pickle.
     pub(super) fn for_each_string<E>(
         self,
         mut visit_string: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
@@ -161,7 +161,8 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// [`Self::for_each_string`] for strings that were left in a pickle from `at` on.
+    /// Calls `visit_string` with the row and bytes of each string. The strings were left in a pickle, and the first is at `at`. Ends at an
+    /// item that is not a string, with `None` for its bytes, or at an error of `visit_string`.
     #[inline]
     fn for_each_flat_string<E>(
         self,
@@ -180,7 +181,8 @@ impl<'a> ColumnPart<'a> {
         Ok(())
     }
 
-    /// [`Self::for_each_string`] for the items of a msgpack array, of which the first is at `at`.
+    /// Calls `visit_string` with the row and bytes of each string in a msgpack array, whose first item is at `at`. Ends at an item that is
+    /// not a string, with `None` for its bytes, or at an error of `visit_string`.
     #[inline]
     fn for_each_packed_string<E>(
         self,
@@ -219,7 +221,8 @@ impl<'a> ColumnPart<'a> {
         }
     }
 
-    /// [`Self::for_each_int`] for integers that were left in a pickle from `at` on.
+    /// Calls `visit_int` with the row and value of each integer. The integers were left in a pickle, and the first is at `at`. Ends at an
+    /// item that is not an integer, with [`IntItem::Other`], or at an error of `visit_int`.
     #[inline]
     fn for_each_flat_int<E>(
         self,
@@ -236,8 +239,8 @@ impl<'a> ColumnPart<'a> {
         Ok(())
     }
 
-    /// Calls `visit_int` with the index and value of each item in a list of integers. `visit_int` should fail for an item that is neither
-    /// an integer nor nil, because the items after it may not be found. Stops at the first error of `visit_int`.
+    /// Calls `visit_int` with the row and value of each item in a list of integers. Stops at the first error of `visit_int`. It should fail
+    /// for an item that is neither an integer nor nil, because the items after it may not be found.
     pub(super) fn for_each_int<E>(self, mut visit_int: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {

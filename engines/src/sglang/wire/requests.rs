@@ -368,8 +368,8 @@ impl<'a> PackedObject<'a> {
         Some(string)
     }
 
-    /// Reads the length of the prompt, and the room, of the request whose id is at `rid_at`. Finds them by their indices among the fields.
-    /// Returns the object's end; `None` if a field before it was not captured.
+    /// Reads the length of the prompt, and the room, of the request whose id is at `rid_at`. Goes from field to field by the differences
+    /// between their indices. Returns the object's end; `None` if a field before it was not captured.
     fn read_prompt_and_room_until_end(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
         let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
         request.prompt_tokens = count_packed_ids(self.message.bytes_from(ids_at)?);
@@ -429,7 +429,7 @@ fn count_packed_ids(data: &[u8]) -> Option<u32> {
     const ID_BYTES: u64 = 8;
     let ids = match *data {
         [EXT_8..=EXT_32 | FIXEXT_1..=FIXEXT_16, ..] => range_of_ids_in_extension(data)?,
-        // A pair of the string `q` and bytes. Both ends count from behind the type code, so their difference is right.
+        // A pair of the string `q` and bytes. Only the length of the range counts, so it may be relative to the bytes' own head.
         [FIXARRAY_2, FIXSTR_1, b'q', BIN_8..=BIN_32, ..] => payload_range(&data[3..])?,
         _ => return count_ids_in_list(data),
     };

@@ -16,8 +16,8 @@ const QUEUED: &[u8] = b"wait_queue_entry_time";
 const SEARCHED_BYTES: usize = 256;
 
 impl MessageColumns<'_, '_> {
-    /// Appends the times of requests whose first tokens are in this message to `times`. Later messages repeat them. `nested` has the memory
-    /// for a pickle inside msgpack.
+    /// Appends to `times` the times of requests whose first tokens are in this message. Later messages only repeat these times. `nested`
+    /// has the memory for a pickle inside msgpack.
     pub(super) fn append_first_token_times(
         &self,
         chunks: &[Chunk<'_>],

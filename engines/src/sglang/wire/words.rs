@@ -33,7 +33,7 @@ pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<ShortArray> {
     let len = usize::from(rest[1]);
     let has_known_head = head & !LENGTH_MASK == HEAD && rest.get(TYPE_CODE_AT) == Some(&b'q');
     let is_whole = rest.len() >= EXTENSION_HEAD + len;
-    // The extension's length is that of the metadata and of the words, which are a multiple of `WORD_BYTES`.
+    // `len` counts the metadata, which are shorter than a word, and the words. So whole words leave the metadata as the remainder.
     let has_whole_words = len % WORD_BYTES == METADATA;
     let first_word = at + EXTENSION_HEAD + METADATA;
     let words = (len / WORD_BYTES) as u16;

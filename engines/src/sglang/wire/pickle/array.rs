@@ -99,9 +99,9 @@ impl<'m> PickleMachine<'m, '_> {
         Some(list)
     }
 
-    /// Processes the calls from `at` on that construct an array like an earlier call and differ only in its data. They are recognised by
-    /// their bytes before the data, which mean the same everywhere because memo slots never change. Returns false if there is no such call;
-    /// the machine then runs the opcodes one by one.
+    /// Processes the calls from `at` on that construct an array like an earlier call and differ only in the data. The bytes before the data
+    /// identify such a call: equal bytes mean the same everywhere, because memo slots never change. Returns false if there is no such call.
+    /// The machine then runs the opcodes one by one.
     pub(super) fn try_process_repeated_array_calls(&mut self, at: usize) -> bool {
         // If the machine executes this call, its bytes may become the known ones.
         self.array_calls.last_call_start = at;
@@ -160,14 +160,15 @@ impl<'m> PickleMachine<'m, '_> {
         let mut count = 0;
         for (slots, value) in slots_of_calls.zip(&mut self.stack[first_value..]) {
             let Some(call) = parse_matching_call(rest, known) else { break };
-            // The known bytes end with the opcode of the data. Its words follow the opcode and the length.
-            let data = (at + N - 1) as u32;
-            let array = Node::Words { words: u16::from(call.data_len / 8), at: data + 2 };
+            // The known bytes end with the opcode of the data. Behind it follow the length of the data in one byte, and the data.
+            let data_opcode_at = at + N - 1;
+            let data_at = data_opcode_at + 2;
+            let array = Node::Words { words: u16::from(call.data_len / 8), at: data_at as u32 };
             // A call memoizes its data, its arguments and its result. Nothing refers to the arguments.
-            *slots = [Node::Bytes(data), Node::Unbuilt, array];
+            *slots = [Node::Bytes(data_opcode_at as u32), Node::Unbuilt, array];
             *value = array;
             rest = call.rest;
-            at += N + 1 + usize::from(call.data_len) + CLOSE_BYTES;
+            at = data_at + usize::from(call.data_len) + CLOSE_BYTES;
             count += 1;
         }
         // Give back what was reserved and not used.
@@ -176,10 +177,10 @@ impl<'m> PickleMachine<'m, '_> {
         CallBatch { count, end: at, rest }
     }
 
-    /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
-    /// of a frame have this form.
+    /// Copies the object just built for each object behind it that has the same bytes: `GET EMPTY_TUPLE NEWOBJ` and an empty state. The
+    /// `time_stats` of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
-        // `push_memoized_or_process_calls` has set it when the object's class was pushed.
+        // Set when the object's class was pushed.
         let object_start = self.array_calls.last_call_start;
         let object_bytes = self.at - object_start;
         let repeats = count_repeated_objects(self.message, object_start, object_bytes);

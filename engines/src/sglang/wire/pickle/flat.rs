@@ -39,7 +39,8 @@ pub(super) fn measure_batch_and_memoize_strings(
     batch
 }
 
-/// [`measure_batch_and_memoize_strings`] without restoring the memo.
+/// Measures the batch of flat items from `start` on, and enters its strings into the memo. `None` if the machine must run the opcodes one
+/// by one; the memo may then have some of the strings.
 pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let mut at = start;
     let mut len = 0_usize;
@@ -214,9 +215,9 @@ fn nth_byte(word: u64, index: usize) -> u8 {
     (word >> (8 * index)) as u8
 }
 
-/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. The form of the list is
-/// `EMPTY_LIST MEMOIZE MARK integers APPENDS`, or with one integer, as for a decoding request, `EMPTY_LIST MEMOIZE integer APPEND`. The
-/// latter fits into eight bytes.
+/// Parses a list of only short integers at the beginning of `bytes`. `None` for any other list. A list of several integers is
+/// `EMPTY_LIST MEMOIZE MARK integers APPENDS`. A list of one, as of a decoding request, is `EMPTY_LIST MEMOIZE integer APPEND`, and fits
+/// into eight bytes.
 #[inline]
 pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     const LIST: u16 = u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]);
@@ -416,7 +417,7 @@ pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     read_other_string(bytes)
 }
 
-/// Reads a string like [`read_string`], in any encoding, and also behind a `FRAME`.
+/// The string at the beginning of `bytes`, and the bytes after it. Knows all encodings of a string, and skips a `FRAME` before it.
 #[cold]
 fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = scalar::payload_range(bytes, past_frame(bytes, 0))?;

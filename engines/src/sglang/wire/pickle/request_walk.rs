@@ -152,21 +152,22 @@ impl<'a> PickleWalk<'a> {
         }
     }
 
-    /// Pushes a string on the pickle's stack, of which only the height is known. Returns the field if the string is the name of one.
-    /// `is_only_field` says that the string follows an empty dict without a mark, so it can only be the name of the object's one field.
+    /// Pushes a string on the pickle's stack, of which only the height is known. Returns the field if the string is the name of one. If
+    /// `is_only_field`, the string directly follows an empty dict without a mark, so it is the name of the object's one field.
     fn push_string_and_find_field(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
         // `STACK_GLOBAL` takes module and name from the last two strings.
         let [_, previous] = self.last_strings;
         self.last_strings = [previous, text];
+        // The opcode `MEMOIZE`, if it follows, is consumed together with the string.
         let is_memoized = self.bytes.get(self.at) == Some(&op::MEMOIZE);
         self.at += usize::from(is_memoized);
         let mut item = None;
-        // The same text may also be a value, so the position counts, too.
+        // The same text may also be a value, so it must also stand where a key does.
         if let Some(field_index) = FIELDS.iter().position(|(_, name)| *name == text)
             && (is_only_field || self.is_at_key())
         {
             item = Some(self.field_item(field_index, is_only_field));
-            // A name is written once. Further objects refer to its memo slot, which is the next free one.
+            // Later objects refer to the name by its memo slot, which is the next free one.
             if is_memoized {
                 self.name_slots[field_index].get_or_insert(self.memo_len);
             }
@@ -304,8 +305,8 @@ fn has_list_end(bytes: &[u8]) -> bool {
     ends.any(|at| bytes.get(at + 1) == Some(&op::SHORT_BINUNICODE))
 }
 
-/// Number of integers in the list after the `EMPTY_LIST` that ends at `at`. `None` if it has other items, or is not the value of a field,
-/// which the next field or the end of the object's state follows.
+/// Number of integers in the list after the `EMPTY_LIST` that ends at `at`. `None` if the list has other items. The list must be the value
+/// of a field, behind which the next field begins or the object's state ends; `None` for any other list.
 fn count_listed_ids(bytes: &[u8], mut at: usize) -> Option<u32> {
     let mut len = 0;
     let mut is_in_batch = false;
