@@ -68,7 +68,8 @@ fn allow_results(plan: &mut Plan, results: &ResultFiles) {
     plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
 }
 
-/// Access of [`confinement_plan_of_run`], without the files that the run writes.
+/// Access that every live run with `args` needs, apart from the files that it writes: its configuration, its endpoint, the receiver of its
+/// telemetry and the service manager.
 pub(crate) fn confinement_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.

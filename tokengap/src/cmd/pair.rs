@@ -51,7 +51,8 @@ struct RecordedServer {
 }
 
 impl RecordedServer {
-    /// Analyses the recording of one of the two servers, whose side it may show.
+    /// Analyses the recording of one of the two servers, and finds out its side if the recording shows it. Fails if the file is no
+    /// recording.
     fn analyse(file: &Path) -> anyhow::Result<Self> {
         let recording = match Recording::open(file) {
             Ok(recording) => recording,
@@ -99,7 +100,7 @@ pub(crate) fn join_recordings_into_report(recordings: [&Path; 2], slowest_count:
     let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest_count).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
-    // Its slowest requests would not be printed, so none is listed.
+    // The report of the pair does not print the slowest requests of the prefill server, so none is listed.
     let slowest_of_prefill = 0;
     let prefill_report = prefill.report(slowest_of_prefill);
     joined.add_prefill_report(ONLY_PREFILL, &prefill_report);

@@ -133,8 +133,8 @@ pub(super) fn read_pending_input() -> anyhow::Result<Option<Input>> {
     Ok(Some(input))
 }
 
-/// Action of a key, a click, or a turn of the wheel, which moves the selection by `wheel_step`. `None` for any other input, and for a
-/// key or a click without effect.
+/// Action of an input: a key, a click, or a turn of the wheel, which moves the selection by `wheel_step`. `None` for any other input, and
+/// for a key or a click that does nothing.
 pub(super) fn action_of_input(
     input: &Input,
     click_areas: &ClickAreas,

@@ -65,8 +65,8 @@ pub(crate) struct RequestDetail {
 }
 
 impl RequestDetail {
-    /// Detail of a request: of its chunks as the ledger keeps them (`history`), of their way over the legs of the path (`life`), and of its
-    /// row in the table. `row` is `None` if the ledger has evicted the request.
+    /// Collects the detail of a request. `history` has its chunks as the ledger keeps them, and `life` their way over the legs of the path.
+    /// `row` is its row in the table, or `None` if the ledger has evicted the request.
     pub(crate) fn new(
         rid: &str,
         history: &RequestHistory,

@@ -62,15 +62,16 @@ impl LineForm {
         if matches!(self, Self::Whole) {
             return text;
         }
-        let text = text.split_once(" (").map_or(text, |(number, _)| number);
+        let without_remark = text.split_once(" (").map_or(text, |(labels_and_number, _)| labels_and_number);
         if matches!(self, Self::NoRemark) {
-            return text;
+            return without_remark;
         }
-        let Some(number_start) = start_index_of_number(text) else { return text };
-        let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
-        let label = text[label_start..number_start].trim_end();
+        let Some(number_start) = start_index_of_number(without_remark) else { return without_remark };
+        let (labels, number) = without_remark.split_at(number_start);
+        let last_label_start = labels.trim_end().rfind(' ').map_or(0, |space| space + 1);
+        let last_label = labels[last_label_start..].trim_end();
         // A word before a semicolon is a remark on the hop and no label of the number.
-        if label.ends_with(';') { &text[number_start..] } else { &text[label_start..] }
+        if last_label.ends_with(';') { number } else { &without_remark[last_label_start..] }
     }
 
     /// The longest form in which this line of each arrow fits, so that all arrows have the same form. The shortest one if none fits.

@@ -255,7 +255,8 @@ struct StageScale {
     clock: RunClock,
 }
 
-/// Draws a stage with its time of day and the time since the stage before. A wide screen also has the time since the first one, and a bar.
+/// Draws a stage with its time of day and its step, the time since the stage before. On a wide screen, also draws the time since the first
+/// stage, and a bar that shows the step.
 fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale: &StageScale) {
     let free_width = pad.width().saturating_sub(BAR_X + 2);
     let has_bar = free_width >= MIN_BAR_WIDTH;
