@@ -72,7 +72,8 @@ pub(crate) struct RunOutputs {
 }
 
 impl RunOutputs {
-    /// Opens the outputs, and prints the address of the endpoint. Called before the screen opens, so that errors and the address are visible.
+    /// Opens the outputs, and prints the address of the endpoint. Called before the screen opens, so that errors and the address are
+    /// visible.
     pub(crate) fn open(
         args: &LiveArgs,
         source_kind: &str,

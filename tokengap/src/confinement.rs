@@ -255,8 +255,8 @@ pub(crate) fn start_locator() -> anyhow::Result<OwnedFd> {
 
 /// Drops, as root, what the analyses of libraries do not need. Each opens one library of any user and then drops the rest.
 pub(crate) fn drop_rights_beyond_analysis() {
-    // Another user may have capabilities from the service manager or from the program's file. Without them, that file could not be started
-    // again.
+    // Another user may have capabilities from the service manager or from the program's file. They are needed to start that file again, so
+    // they are not dropped.
     if !rustix::process::geteuid().is_root() {
         return;
     }

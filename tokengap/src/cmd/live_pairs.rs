@@ -61,8 +61,8 @@ impl LivePairs {
         self.screen.as_ref()?.borrow().shown_request()
     }
 
-    /// Whether it is time to join prefill and decode servers into pairs again. It never is if nobody reads the pairs: neither the screen
-    /// nor the endpoint, if `is_served`. A screen that shows them gets shorter intervals.
+    /// Whether it is time to join prefill and decode servers into pairs again. `is_served` is whether an endpoint serves the pairs. If
+    /// neither the screen nor an endpoint shows them, it never is. A screen that shows them gets shorter intervals.
     fn are_pairs_due(&self, is_served: bool) -> bool {
         let is_shown = self.screen.as_ref().is_some_and(|screen| screen.borrow().shows_pairs());
         if !is_shown && !is_served {

@@ -145,8 +145,8 @@ fn sum_of_counts(members: &[&Hop], count_of: fn(&HopCounts) -> u64) -> u64 {
     members.iter().map(|hop| count_of(&hop.counts)).sum()
 }
 
-/// Bytes in the receivers' kernel queues, the current ones by the newest sample, with its time if the samples have ended. `None` if the
-/// queues were never read.
+/// Bytes in the receivers' kernel queues: the current ones, by the newest sample, and the maximum. If the samples have ended, also when
+/// that was. `None` if the queues were never read.
 fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBytes> {
     let queue = &group.kernel;
     let last_sample_at = queue.last_sample_at?;

@@ -168,9 +168,11 @@ impl RequestTable {
     /// The shown rows at these positions, counted from the top, as far as they exist.
     pub(crate) fn visible_rows(&self, positions: Range<usize>) -> Vec<&RequestRow> {
         let (pinned, others) = self.shown.split_at(self.pinned_count);
-        let visible_pinned = &pinned[positions.start.min(pinned.len())..positions.end.min(pinned.len())];
-        let start = positions.start.saturating_sub(pinned.len());
-        let end = positions.end.saturating_sub(pinned.len()).min(others.len());
+        let pinned_count = pinned.len();
+        let visible_pinned = &pinned[positions.start.min(pinned_count)..positions.end.min(pinned_count)];
+        // The same positions, counted from the first row that is not pinned.
+        let start = positions.start.saturating_sub(pinned_count);
+        let end = positions.end.saturating_sub(pinned_count).min(others.len());
         let visible_others = if start < end { self.rows_at_sorted_positions(others, start..end) } else { Vec::new() };
         visible_pinned.iter().chain(visible_others).map(|shown| self.row(shown)).collect()
     }

@@ -186,6 +186,7 @@ fn draw_hop(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, layout: &HopTableLayout
     let sign_x = u16::from(!hop.has_recovered);
     pad.draw_text(sign_x, y, &path::problem_sign(hop.health, hop.has_recovered, pad.theme), Ink::Health(hop.health));
     let name = format!("{}{}{}", hop.ends.from, pad.theme.rich_or_ascii("→", ">"), hop.ends.to);
+    // If some sign has brackets, names begin further right, and are cut to end at the same column.
     let name_width = NAME_X + layout.name_width - layout.name_x;
     pad.draw_clipped(layout.name_x, y, name_width, &name, Ink::Strong);
     let numbers = layout.columns.iter().map(|column| (column.format)(hop));
@@ -263,7 +264,7 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
     facts
 }
 
-/// What passed the hop. If the observation of sends has ended, since when, because the hop has no rates then.
+/// Describes what passed the hop. If the observation of its sends has ended, adds since when: the hop has no rates from then on.
 fn describe_passed_traffic(hop: &HopSummary, model: &Model) -> String {
     let content =
         if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
@@ -303,7 +304,7 @@ fn describe_processing(hop: &HopSummary) -> String {
     if known.is_empty() { "-".to_owned() } else { known.join("  ") }
 }
 
-/// Age of the oldest waiting frame; `none` without one, `-` if unknown. If the observation of receives has ended, since when.
+/// Age of the oldest waiting frame; `none` without one, `-` if unknown. If the observation of receives has ended, says since when instead.
 pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     if let Some(end) = hop.receives_end {
         return format!("receives are {}", model.describe_observation_end(end));

@@ -182,14 +182,16 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} "), format!(" {state} {time} ")]
 }
 
-/// Draws the health of the run and why, then what to do, if at least `min_advice_width` cells or the whole of it are free.
+/// Draws the health of the run, and why. Then draws what to do, if there are free cells for the whole of it, or at least
+/// `min_advice_width`.
 fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) {
     let health = describe_health(pad.theme, verdict);
     let x = pad.draw_text(1, 0, &health, Ink::Verdict(verdict.health));
     let x = draw_headline(pad, x + 2, verdict);
     let Some(advice) = &verdict.advice else { return };
-    let free = pad.width().saturating_sub(x + TO_DO.len() as u16);
-    if free >= min_advice_width.min(text_width(advice)) {
+    let free_width = pad.width().saturating_sub(x + TO_DO.len() as u16);
+    let fits_whole = free_width >= text_width(advice);
+    if fits_whole || free_width >= min_advice_width {
         let x = pad.draw_text(x, 0, TO_DO, Ink::Head);
         pad.draw_text(x, 0, advice, Ink::Plain);
     }
@@ -478,7 +480,7 @@ fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
     }
 }
 
-/// Draws the typed text into the last row, and the hint behind it or, if it is longer, above.
+/// Draws the typed text into the last row of the screen. The hint follows behind it, or stands above it if it does not fit there.
 fn draw_text_input(pad: &mut Pad<'_>, title: &str, typed: &str, hint: &str, hint_ink: Ink) {
     let y = pad.height() - 1;
     let x = pad.draw_text(1, y, title, Ink::Head);

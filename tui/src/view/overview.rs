@@ -252,7 +252,8 @@ fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     y + 1
 }
 
-/// Draws what is not observed of the time to first token in one row, once there was output. Returns the next free row.
+/// Draws in one row which parts of the time to first token are not observed. Draws nothing before the first output. Returns the next free
+/// row.
 fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     if model.ttft_absences.is_empty() || model.chunks.sent == 0 {
         return y;

@@ -581,7 +581,8 @@ fn was_in_flight(row: &RequestRow, span: &RangeInclusive<MonoNs>) -> bool {
     row.began_at() <= *span.end() && row.last_at >= *span.start()
 }
 
-/// Returns whether `text` contains `lowercase_part`, ignoring case. The part must be in lower case and not empty. ASCII text needs no allocation.
+/// Returns whether `text` contains `lowercase_part`, ignoring case. The part must be in lower case and not empty. ASCII text needs no
+/// allocation.
 fn contains_ignoring_case(text: &str, lowercase_part: &str) -> bool {
     if !text.is_ascii() || !lowercase_part.is_ascii() {
         return text.to_lowercase().contains(lowercase_part);

@@ -1,7 +1,7 @@
 //! The name that a misspelt one resembles most.
 
-/// The name that is most similar to the typed one; `None` without names. A part of a name may be far from it in characters, so names that begin with what was typed
-/// come first, then those that contain it. Of equal ones, that with the smallest edit distance is taken.
+/// The name that is most similar to the typed one; `None` without names. Names that begin with what was typed come first, then those that
+/// contain it, because the rest of a long name counts as many differences. Of equal ones, that with the smallest edit distance is taken.
 pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let typed = typed.to_lowercase();
     names.iter().copied().min_by_key(|name| {
