@@ -47,7 +47,7 @@ pub(crate) fn run_to_report(
     }
     let outputs = RunOutputs::open(args, source.kind(), &files, endpoint)?;
     let session = outputs.into_session(args, open_observer(args)?);
-    // A list, because the run loop can let other runs join. None does here: the hook that would add them is missing.
+    // The run loop takes a list, because other runs can join. None does here, because no hook adds one.
     let no_hooks = RunHooks::default();
     let mut runs = vec![Running::new(source, session)];
     run_live(&mut runs, args, signals, no_hooks)?;
@@ -72,7 +72,8 @@ pub(crate) struct RunOutputs {
 }
 
 impl RunOutputs {
-    /// Opens the outputs, before the screen, so that errors appear at once, and prints the address of the endpoint.
+    /// Opens the outputs, and prints the address of the endpoint. Called before the screen opens, so that errors and the address are
+    /// visible.
     pub(crate) fn open(
         args: &LiveArgs,
         source_kind: &str,

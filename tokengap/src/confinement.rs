@@ -68,7 +68,8 @@ fn allow_results(plan: &mut Plan, results: &ResultFiles) {
     plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
 }
 
-/// Access of [`confinement_plan_of_run`], without the files that the run writes.
+/// Access that every live run with `args` needs, apart from the files that it writes: its configuration, its endpoint, the receiver of its
+/// telemetry and the service manager.
 pub(crate) fn confinement_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
@@ -165,12 +166,12 @@ pub(crate) fn change_account_and_confine(account: Account, mut plan: Plan) -> an
     }
     plan.account = Some(account);
     apply_plan(&plan);
-    // On Linux, the user belongs to a thread, and only this one has changed.
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    let has_user = rustix::process::geteuid().as_raw() == account.user;
-    let have_other_threads_user = threads == 1 || account.user == own_user.as_raw();
+    let has_this_thread_changed = rustix::process::geteuid().as_raw() == account.user;
+    // On Linux, each thread has its own user. The change is only that of this thread.
+    let have_others_same_user = threads == 1 || account.user == own_user.as_raw();
     ensure!(
-        has_user && have_other_threads_user,
+        has_this_thread_changed && have_others_same_user,
         "cannot change all {threads} threads to user {}, who owns the sockets: run tokengap as that user",
         account.user
     );
@@ -185,18 +186,18 @@ pub(crate) struct HelperOptions {
     pub(crate) named_files: Vec<PathBuf>,
 }
 
-/// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to
-/// a user without files. No capability remains, except one for a port below 1024 and the one that a `/proc` with `hidepid` makes
-/// necessary.
+/// Confines `attach`. Other processes attach its probes, open files of the engine's processes, and create the files of its results. A
+/// process of root changes to a user without files. Only two capabilities may remain: one for a port below 1024, and one for a `/proc` with
+/// `hidepid`.
 pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     if IS_DISABLED.load(Ordering::Relaxed) {
         return Ok(());
     }
-    // Both calls remember their first result. It must be that of the rights that tokengap was started with, not of those that remain here.
+    // Both calls remember their first result. They come first, so that they see the rights that tokengap was started with.
     Permissions::current();
     filter::calls_refused_by_seccomp();
     let prober = start_prober(args, &helpers.prober_arguments)?;
-    // These are given up below, so another process then opens files with them.
+    // Capabilities are given up below. Another process keeps them, and opens files for this one.
     if has_capabilities() {
         start_opener(args, helpers)?;
     }
@@ -212,20 +213,21 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     Ok(())
 }
 
-/// Lets `plan` give up root, if this process is root and can, and starts the process that then creates the results. Returns why this
-/// process stays root; `None` if it gives up root or is not root.
+/// Lets `plan` give up root, if this process is root and can do so. Then starts the broker, the process that creates the results. Returns
+/// why this process stays root. `None` if it gives up root, or is not root.
 fn give_up_root_or_explain(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option<String>> {
     match confine::can_drop_root() {
         // This process is not root.
         Ok(false) => Ok(None),
         Ok(true) => {
             let broker_start = if results.is_empty() { Ok(()) } else { broker::start_broker(results) };
-            // Without the other process, only root could create the results.
+            // Without the broker, only root could create the results.
             plan.unprivileged = broker_start.is_ok();
             Ok(broker_start.err().map(|error| format!("{error:#}")))
         }
         Err(lacking) => {
-            // Results reached through another process need a right that does not remain here, so the broker creates them.
+            // A path in /proc leads through another process, which needs a right that does not remain here. So the broker creates these
+            // results.
             let mut result_paths = results.file.iter().chain(&results.folder);
             let is_any_in_proc = result_paths.any(|path| path.starts_with("/proc"));
             if is_any_in_proc {
@@ -253,8 +255,8 @@ pub(crate) fn start_locator() -> anyhow::Result<OwnedFd> {
 
 /// Drops, as root, what the analyses of libraries do not need. Each opens one library of any user and then drops the rest.
 pub(crate) fn drop_rights_beyond_analysis() {
-    // Another user may have capabilities from the service manager or from the program's file. Without them, that file could not be started
-    // again.
+    // Another user may have capabilities from the service manager or from the program's file. They are needed to start that file again, so
+    // they are not dropped.
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -103,8 +103,8 @@ fn asks_for_configuration(flags: &clap::ArgMatches) -> bool {
     flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
 }
 
-/// Parses the command line. An empty one on a terminal opens the picker. Returns `None` if nothing is left to run: the user has quit the
-/// picker, or `--print-config` was answered. A mistake on the command line ends the process.
+/// Parses the command line. An empty one on a terminal opens the picker. Returns `None` if nothing is left to run, because the user has
+/// quit the picker, or `--print-config` was answered. A mistake on the command line ends the process.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     // The only argument is the program's name.
     #[cfg(target_os = "linux")]

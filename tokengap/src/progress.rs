@@ -27,7 +27,7 @@ impl Progress {
     }
 
     /// Shows on a terminal that `done_bytes` of `total_bytes` are processed. Does nothing in the first moments, because short work needs no
-    /// progress, and right after a call that has drawn the line.
+    /// progress. Also does nothing if the line was drawn just now.
     pub(crate) fn draw_position_if_due(&mut self, done_bytes: u64, total_bytes: u64) {
         let elapsed = self.started_at.elapsed();
         let was_drawn_just_now = self.drawn_at.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL);

@@ -226,8 +226,8 @@ pub(crate) fn palette_entries(typed_words: &str, ui: &Ui) -> Vec<PaletteEntry> {
     sorted
 }
 
-/// Palette entries of the key table. The action of a key that applies only on other tabs first switches to the first of these tabs. A key
-/// that applies only to another kind of run, such as a replay, has no entry.
+/// Palette entries of the key table. If an action works only on other tabs, its entry first opens the first of these tabs. A binding for
+/// another kind of run, such as a replay, has no entry.
 fn palette_entries_of_bindings(ui: &Ui) -> Vec<PaletteEntry> {
     let mut entries = Vec::new();
     // The palette does not list itself.

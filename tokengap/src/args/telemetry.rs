@@ -70,8 +70,8 @@ pub(crate) struct TelemetryArgs {
 }
 
 impl TelemetryArgs {
-    /// Options of the endpoint; `None` without --metrics. Refuses an address that others reach without a token. Reads the token, which
-    /// the confinement may make unreadable.
+    /// Options of the endpoint; `None` without --metrics. Fails if other machines can reach its address without a token, unless --insecure
+    /// permits that. Reads the token, so it must be called before the confinement, which may make the file unreadable.
     pub(crate) fn endpoint_options(&self) -> anyhow::Result<Option<MetricsOptions>> {
         let Some(address) = self.metrics else { return Ok(None) };
         let needs_token = !address.ip().is_loopback() && !self.insecure;

@@ -57,9 +57,9 @@ impl Rules {
     /// Renames a file created here to a result beside it. Replaces a file that was not created here only with `--force`.
     pub(super) fn rename_to_result(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let entry = self.find_folder_and_name(to)?;
+        let result_exists = entry.folder.find_file(entry.name)?.is_some();
         // A file created here belongs to this run, so it may be replaced without `--force`.
-        let replaces_foreign_file = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
-        let may_replace = !replaces_foreign_file || self.results.force;
+        let may_replace = !result_exists || self.created.contains(to) || self.results.force;
         // A result is written next to the file that it replaces.
         let is_beside_result = from.parent() == to.parent();
         let is_permitted = self.created.contains(from) && self.is_result(to) && may_replace && is_beside_result;

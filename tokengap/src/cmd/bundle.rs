@@ -61,8 +61,8 @@ struct Manifest<'a> {
 }
 
 impl Bundle {
-    /// Copies the recording `file` without its token ids beside `archive`, and makes the report of the copy, which cannot contain what the
-    /// copy lacks. It lists `slowest_count` requests.
+    /// Copies the recording `file` into the folder of `archive`, without its token ids. The report is made from the copy, so it contains no
+    /// more than the copy. It lists `slowest_count` requests.
     pub(crate) fn of_recording(
         file: &Path,
         archive: &Path,

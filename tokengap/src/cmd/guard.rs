@@ -45,8 +45,8 @@ pub(crate) struct Args {
 
 /// The guard of a splice or a run: waits for the end of tokengap, and moves the sockets back if tokengap did not.
 pub(crate) fn run_guard(args: &Args) -> anyhow::Result<ExitCode> {
-    // Survive whatever ends tokengap: detach from the terminal and ignore its signals. A process that leads a group already cannot be
-    // detached, which is no reason to give up.
+    // Survive whatever ends tokengap: detach from the terminal and ignore its signals. The detachment fails in a process that leads a group
+    // already. The guard goes on without it.
     let _ = rustix::process::setsid();
     ignore_ending_signals()?;
     let folders = open_folders(args)?;

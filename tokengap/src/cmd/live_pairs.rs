@@ -61,8 +61,8 @@ impl LivePairs {
         self.screen.as_ref()?.borrow().shown_request()
     }
 
-    /// Whether it is time to join prefill and decode servers into pairs again. It never is if nobody reads the pairs: neither the screen
-    /// nor the endpoint, if `is_served`. A screen that shows them gets shorter intervals.
+    /// Whether it is time to join prefill and decode servers into pairs again. `is_served` is whether an endpoint serves the pairs. If
+    /// neither the screen nor an endpoint shows them, it never is. A screen that shows them gets shorter intervals.
     fn are_pairs_due(&self, is_served: bool) -> bool {
         let is_shown = self.screen.as_ref().is_some_and(|screen| screen.borrow().shows_pairs());
         if !is_shown && !is_served {
@@ -80,8 +80,8 @@ impl LivePairs {
         if has_opened_another { REQUEST_INTERVAL } else { SCREEN_INTERVAL }
     }
 
-    /// Joins the prefill and decode servers of the runs into pairs if that is due. Shows the pairs, and gives each decode server's run its
-    /// pair. `servers_of` lists the servers of runs.
+    /// Joins the prefill and decode servers of the runs into pairs, if that is due. Shows the pairs on the screen, and passes each pair to
+    /// the run of its decode server. `servers_of` lists the servers that the runs observe.
     pub(crate) fn update_pairs_if_due<S>(
         &mut self,
         runs: &mut [Running<S>],
@@ -97,8 +97,8 @@ impl LivePairs {
         self.last_join = Some(LastJoin { at: began, duration: began.elapsed(), request: self.shown_request() });
     }
 
-    /// Joins the requests of prefill and decode servers into pairs, and shows the pairs on the screen, with the parts of the request that
-    /// is open there. Returns the pair of each decode server.
+    /// Joins the requests of prefill and decode servers into pairs, and returns the pair of each decode server. Shows the pairs on the
+    /// screen. If a request of a pair is open there, also shows its parts on both servers.
     fn join_and_show_pairs(&self, servers: &[RunningServer<'_>]) -> Vec<PairOfRun> {
         let shown = self.shown_request();
         let joined = pair::join_newest(servers, self.slowest, NEWEST_FINISHED, shown.as_ref());

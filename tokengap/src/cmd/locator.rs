@@ -20,10 +20,10 @@ pub(crate) struct Args {
     sought: Option<u32>,
 }
 
-/// Without `--sought`, the process that starts another one for each request to analyse a library. With it, such an analysis of one library,
-/// which searches for the kind of probe points with that number.
+/// Analyses libraries in two kinds of processes. The one without `--sought` starts another one for each request. That one has `--sought`
+/// with the number of a kind of probe points, which it searches in one library.
 pub(crate) fn run_locator(args: &Args) -> anyhow::Result<ExitCode> {
-    // The process without a number starts one with a number for each request.
+    // The first kind starts the second one.
     match args.sought {
         None => start_analysis_for_each_request()?,
         Some(number) => analyse_received_library(number)?,

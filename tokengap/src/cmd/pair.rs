@@ -51,7 +51,8 @@ struct RecordedServer {
 }
 
 impl RecordedServer {
-    /// Analyses the recording of one of the two servers, whose side it may show.
+    /// Analyses the recording of one of the two servers, and finds out its side if the recording shows it. Fails if the file is no
+    /// recording.
     fn analyse(file: &Path) -> anyhow::Result<Self> {
         let recording = match Recording::open(file) {
             Ok(recording) => recording,
@@ -99,7 +100,7 @@ pub(crate) fn join_recordings_into_report(recordings: [&Path; 2], slowest_count:
     let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest_count).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
-    // Its slowest requests would not be printed, so none is listed.
+    // The report of the pair does not print the slowest requests of the prefill server, so none is listed.
     let slowest_of_prefill = 0;
     let prefill_report = prefill.report(slowest_of_prefill);
     joined.add_prefill_report(ONLY_PREFILL, &prefill_report);
@@ -151,8 +152,8 @@ pub(crate) fn add_pairs_to_reports(finished: &mut [RunReport], pairs: Vec<PairOf
     note_unjoined_decode_servers(finished);
 }
 
-/// Adds a note to the report of each decode server without a pair: its requests are on none of the watched prefill servers. Does nothing
-/// without prefill servers.
+/// Adds a note to the report of each decode server without a pair. It says that none of its requests was found on the watched prefill
+/// servers. Does nothing without prefill servers.
 fn note_unjoined_decode_servers(finished: &mut [RunReport]) {
     let prefill = finished.iter().filter(|run| is_side_with_requests(run, "prefill"));
     let prefill_names: Vec<String> = prefill.map(|run| run.name.clone()).collect();
@@ -207,8 +208,9 @@ pub(crate) struct JoinedRuns {
     pub(crate) request: Option<PairRequest>,
 }
 
-/// Joins the requests of each decode server with those of the prefill servers, which gives a pair for each decode server. Of the finished
-/// requests, only the newest `finished_limit` of each server are joined. Also finds the request that the screen shows, if it is in a pair.
+/// Joins the requests of each decode server with those of the prefill servers. Each decode server with common requests gives a pair. Only
+/// the newest `finished_limit` finished requests of each server are joined. Also finds the request that the screen shows, if it is in a
+/// pair.
 pub(crate) fn join_newest(
     servers: &[RunningServer<'_>],
     slowest_count: usize,
@@ -221,7 +223,7 @@ pub(crate) fn join_newest(
     for decode in servers_of_side(servers, PairSide::Decode) {
         let prefill_servers = prefill_servers_beside(decode, servers);
         let pair = Pair::join_newest(prefill_servers, decode.analysis.ledger(), finished_limit);
-        // Times of the pair count from there.
+        // Times in the report of the pair count from the start of the capture.
         let start = decode.capture_start();
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest_count) {
             // Requests that only a prefill server has are not reported: another decode server may have them.
@@ -240,8 +242,8 @@ pub(crate) fn join_newest(
     joined
 }
 
-/// The request that the screen shows, if it belongs to this pair. `None` if several requests of the pair have its id, because the wrong one
-/// could be shown.
+/// Finds the request that the screen shows among those of this pair. `None` if it is not there, or if several requests have its id: the
+/// wrong one could be shown.
 fn find_shown_request(
     pair: &Pair<'_>,
     prefill_servers: &[PrefillName],
@@ -259,15 +261,16 @@ fn find_shown_request(
     Some(PairRequest { shown: shown.clone(), decode: decode.name.clone(), prefill: prefill.name.clone(), line })
 }
 
-/// Whether a row, which is a request with its part on both servers, is the request that the screen shows. The screen may show the run of
-/// either server, and the two may know the request by different ids.
+/// Whether a row is the request that the screen shows. A row has the parts of a request on both servers, which may know it by different
+/// ids. The screen shows the run of either server.
 fn is_row_of_shown_request(
     row: &PairRow<'_>,
     prefill_servers: &[PrefillName],
     decode: &RunningServer<'_>,
     shown: &ShownRequest,
 ) -> bool {
-    if shown.run_index == decode.run_index && row.decode_rid == shown.rid {
+    let is_on_decode = shown.run_index == decode.run_index;
+    if is_on_decode && row.decode_rid == shown.rid {
         return true;
     }
     let prefill = row.prefill_server.and_then(|index| prefill_servers.get(index));

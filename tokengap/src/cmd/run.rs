@@ -125,7 +125,7 @@ fn start_guard_and_relay(
     Run::start(tap, Arc::clone(child), folder, guard)
 }
 
-/// Writes the report to the file of `--report`. Without that flag, and if the file cannot be written, prints it on standard error, because
+/// Writes the report to the file of `--report`. Prints it on standard error without that flag, or if the file cannot be written, because
 /// standard output is the command's.
 fn write_or_print_report(args: &Args, report: &Report) -> anyhow::Result<()> {
     let text = app::report_text(report, args.live.outcome.json)?;

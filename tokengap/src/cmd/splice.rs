@@ -82,8 +82,8 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     let account = if confinement::is_disabled() { account::own_account() } else { located.account };
     let no_cleanup = None;
     let guard = Guard::start(&located.folders(), Some(account), no_cleanup)?;
-    // The confinement comes after the last program was started and before the first message is read. From here on, sockets are reached with
-    // the rights of the engine's user.
+    // The confinement comes after the guard, the last program that is started, and before the first message is read. From here on, sockets
+    // are reached with the rights of the engine's user.
     let mut needs = confinement::confinement_plan_without_results(Work::Move, &args.live);
     needs.keep |= confinement::probe_capabilities();
     confinement::confine_as_user(located.account, needs, &args.live)?;
@@ -92,13 +92,8 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: not changed: {reason}");
     }
     let prepared = Prepared::new(engine, planned)?;
-    err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
-    if let Err(why) = &prepared.witness {
-        errln!("tokengap: cannot check whether the move loses frames: {why}");
-    }
-    check_rate_permits_move(prepared.rate, args.max_rate)?;
-    errln!("{RISK}");
-    if !args.yes && !ask_for_confirmation()? {
+    let is_confirmed = show_planned_move_and_confirm(&prepared, args)?;
+    if !is_confirmed {
         errln!("tokengap: nothing was changed");
         return Ok(ExitCode::SUCCESS);
     }
@@ -109,6 +104,18 @@ pub(crate) fn run_splice(args: &Args) -> anyhow::Result<ExitCode> {
     lower_decoding_priority();
     let report = app::run_to_report(splice, &args.live, endpoint, &signals)?;
     app::print_report(&report, args.live.outcome)
+}
+
+/// Shows the sockets to move and the risk, and asks for a confirmation unless `--yes` is given. Returns whether the move is confirmed.
+/// Fails if the senders' rate does not permit it.
+fn show_planned_move_and_confirm(prepared: &Prepared, args: &Args) -> anyhow::Result<bool> {
+    err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
+    if let Err(why) = &prepared.witness {
+        errln!("tokengap: cannot check whether the move loses frames: {why}");
+    }
+    check_rate_permits_move(prepared.rate, args.max_rate)?;
+    errln!("{RISK}");
+    Ok(args.yes || ask_for_confirmation()?)
 }
 
 /// Fails if the senders send more messages per second than the move may interrupt, or if their `rate` could not be measured.
@@ -167,8 +174,8 @@ fn account_to_restore_with(args: &Args) -> anyhow::Result<Account> {
     account::account_of_process(pid)
 }
 
-/// `tokengap splice --restore`: moves the engine's sockets back that a killed tokengap has left in another place. Each has a note beside it
-/// that says where it belongs. Exit code 2 if one could not be moved back.
+/// `tokengap splice --restore`: moves back the engine's sockets that a killed tokengap has left in another place. A note beside each socket
+/// says where it belongs. Exit code 2 if one could not be moved back.
 fn restore_moved_sockets(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     // Engines create their sockets among the temporary files.

@@ -157,18 +157,10 @@ fn leads_to_scheduler(ends: Ends<&str>) -> bool {
     ends.from != ends.to && roles.any(|role| role.is_source() && role.word() == ends.to)
 }
 
-/// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given. Fails if their numbers differ.
+/// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given. Fails if the numbers of these
+/// arguments do not fit to each other.
 fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
-    let listens = args.listen.len();
-    let upstreams = args.upstream.len();
-    if listens != upstreams {
-        bail!("{listens} --listen but {upstreams} --upstream: give one --upstream for each --listen");
-    }
-    let zmq_pairs = args.listen.iter().filter(|listen| !listen.is_opaque()).count();
-    if !args.hop.is_empty() && args.hop.len() != zmq_pairs {
-        let names = args.hop.len();
-        bail!("{names} --hop for {zmq_pairs} pairs that are not http://: name all of them or none");
-    }
+    check_numbers_of_hop_arguments(args)?;
     let names = names_of_pairs(args);
     let mut hops = Vec::new();
     for (index, (listen, upstream)) in args.listen.iter().zip(&args.upstream).enumerate() {
@@ -178,12 +170,27 @@ fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
             ends: ends.map(|ends| ends.to_owned()),
             worker: worker_number(&names, index),
             carries_requests: ends.is_some_and(leads_to_scheduler),
-            // A pair may have no name, or one for messages in the other direction.
+            // Searched in any hop: one without a name may carry requests, and so may one that is named after the other direction.
             finds_requests: true,
             ..TapHop::new(pair)
         });
     }
     Ok(hops)
+}
+
+/// Fails if the numbers of --listen, --upstream and --hop do not fit to each other.
+fn check_numbers_of_hop_arguments(args: &Args) -> anyhow::Result<()> {
+    let listens = args.listen.len();
+    let upstreams = args.upstream.len();
+    if listens != upstreams {
+        bail!("{listens} --listen but {upstreams} --upstream: give one --upstream for each --listen");
+    }
+    let zmq_pairs = args.listen.iter().filter(|listen| !listen.is_opaque()).count();
+    let names = args.hop.len();
+    if names > 0 && names != zmq_pairs {
+        bail!("{names} --hop for {zmq_pairs} pairs that are not http://: name all of them or none");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -34,8 +34,8 @@ impl ConfigFile<'_> {
         anyhow::anyhow!("{}:{line}:{column}: {message}", self.path.display())
     }
 
-    /// The flags that the file sets for the subcommand `section_name`: those of the shared section, then those of its own one, which take
-    /// precedence. Fails at the first mistake in any section, also in those of other subcommands.
+    /// The flags that the file sets for the subcommand `section_name`. A flag of its own section takes precedence over the same flag of the
+    /// shared section. Fails at the first mistake in any section, also in those of other subcommands.
     pub(super) fn entries_for(&self, command: &Command, section_name: &str) -> anyhow::Result<Vec<Entry>> {
         let document = Document::parse(self.text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);

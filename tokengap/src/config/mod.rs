@@ -61,8 +61,8 @@ impl FileRequest {
     }
 }
 
-/// Inserts the flags of the configuration file, whose content is `file_text`, into the command line, after the name of the subcommand. A
-/// flag that the user has given on the command line is left out. Fails at a value that its flag does not accept.
+/// Inserts the flags of the configuration file into the command line, after the name of the subcommand. `file_text` is the content of the
+/// file. Leaves out flags that the user has given on the command line. Fails at a value that its flag does not accept.
 fn insert_flags(
     command: &Command,
     mut line: Vec<OsString>,

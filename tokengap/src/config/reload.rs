@@ -75,8 +75,8 @@ fn changed_flag_names<'t>(old_text: &str, new_text: &'t str) -> Vec<&'t str> {
     names
 }
 
-/// Message about a reload of the configuration: the flags that have changed, and those whose change waits for the next start. If there are
-/// any of these, the message begins with `!`. `old_text` and `new_text` are the texts of the configuration in effect before and after.
+/// Describes what a reload of the configuration has changed, from its texts before and after. Flags that cannot change during the run are
+/// listed apart, because they change at the next start. The message then begins with `!`.
 fn describe_changes(old_text: &str, new_text: &str) -> String {
     let mut changed_now = Vec::new();
     let mut changed_later = Vec::new();

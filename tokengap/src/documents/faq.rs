@@ -28,8 +28,8 @@ fn fixed_parts_of_page_entries() -> Vec<Vec<String>> {
     quoted.map(|(text, _)| parts_outside_placeholders(text, '…', '…')).collect()
 }
 
-/// Parts of `text` outside of placeholders. A placeholder begins with `opening` and ends with `closing`; if both are the same, that
-/// character alone is the placeholder. Leaves out parts without a letter or digit.
+/// Parts of `text` outside of placeholders, without those that have no letter or digit. A placeholder begins with `opening` and ends with
+/// `closing`. If both are the same, that character alone is the placeholder.
 fn parts_outside_placeholders(text: &str, opening: char, closing: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut is_inside = false;

@@ -67,8 +67,8 @@ impl ChangeTracker {
         self.last_refresh = None;
     }
 
-    /// Returns whether a refresh is due: the shown state has changed since the last refresh, or [`MAX_REFRESH_INTERVAL`] has passed. If it
-    /// is due, this call also notes it as done at `now`.
+    /// Returns whether a refresh is due, and if so, notes it as done at `now`. It is due if the shown state has changed since the last
+    /// refresh, or if [`MAX_REFRESH_INTERVAL`] has passed.
     pub(super) fn note_refresh_if_due(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let state = ShownState::of_run(run, self.events);
         if let Some(last) = &self.last_refresh

@@ -174,7 +174,7 @@ impl Screen {
     }
 
     /// The request on the screen, for the lookup of its pair: a prefill and a decode server that both process it. `None` unless the tab of
-    /// a request is open and one is selected. `None` for a single run, too, which has no pairs.
+    /// a request is open and one is selected, or if only a single run is watched, because that has no pairs.
     pub fn shown_request(&self) -> Option<ShownRequest> {
         let has_several_runs = self.runs.len() > 1;
         if self.ui.tab != Tab::Request || !has_several_runs {

@@ -122,9 +122,9 @@ fn is_terminal_closed() -> bool {
     has_events && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// The next input; `None` if none has arrived. Fails if the terminal has been closed, because crossterm would loop forever at the end of
-/// input. So it never waits there: [`wait_for_input`] does.
+/// The next input; `None` if none has arrived. Fails if the terminal has been closed.
 pub(super) fn read_pending_input() -> anyhow::Result<Option<Input>> {
+    // Checked first, because crossterm would loop forever at the end of input. It must not wait either: `wait_for_input` does.
     ensure!(!is_terminal_closed(), "the terminal was closed");
     if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
         return Ok(None);
@@ -133,8 +133,8 @@ pub(super) fn read_pending_input() -> anyhow::Result<Option<Input>> {
     Ok(Some(input))
 }
 
-/// Action of a key, a click, or a turn of the wheel, which moves the selection by `wheel_step`. `None` for any other input, and for a
-/// key or a click without effect.
+/// Action of an input: a key, a click, or a turn of the wheel, which moves the selection by `wheel_step`. `None` for any other input, and
+/// for a key or a click that does nothing.
 pub(super) fn action_of_input(
     input: &Input,
     click_areas: &ClickAreas,

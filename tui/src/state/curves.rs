@@ -64,8 +64,8 @@ impl Curves {
         self.seconds.thread_index(thread)
     }
 
-    /// Returns the values of `column_count` columns, of which the last ends at `end_second` of the run. Each is the maximum of
-    /// `second_value` over `seconds_per_column`; `None` where nothing was observed.
+    /// Values of `column_count` columns, the last of which ends at `end_second` of the run. The value of a column is the maximum of
+    /// `second_value` over its `seconds_per_column`. `None` where nothing was observed.
     pub(crate) fn column_values(
         &self,
         second_value: &SecondValue<'_>,
@@ -110,8 +110,8 @@ impl Curves {
     }
 }
 
-/// Whether a request was live in the second that this slot counts, a frame passed or waited, or a token was delivered or lost. Samples of
-/// threads and of queues do not count.
+/// Whether the second that this slot counts had traffic: a live request, a frame that passed or waited, or a token that was sent, delivered
+/// or lost. Samples of threads and of queues do not count.
 fn has_traffic(slot: &SlotValues) -> bool {
     let is_hop_used = slot.hops.iter().any(|hop| {
         let HopSlotCounts { frames_sent, frames_received, .. } = hop.passed;

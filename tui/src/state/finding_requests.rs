@@ -42,7 +42,8 @@ pub(super) struct FindingRequests {
 }
 
 impl Model {
-    /// Filter that lists the requests of the finding: those that it is about or, if that is not known, those that its time and place show.
+    /// Filter for the requests that the finding is about. If these are not known, it is one for the requests at the time and the hop of the
+    /// finding.
     pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
         let Some(filter) = filter_text_of_known_requests(finding) else {
             return self.requests_at_time_of(finding);
@@ -56,8 +57,8 @@ impl Model {
         FindingRequests { filter, description: format!("requests of {}", finding.kind), order }
     }
 
-    /// The requests with a frame that waited on the finding's hop while the finding lasted, if it is about such waits. Otherwise all that
-    /// were in flight in that time.
+    /// Filter for the requests while the finding lasted. If the finding is about waiting frames of a hop, those with a frame that waited
+    /// there. Otherwise all that were in flight.
     fn requests_at_time_of(&self, finding: &Finding) -> FindingRequests {
         let kind = finding.kind;
         let hop = typed_hop_name(finding);
@@ -72,8 +73,8 @@ impl Model {
     }
 }
 
-/// Filter for the requests that the finding is about: by what their rows show, else those that the finding has counted. `None` if their
-/// rows show nothing of it and it has counted none.
+/// Filter for the requests that the finding is about. It selects them by what their rows show or, if there is no such filter for this kind,
+/// by the finding that has counted them. `None` if there are none to select.
 fn filter_text_of_known_requests(finding: &Finding) -> Option<String> {
     let kind = finding.kind;
     if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(known, _)| *known == kind) {

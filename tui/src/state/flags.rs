@@ -54,12 +54,13 @@ impl RunVerdict {
 /// Words in which [`outputs::report::advise_on_unjudged`] advises to observe both servers of a pair.
 const ADVICE_TO_JOIN: &str = "one `tokengap attach` to both";
 
-/// Number of requests that the finding is about: `669 requests`. A finding about a silence of the engine adds the streams that paused:
-/// `34 requests and 21 streams`. `None` if the finding counts none.
+/// Number of requests that the finding is about: `669 requests`. A finding about a silence of the engine adds the streams that paused: `34
+/// requests and 21 streams`. `None` if the finding counts neither.
 pub(super) fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
-    let late = evidence_count(verdict, "requests_late").or_else(|| evidence_count(verdict, "requests_above_warning"));
-    // The larger one: some findings count the late requests without those that still wait, others list fewer than they count.
-    let requests = late.unwrap_or(0).max(verdict.requests.counted());
+    let late_requests =
+        evidence_count(verdict, "requests_late").or_else(|| evidence_count(verdict, "requests_above_warning"));
+    // Some findings leave waiting requests out of the late ones, others list fewer than are late. The larger number is the closer one.
+    let requests = late_requests.unwrap_or(0).max(verdict.requests.counted());
     let is_about_silence = evidence_count(verdict, "silence_ns").is_some();
     // Only a finding about a silence counts the streams that paused.
     let paused_streams = if is_about_silence { evidence_count(verdict, "streams").unwrap_or(0) } else { 0 };

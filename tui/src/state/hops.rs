@@ -63,8 +63,8 @@ fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFinding
     }
 }
 
-/// Id, sending and receiving role, and receiver of every hop that carries output, in the order of the path. A receiver is a worker by its
-/// number or, if it has none, its endpoint.
+/// Lists the hops that carry output, in the order of the path: the id, the sending and receiving role, and the receiver. A receiver is
+/// named by its worker number or, without one, by its endpoint.
 pub(crate) fn output_hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let mut ends = Vec::new();
     for hop in ledger.hops().iter().filter(|hop| !hop.carries_requests) {
@@ -79,8 +79,8 @@ pub(crate) fn output_hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     ends
 }
 
-/// Sorts hops in the order of the path: those to the scheduler first, which carry requests, then those of the output from the scheduler on.
-/// `ends_of` and `carries_requests` read these from a hop of any type.
+/// Sorts hops in the order of the path. Hops that carry requests lead to the scheduler, so they come first. The hops of the output follow,
+/// from the scheduler on. `ends_of` and `carries_requests` read these from a hop of any type.
 fn sort_in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
     // Copied, because the hops cannot be read while they are moved.
@@ -105,7 +105,7 @@ fn summarise_group(ledger: &Ledger, group_index: usize, group: &HopGroup, member
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
     let receives_end = ledger.group_receives_end(group_index);
     let busy_share = receiver_busy_share(ledger, members);
-    // What waits now is unknown once receives are not observed any more. Times of earlier waits stay known.
+    // Once receives are not observed any more, it is unknown what waits now. Times of earlier waits stay known.
     let observes_queue = observes_receives && receives_end.is_none();
     HopSummary {
         name: group.name.clone(),
@@ -145,8 +145,8 @@ fn sum_of_counts(members: &[&Hop], count_of: fn(&HopCounts) -> u64) -> u64 {
     members.iter().map(|hop| count_of(&hop.counts)).sum()
 }
 
-/// Bytes in the receivers' kernel queues, the current ones by the newest sample, with its time if the samples have ended. `None` if the
-/// queues were never read.
+/// Bytes in the receivers' kernel queues: the current ones, by the newest sample, and the maximum. If the samples have ended, also when
+/// that was. `None` if the queues were never read.
 fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBytes> {
     let queue = &group.kernel;
     let last_sample_at = queue.last_sample_at?;
@@ -158,17 +158,20 @@ fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBy
     })
 }
 
-/// Rates of a group, the hops with one name, in recent seconds. `None` if it has no time series, if what is counted is not observed any
+/// Rates of a group, the hops with one name, in recent seconds. `None` if the group has no time series, if its frames are not observed any
 /// more, or if the run has just begun.
 pub(super) fn rates_of_group(ledger: &Ledger, group_index: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group_index)?;
     let observes_sends = ledger.hops_of_group(group_index).any(|hop| hop.capabilities().sent);
-    // Counted where the frames are sent, if that is observed, as in the curve of the hop.
-    let end = if observes_sends { ledger.sends_end() } else { ledger.group_receives_end(group_index) };
-    if end.is_some() {
+    // Sent frames count if they are observed, otherwise received ones. The curve of the hop does the same.
+    let (frames, observation_end) = if observes_sends {
+        (sums.frames_sent, ledger.sends_end())
+    } else {
+        (sums.frames_received, ledger.group_receives_end(group_index))
+    };
+    if observation_end.is_some() {
         return None;
     }
-    let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
     Some(HopRates {
         frames: traffic.per_second(frames)?,
         chunks: traffic.per_second(sums.chunks)?,
@@ -227,18 +230,19 @@ fn health_by_queue(group: &HopGroup, observes_queue: bool, oldest_wait_ns: Optio
     }
 }
 
-/// Number of frames in each class of queue waits. A class has the waits up to one of [`QUEUE_WAIT_BOUNDS_NS`] and above the bound before;
-/// the last has those above all bounds.
+/// Number of frames in each class of queue waits. A class ends at one of [`QUEUE_WAIT_BOUNDS_NS`], and begins above the bound before. The
+/// last class has the waits above all bounds.
 fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
-    let mut above_last_bound = waits.count();
+    // Frames that are in none of the classes so far.
+    let mut unclassified = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
     for bound_ns in QUEUE_WAIT_BOUNDS_NS {
-        // Counts near a bound are not exact, so this one may exceed the one before, but no class may be negative.
-        let above = waits.count_above(bound_ns).min(above_last_bound);
-        frames.push(above_last_bound - above);
-        above_last_bound = above;
+        // Limited, because counts near a bound are not exact, and no class may be negative.
+        let above_bound = waits.count_above(bound_ns).min(unclassified);
+        frames.push(unclassified - above_bound);
+        unclassified = above_bound;
     }
-    frames.push(above_last_bound);
+    frames.push(unclassified);
     frames
 }
 

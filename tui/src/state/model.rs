@@ -118,12 +118,13 @@ impl Model {
         self.pair_request = if is_shown { request.cloned() } else { None };
     }
 
-    /// Keeps the lines of the runs, of which this one is shown, and the pairs among them. The line of a decode server has the finding of
-    /// its pair, if that is its worst one. Servers of a pair are joined already, so none of them is advised to be.
+    /// Keeps the lines of all watched runs, of which this model shows one, and the pairs among them. Servers of a pair are joined already,
+    /// so they lose the advice to join them. A decode server adopts the finding of its pair, if that is worse than its own.
     pub(crate) fn set_runs_with_pair_findings(&mut self, runs: &[PodLine], pairs: &[PairLine], shown_run_index: usize) {
         runs.clone_into(&mut self.pods);
         pairs.clone_into(&mut self.pairs);
         self.shown_pod = shown_run_index;
+        // The shown run has its verdict twice: in its line and in this model.
         if let Some(shown) = self.pods.get(shown_run_index)
             && self.pairs.iter().any(|pair| pair.has_server(&shown.name))
         {

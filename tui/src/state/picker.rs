@@ -79,9 +79,9 @@ impl SourcePicker {
 
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
     pub(crate) fn apply_action(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
-        // The number of rows is 0 until the first draw. A page has at least two, so that it moves further than a single step.
+        // At least two rows, so that a page moves further than a single step. Before the first draw, the number is 0.
         let page_rows = self.page_rows.max(2) as isize;
-        // Attaching to a running engine needs a second Enter or click. Any other action answers the question with no.
+        // To attach to a running engine, the user is asked for a second Enter or click. Any other action means no.
         let is_confirmed = self.asks_to_attach();
         self.asked_command = None;
         match action {

@@ -99,8 +99,8 @@ pub struct PairRequest {
 }
 
 impl PairRequest {
-    /// Describes the request: its servers with `arrow` between them, its bootstrap room (the number by which both servers know it), and its
-    /// id on the server that is not shown, if that differs.
+    /// Describes the request: its servers with `arrow` between them, and its bootstrap room, the number by which both servers know it. If
+    /// its id differs on the server that is not shown, that id follows.
     pub(crate) fn describe(&self, arrow: &str) -> String {
         let PairRequestLine { room, prefill_rid, decode_rid, .. } = &self.line;
         let room_suffix = room.as_ref().map_or_else(String::new, |room| format!(", room {room}"));
@@ -223,10 +223,11 @@ pub(crate) struct WorstLeg {
 }
 
 impl WorstLeg {
-    /// The longest leg, the part that takes most of the time to first token of all requests that have one (`ttft`). If the requests without
-    /// a first token have waited longer, `total_wait_ns`, it is their wait instead. `None` if there are no requests of either kind.
+    /// The part that takes most of the requests' time. That is the longest leg of the times to first token (`ttft`), or the wait of the
+    /// requests that have no first token yet (`total_wait_ns`), whichever is longer. `None` without requests of either kind.
     pub(super) fn find(ttft: Option<&TtftGroupLine>, total_wait_ns: u128) -> Option<Self> {
         let longest = ttft.and_then(TtftGroupLine::longest_leg);
+        // Sums over all requests that have a first token.
         let total_ttft_ns = ttft.map_or(0.0, |ttft| ttft.mean_ns as f64 * ttft.ns.count as f64);
         let longest_leg_ns = longest.map_or(0.0, |leg| leg.share * total_ttft_ns);
         let waited_ns = total_wait_ns as f64;
@@ -239,16 +240,17 @@ impl WorstLeg {
 }
 
 impl KeyFigures {
-    /// Key figures of all runs, here called pods: sums, the longest times and the worst verdict. A pair is a prefill and a decode server
-    /// that both process a request, and each sends its first token. The request is counted once, on the decode server, if that is among
-    /// the runs.
+    /// Key figures of all runs (pods) together: sums of the traffic, the longest times, and the worst verdict.
+    ///
+    /// In a pair, a prefill and a decode server process the same request, and both send its first token. The request is counted once: on
+    /// the decode server, if that is among the runs.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
         for pod in pods {
             let figures = &pod.figures;
-            // A prefill server, with a decode server that counts the same requests.
-            let is_counted_by_other = pod.role == "prefill" && pods.iter().any(|other| other.may_decode_for(pod));
-            if !is_counted_by_other {
+            let is_counted_by_decode_server =
+                pod.role == "prefill" && pods.iter().any(|other| other.may_decode_for(pod));
+            if !is_counted_by_decode_server {
                 combined.add_traffic(figures);
             }
             // `None` is less than any known time.

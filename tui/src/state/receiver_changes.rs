@@ -57,8 +57,8 @@ pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Ve
     changes
 }
 
-/// A change for each chunk on the leg that has another receiver than the chunk before it. The leg is all hops with these ends, the sending
-/// and the receiving role.
+/// Lists the changes of receiver on a leg: one for each chunk that has another receiver than the chunk before it. A leg is all hops with
+/// the same ends, the sending and the receiving role.
 fn changes_on_leg(history: &RequestHistory, hops: &[HopEnds], leg_ends: &Ends<Box<str>>) -> Vec<ReceiverChange> {
     let mut changes = Vec::new();
     let mut chunks = chunks_on_leg(history, hops, leg_ends).enumerate();

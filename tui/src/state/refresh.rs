@@ -8,7 +8,7 @@ use outputs::report::{
 };
 use trace::detect::{Finding, Severity};
 use trace::engine::{Mode, Waiter};
-use trace::ledger::{Ledger, Request, RequestSummary};
+use trace::ledger::{Ledger, Request, RequestSummary, UnansweredRequest};
 use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
 use trace::{Analysis, MonoNs};
@@ -132,31 +132,21 @@ impl Model {
         }
     }
 
-    /// Reads everything known of a request into [`Self::detail`]. It may be live, unanswered or finished, or one that the user has pinned
-    /// and the ledger has evicted.
+    /// Reads everything known of a request into [`Self::detail`]. The request is live, unanswered or finished. A pinned one may be known
+    /// only to this model, because the ledger has evicted it.
     pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, kept_histories: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let live = ledger.request(rid);
         let unanswered = ledger.unanswered_requests().find(|unanswered| unanswered.rid == rid);
         let is_open = live.is_some() || unanswered.is_some();
         let finished = if is_open { None } else { self.finished_request(ledger, rid) };
-        let writer = RowWriter::new(ledger);
-        let mut row = RequestRow::default();
-        let mut is_known = true;
-        if let Some(live) = live {
-            writer.write_live_request(live, &mut row);
-        } else if let Some(unanswered) = unanswered {
-            writer.write_unanswered(&unanswered, &mut row);
-        } else if let Some(finished) = finished {
-            writer.write_finished_request(finished, &mut row);
-        } else {
-            is_known = false;
-        }
+        let row = row_of_request(ledger, live, unanswered.as_ref(), finished);
+        let numbers = row.as_ref().map(|row| row.numbers).unwrap_or_default();
         let history = kept_histories.longest_history(ledger, rid);
         let mut facts = RequestFacts::from_ledger(ledger, live, finished, rid);
         facts.receiver_changes = receiver_changes(&history, &hops::output_hop_ends(ledger));
-        let life = ledger.life_of_request(rid, &history, &row.numbers);
-        self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
+        let life = ledger.life_of_request(rid, &history, &numbers);
+        self.detail = Some(RequestDetail::new(rid, &history, life, row, ledger.engine(), facts));
     }
 
     /// The finished request with this rid, the newest one if the rid was reused. If the ledger has evicted it, the copy that is kept of a
@@ -284,9 +274,28 @@ fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> Option<Send
     Some(SendRates { tokens, frames: origin_rates.map(|rates| rates.frames) })
 }
 
-/// Names the engine with its version, its output mode and its waiter. The mode is whether a chunk has only new tokens or all so far. The
-/// waiter is the coroutine that waits for a request's chunks, and is named by what it does with several queued ones. What is not known is
-/// left out.
+/// Row of a request, from the first of the three that is given. `None` without any of them.
+fn row_of_request(
+    ledger: &Ledger,
+    live: Option<&Request>,
+    unanswered: Option<&UnansweredRequest<'_>>,
+    finished: Option<&RequestSummary>,
+) -> Option<RequestRow> {
+    let writer = RowWriter::new(ledger);
+    let mut row = RequestRow::default();
+    if let Some(live) = live {
+        writer.write_live_request(live, &mut row);
+    } else if let Some(unanswered) = unanswered {
+        writer.write_unanswered(unanswered, &mut row);
+    } else {
+        writer.write_finished_request(finished?, &mut row);
+    }
+    Some(row)
+}
+
+/// Describes the engine: its name and release, its output mode, and its waiter, each if it is known. An incremental chunk has only new
+/// tokens, a cumulative one all tokens so far. The waiter is the coroutine that waits for a request's chunks, and is named by what it does
+/// with several queued ones.
 fn describe_engine(ledger: &Ledger) -> String {
     let engine = ledger.engine();
     let mode = engine.mode.map(|mode| match mode {

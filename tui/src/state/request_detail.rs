@@ -65,8 +65,8 @@ pub(crate) struct RequestDetail {
 }
 
 impl RequestDetail {
-    /// Detail of a request: of its chunks as the ledger keeps them (`history`), of their way over the legs of the path (`life`), and of its
-    /// row in the table. `row` is `None` if the ledger has evicted the request.
+    /// Collects the detail of a request. `history` has its chunks as the ledger keeps them, and `life` their way over the legs of the path.
+    /// `row` is its row in the table, or `None` if the ledger has evicted the request.
     pub(crate) fn new(
         rid: &str,
         history: &RequestHistory,
@@ -145,7 +145,7 @@ fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Fac
         is_last: leg.is_last,
     });
     let crossings: Vec<FirstCrossing> = crossings.collect();
-    // Each part is the time between two known moments that follow each other, of the request or of its first chunk on a hop.
+    // A part is the time from one known moment to the next one. These are moments of the request, or of its first chunk on a hop.
     let timed_parts = first_token_legs(numbers, &crossings);
     let whole = TimeSpan::enclosing(timed_parts.iter().flat_map(|part| [part.from, part.to]));
     let whole_ns = whole.map_or(0, TimeSpan::length_ns);
@@ -195,8 +195,9 @@ fn list_path_stages(
     let log_names = engine.stages();
     let mut stages = Vec::new();
     for (moment, at) in TtftPath::new(numbers).moments() {
-        // Moments are ordered along the path. The hops below show the other ones, with their own names.
-        if moment < TtftMoment::FirstSent || moment == TtftMoment::Processed {
+        // The legs and deliveries below have all moments from the first send on, except the processing.
+        let is_listed_below = moment >= TtftMoment::FirstSent && moment != TtftMoment::Processed;
+        if !is_listed_below {
             stages.push(PathStage { at, text: moment.describe(engine) });
         }
     }
@@ -205,14 +206,7 @@ fn list_path_stages(
         let is_last_leg = index + 1 == legs.len();
         let sent_log_name = if index == 0 { log_names.first_sent } else { "" };
         let received_log_name = if is_last_leg { log_names.first_received } else { "" };
-        if let Some(at) = leg.first_sent {
-            let log_name = in_parentheses(sent_log_name);
-            stages.push(PathStage { at, text: format!("{} sent its first chunk{log_name}", leg.ends.from) });
-        }
-        if let Some(at) = leg.first_received {
-            let log_name = in_parentheses(received_log_name);
-            stages.push(PathStage { at, text: format!("{} received it{log_name}", leg.ends.to) });
-        }
+        push_stages_of_leg(&mut stages, leg, sent_log_name, received_log_name);
     }
     if let Some(at) = numbers.delivered_first {
         let log_name = in_parentheses(log_names.first_delivered);
@@ -232,19 +226,27 @@ fn in_parentheses(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" ({name})") }
 }
 
-/// A row of ticks for the sends and for the receives of each leg, and one for the deliveries. `first_leg_chunks` says what became
-/// of the chunks of the first leg, in their order.
+/// Adds the stages at which the first chunk was sent and received on a leg. The log names are those of the engine's log, or empty.
+fn push_stages_of_leg(stages: &mut Vec<PathStage>, leg: &LifeLeg, sent_log_name: &str, received_log_name: &str) {
+    if let Some(at) = leg.first_sent {
+        let log_name = in_parentheses(sent_log_name);
+        stages.push(PathStage { at, text: format!("{} sent its first chunk{log_name}", leg.ends.from) });
+    }
+    if let Some(at) = leg.first_received {
+        let log_name = in_parentheses(received_log_name);
+        stages.push(PathStage { at, text: format!("{} received it{log_name}", leg.ends.to) });
+    }
+}
+
+/// Rows of ticks: the sends of each leg, its receives if they are observed, and at the end the deliveries. `first_leg_chunks` says what
+/// became of the chunks of the first leg, in their order.
 fn tick_tracks(legs: &[LifeLeg], history: &RequestHistory, first_leg_chunks: &[ChunkLife]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for (leg_index, leg) in legs.iter().enumerate() {
-        let mut sent = Vec::new();
-        for (chunk_index, chunk) in leg.chunks.iter().enumerate() {
-            let Some(at) = chunk.sent else { continue };
-            // Only the chunks of the first hop have a state.
-            let symbol = if leg_index == 0 { tick_symbol(first_leg_chunks[chunk_index].state) } else { PLAIN_TICK };
-            sent.push(Tick { at, symbol });
-        }
-        tracks.push(TickTrack { label: format!("{} sent", leg.ends.from), ticks: sent });
+        // Only the chunks of the first leg have a state.
+        let chunk_states: &[ChunkLife] = if leg_index == 0 { first_leg_chunks } else { &[] };
+        let ticks = ticks_of_sends(leg, chunk_states);
+        tracks.push(TickTrack { label: format!("{} sent", leg.ends.from), ticks });
         if leg.observes_received {
             let received = leg.chunks.iter().filter_map(|chunk| chunk.received);
             tracks.push(TickTrack::plain(format!("{} received", leg.ends.to), received));
@@ -255,6 +257,18 @@ fn tick_tracks(legs: &[LifeLeg], history: &RequestHistory, first_leg_chunks: &[C
         tracks.push(TickTrack::plain("client".to_owned(), delivered));
     }
     tracks
+}
+
+/// A tick for each chunk of the leg whose send was observed. Its symbol is that of the chunk's state, if `chunk_states` has it for the same
+/// index.
+fn ticks_of_sends(leg: &LifeLeg, chunk_states: &[ChunkLife]) -> Vec<Tick> {
+    let mut ticks = Vec::new();
+    for (index, chunk) in leg.chunks.iter().enumerate() {
+        let Some(at) = chunk.sent else { continue };
+        let symbol = chunk_states.get(index).map_or(PLAIN_TICK, |life| tick_symbol(life.state));
+        ticks.push(Tick { at, symbol });
+    }
+    ticks
 }
 
 #[cfg(test)]

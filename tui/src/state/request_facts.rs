@@ -26,8 +26,8 @@ pub(crate) struct RequestFacts {
 }
 
 impl RequestFacts {
-    /// Reads the record of a live request or, without one, of a finished request. Of that, the ledger keeps the summary and, in a list of
-    /// their own, the losses.
+    /// Collects the facts from the record of the live request. Without one, collects them from the summary of the finished request, and
+    /// from the ledger's list of requests with losses.
     pub(super) fn from_ledger(
         ledger: &Ledger,
         live_request: Option<&Request>,
@@ -72,8 +72,8 @@ fn format_loss_times(losses: Option<&Losses>, first_chunk_at: MonoNs) -> String 
     format!(", from {first} to {last} after its first chunk")
 }
 
-/// Lists the lost chunks, and the places of the lost tokens in the response with their ids: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`. A
-/// list that is not known is left out. Empty without known losses.
+/// Lists the lost chunks and tokens: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`. The places are those of the lost tokens in the response,
+/// and the ids are theirs. A list that is not known is left out. Empty without known losses.
 fn list_lost_chunks_and_tokens(losses: Option<&Losses>) -> String {
     let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
         return String::new();

@@ -156,8 +156,11 @@ impl RequestColumn {
 }
 
 impl RequestRow {
-    /// Severity of the row, larger for worse. The worst flag decides. If that is equal, unfinished requests are worse than finished ones,
-    /// because they can still be helped, and nobody waits for an aborted one. The lost tokens come next, and the gap last.
+    /// Sort key of the row, larger for worse. These decide, in this order:
+    /// - the worst flag,
+    /// - the state, because an unfinished request can still be helped, and nobody waits for an aborted one,
+    /// - the number of lost tokens,
+    /// - the gap between send and receive of the first token.
     pub(crate) fn severity(&self) -> SortKey {
         let state_rank = match self.state {
             RequestState::Waiting | RequestState::Live => 2,

@@ -106,18 +106,12 @@ impl RequestTable {
         let mut shown = std::mem::take(&mut self.shown);
         shown.clear();
         self.order = order;
-        let rows = self.rows[..self.row_count].iter().enumerate();
-        let mut matching_pinned = 0;
-        // Most users pin none, and the search reads all rows.
-        if !pins.is_empty() {
-            let pinned = rows.clone().filter(|(_, row)| pins.contains(&row.rid));
-            // Pinned rows are shown even if they do not match, but only those that match are counted.
-            matching_pinned = pinned.clone().filter(|(_, row)| filter.matches(row, self.clock)).count();
-            shown.extend(pinned.map(|(index, row)| ShownRow::new(index, row, order.column)));
-            shown.sort_unstable_by(|a, b| self.compare_rows(a, b));
-        }
+        // Most users pin none, and the search for pinned rows reads all rows.
+        let matching_pinned =
+            if pins.is_empty() { 0 } else { self.add_pinned_rows_and_count_matching(&mut shown, filter, pins) };
         self.pinned_count = shown.len();
         // Not sorted: `visible_rows` orders those that are on the screen.
+        let rows = self.rows[..self.row_count].iter().enumerate();
         let matching_others = rows.filter(|(_, row)| filter.matches(row, self.clock) && !pins.contains(&row.rid));
         shown.extend(matching_others.map(|(index, row)| ShownRow::new(index, row, order.column)));
         self.matching_count = matching_pinned + (shown.len() - self.pinned_count);
@@ -125,9 +119,31 @@ impl RequestTable {
         self.arranged_for = Some(Arrangement { filter: filter.clone(), order, pins: pins.clone() });
     }
 
-    /// Order of two rows: by the sorted column, then by their rids. A row has the first bytes of its rid as a number, which is compared
-    /// faster.
+    /// Adds the pinned rows to the empty list `shown`, in their order. All of them are shown, but only those that match the filter are
+    /// counted. Returns that number.
+    fn add_pinned_rows_and_count_matching(
+        &self,
+        shown: &mut Vec<ShownRow>,
+        filter: &RequestFilter,
+        pins: &BTreeSet<String>,
+    ) -> usize {
+        let mut matching_count = 0;
+        for (index, row) in self.rows[..self.row_count].iter().enumerate() {
+            if !pins.contains(&row.rid) {
+                continue;
+            }
+            if filter.matches(row, self.clock) {
+                matching_count += 1;
+            }
+            shown.push(ShownRow::new(index, row, self.order.column));
+        }
+        shown.sort_unstable_by(|a, b| self.compare_rows(a, b));
+        matching_count
+    }
+
+    /// Order of two rows: by the sorted column, then by their rids.
     fn compare_rows(&self, a: &ShownRow, b: &ShownRow) -> Ordering {
+        // Most rids differ in their first bytes, which are compared faster as a number.
         let rids = a.rid_prefix.cmp(&b.rid_prefix).then_with(|| self.row(a).rid.cmp(&self.row(b).rid));
         if self.order.column == RequestColumn::Rid {
             return if self.order.is_descending { rids.reverse() } else { rids };
@@ -152,9 +168,11 @@ impl RequestTable {
     /// The shown rows at these positions, counted from the top, as far as they exist.
     pub(crate) fn visible_rows(&self, positions: Range<usize>) -> Vec<&RequestRow> {
         let (pinned, others) = self.shown.split_at(self.pinned_count);
-        let visible_pinned = &pinned[positions.start.min(pinned.len())..positions.end.min(pinned.len())];
-        let start = positions.start.saturating_sub(pinned.len());
-        let end = positions.end.saturating_sub(pinned.len()).min(others.len());
+        let pinned_count = pinned.len();
+        let visible_pinned = &pinned[positions.start.min(pinned_count)..positions.end.min(pinned_count)];
+        // The same positions, counted from the first row that is not pinned.
+        let start = positions.start.saturating_sub(pinned_count);
+        let end = positions.end.saturating_sub(pinned_count).min(others.len());
         let visible_others = if start < end { self.rows_at_sorted_positions(others, start..end) } else { Vec::new() };
         visible_pinned.iter().chain(visible_others).map(|shown| self.row(shown)).collect()
     }

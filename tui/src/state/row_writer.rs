@@ -24,12 +24,13 @@ impl<'a> RowWriter<'a> {
         let now = self.ledger.now();
         // Set if its first token was sent and has not been received.
         let waiting_since = if self.observes_gaps { request.first_token_waiting_since() } else { None };
+        let is_waiting = waiting_since.is_some();
         let mut numbers = self.ledger.numbers(request);
         // The end counts once it was received, as it does for the number of live requests.
         let has_ended = numbers.finish.is_some() && !request.is_end_in_transit();
         let state = if numbers.finish == Some(Finish::Abort) {
             RequestState::Aborted
-        } else if waiting_since.is_some() {
+        } else if is_waiting {
             // The scheduler can finish a request whose first token has not been received. That wait matters most.
             RequestState::Waiting
         } else if has_ended {
@@ -37,8 +38,9 @@ impl<'a> RowWriter<'a> {
         } else {
             RequestState::Live
         };
-        if !has_ended || waiting_since.is_some() {
-            // For filters by time, the request is still in flight.
+        let is_in_flight = !has_ended || is_waiting;
+        if is_in_flight {
+            // Filters by time find a request in flight at this moment, too.
             numbers.last_at = now;
         }
         // Until the first token is received, the gap is the wait so far.

@@ -61,18 +61,14 @@ impl TypedTime {
         {
             return Some(Self::OfDay(time));
         }
-        // `3.9s` stands for a tenth of a second, `3s` for a whole one.
-        let after_point = text.split_once('.').map_or("", |(_, end)| end);
-        let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
-        let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(NANOSECOND_DECIMALS) as u32);
-        Some(Self::FromStart { ns, precision_ns, as_time_of_day: time_of_day })
+        Some(Self::FromStart { ns, precision_ns: typed_precision_ns(text), as_time_of_day: time_of_day })
     }
 
     /// Whether it is later than another time of the same kind. False for times of different kinds, whose order depends on the run.
     pub(super) fn is_after(self, other: Self) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if let (Self::OfDay(time), Self::OfDay(other)) = (self, other) {
-            // 23:00 with 1:00 means the evening before, and so is not after it.
+            // A span from 23:00 to 1:00 crosses midnight. So a time that is later by more than half a day is one of the day before.
             let is_of_day_before = time.ns > other.ns + DAY_NS / 2;
             return time.ns > other.ns && !is_of_day_before;
         }
@@ -121,4 +117,11 @@ impl TypedTime {
             Self::FromStart { ns, precision_ns, .. } => ns.saturating_add(precision_ns - 1),
         }
     }
+}
+
+/// Length of the time for which a typed number of seconds stands: a tenth of a second for `3.9s`, a whole one for `3s`.
+fn typed_precision_ns(text: &str) -> u64 {
+    let after_point = text.split_once('.').map_or("", |(_, end)| end);
+    let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
+    1_000_000_000 / 10_u64.pow(decimals.min(NANOSECOND_DECIMALS) as u32)
 }

@@ -463,13 +463,16 @@ impl Ui {
     /// Scrolls to later (positive steps) or earlier times. `seconds_back` is the distance of the last shown second from the newest one.
     fn scroll_time(&mut self, steps: isize, model: &Model) {
         let distance_s = steps.unsigned_abs() as u64 * SCROLL_COLUMNS * SECONDS_PER_COLUMN[self.zoom_level];
-        let back_before = self.seconds_back(model);
-        let seconds_back =
-            if steps < 0 { back_before.saturating_add(distance_s) } else { back_before.saturating_sub(distance_s) };
+        let old_seconds_back = self.seconds_back(model);
+        let new_seconds_back = if steps < 0 {
+            old_seconds_back.saturating_add(distance_s)
+        } else {
+            old_seconds_back.saturating_sub(distance_s)
+        };
         // At the newest second, the view follows a run that goes on.
-        let follows_run = seconds_back == 0 && !model.is_at_end();
-        let seconds_back = seconds_back.min(model.curves.seconds_before_newest());
-        self.scrolled_back_s = if follows_run { None } else { Some(seconds_back) };
+        let follows_run = new_seconds_back == 0 && !model.is_at_end();
+        let oldest_seconds_back = model.curves.seconds_before_newest();
+        self.scrolled_back_s = if follows_run { None } else { Some(new_seconds_back.min(oldest_seconds_back)) };
     }
 
     /// Changes the text of the dialog, if the dialog reads one.

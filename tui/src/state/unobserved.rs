@@ -81,8 +81,8 @@ impl Model {
         }
     }
 
-    /// Why a filter for this state lists no request: the run does not show which requests have the state. `None` if it shows all of them,
-    /// or if the filter lists some.
+    /// Explains why a filter for this state lists no request: the run does not show which requests have the state. `None` if the filter
+    /// lists some, or if the run shows all that have the state.
     fn explain_empty_state(&self, state: RequestState) -> Option<String> {
         // Any run shows the other states.
         if state != RequestState::Waiting {
@@ -95,7 +95,7 @@ impl Model {
         if lists_some {
             return None;
         }
-        // A dispatched request has no row before its first token was sent.
+        // A dispatched request gets its row when its first token is sent.
         let unlisted = match self.gap.without_token {
             Some(waiting) if waiting.requests > 0 => {
                 format!("{} have none yet and are not listed, ", plural(waiting.requests, "dispatched request"))

@@ -75,8 +75,8 @@ impl<'a> ChartSeries<'a> {
         Self { end, ..self }
     }
 
-    /// Values of the series in a chart of this many `columns`. Each is that of a slot, the seconds that one column stands for. `Err` with
-    /// the reason if no slot has a value.
+    /// Values of the series for a chart of this many `columns`. A column shows the value of one slot, which is a second or several. In a
+    /// young run, several columns show the same slot. `Err` with the reason if no slot has a value.
     pub(super) fn column_values(
         &self,
         curves: &Curves,
@@ -94,7 +94,7 @@ impl<'a> ChartSeries<'a> {
                 None => "nothing to measure in this time",
             });
         }
-        // A young run has fewer slots than columns: each then has several columns, so that the run fills the chart.
+        // A young run has fewer slots than columns. It fills the chart nevertheless, with several columns for each slot.
         let slot_of_column = |column: u16| usize::from(column) * values.len() / usize::from(columns);
         Ok((0..columns).map(|column| values[slot_of_column(column)]).collect())
     }
@@ -196,8 +196,11 @@ impl TimeWindow {
         }
     }
 
-    /// Title of the last value beside a series, which says when it was measured. `so far`: in the newest second of a run that goes on.
-    /// `in 400 ms`: in the last second of a run that ended so early in it. `at 0:12`, `from 0:10`: in one second, or in several.
+    /// Title of the last value beside a series, which says when it was measured:
+    /// - `so far`: in the newest second of a run that goes on.
+    /// - `in 400 ms`: in the last second of a run that ended after this part of it.
+    /// - `at 0:12`: in this second.
+    /// - `from 0:10`: in several seconds, from this one on.
     pub(super) fn title_of_last_value(self, model: &Model) -> String {
         let is_second_unfinished = model.curves.is_current(self.end);
         if is_second_unfinished && !model.is_at_end() {
@@ -256,11 +259,14 @@ impl TimeWindow {
         pad.draw_text(x, y, &first, Ink::Dim);
         let middle_width = text_width(&middle);
         let labels_width = text_width(&first) + middle_width + text_width(&last);
-        // With less than two thirds of the axis free, the labels would be too close to each other.
-        if columns >= 3 * labels_width {
-            pad.draw_text(x + columns / 2 - middle_width / 2, y, &middle, Ink::Dim);
+        // Two thirds of the axis stay free, so that the labels are not too close to each other.
+        let has_room_for_middle = columns >= 3 * labels_width;
+        if has_room_for_middle {
+            let middle_x = x + columns / 2 - middle_width / 2;
+            pad.draw_text(middle_x, y, &middle, Ink::Dim);
         }
-        pad.draw_text((x + columns).saturating_sub(text_width(&last)), y, &last, Ink::Dim);
+        let last_x = (x + columns).saturating_sub(text_width(&last));
+        pad.draw_text(last_x, y, &last, Ink::Dim);
     }
 }
 

@@ -46,16 +46,18 @@ const CUT_NAME_WIDTH: u16 = 11;
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
 
-/// Draws the table of threads, and below it the curves of the selected one, and the functions of its role in the stacks that were sampled.
+/// Draws the table of threads, and below it the curves of the selected one. If stacks were sampled, the functions in which threads of its
+/// role ran follow.
 pub(super) fn draw_cpu_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
     pad.draw_text(1, 0, &thread_table_title(threads, model), Ink::Dim);
     layout.draw_headings(pad, 1);
+    let rows_below_headings = pad.height().saturating_sub(HEADING_ROWS);
     // The other half is for the curves of the selected thread.
-    let max_rows = (pad.height().saturating_sub(HEADING_ROWS) / 2).max(MIN_LISTED_THREADS);
+    let max_threads = (rows_below_headings / 2).max(MIN_LISTED_THREADS);
     let selected = ui.selected_index(Tab::Cpu);
-    let list = List { items: threads, selected, max_items: max_rows };
+    let list = List { items: threads, selected, max_items: max_threads };
     let y = pad.draw_list(HEADING_ROWS, &list, |pad, y, _, thread| {
         draw_thread(pad, y, thread, model, &layout);
         y + 1
@@ -138,9 +140,12 @@ impl ThreadTableLayout {
     }
 }
 
-/// Draws a table of the functions in which the threads of a role ran. Its numbers are shares of stack samples. `own` is the share of all
-/// running stacks with the function innermost, and `total` of those with it anywhere. `GIL` counts only stacks that held Python's lock, and
-/// `growing` only stacks that were read while frames piled up, both with the function innermost.
+/// Draws a table of the functions in which the threads of a role ran. Its numbers are shares of the stacks that were read while a thread
+/// ran:
+/// - `own`: stacks with the function innermost.
+/// - `total`: stacks with the function anywhere.
+/// - `GIL`: as `own`, counting only stacks that held Python's lock.
+/// - `growing`: as `own`, counting only stacks that were read while frames piled up.
 fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     let title = format!(
         "{}: functions in {} running stacks of {} read",
@@ -191,19 +196,21 @@ fn draw_thread_charts(
         return y + 2;
     };
     let charts = thread_series(index);
-    // One row for the axis.
-    let rows = (pad.height().saturating_sub(y + 2) / charts.len() as u16).clamp(1, max_rows);
-    let mut y = y + 1;
+    // Without the row of the heading and that of the axis.
+    let rows_for_charts = pad.height().saturating_sub(y + 2);
+    let rows_per_chart = (rows_for_charts / charts.len() as u16).clamp(1, max_rows);
+    let mut next_y = y + 1;
     for series in &charts {
-        // The axis follows in the next row.
-        if y + rows >= pad.height() {
+        // The screen has no row for this chart and the axis below it.
+        if next_y + rows_per_chart >= pad.height() {
             break;
         }
-        chart::draw_chart(&mut pad.pad_of_rows(y, rows), series, &model.curves, window);
-        y += rows;
+        chart::draw_chart(&mut pad.pad_of_rows(next_y, rows_per_chart), series, &model.curves, window);
+        next_y += rows_per_chart;
     }
-    window.draw_axis(pad, chart::FIRST_COLUMN_X, y, chart::column_count(pad.width()), model);
-    y + 1
+    let axis_y = next_y;
+    window.draw_axis(pad, chart::FIRST_COLUMN_X, axis_y, chart::column_count(pad.width()), model);
+    axis_y + 1
 }
 
 /// Time series of the thread with this index in the curves.

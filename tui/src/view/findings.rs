@@ -149,7 +149,7 @@ fn draw_worst_rid(pad: &mut Pad<'_>, y: u16, rid: &str) {
     pad.draw_text(x + 2, y, OPEN_HINT, Ink::Dim);
 }
 
-/// When the finding occurred, with its episodes if it paused in between, and on which hop or in which process, if it is about one.
+/// Describes when the finding occurred, with its episodes if it paused in between. If it is about a hop or a process, says which.
 fn describe_time_and_place(model: &Model, finding: &Finding) -> String {
     let span = describe_time_of_finding(model, finding);
     let episodes = finding.times.episodes().iter();

@@ -150,19 +150,19 @@ struct HopTableLayout {
 }
 
 impl HopTableLayout {
-    /// Shows as many columns as the longest name leaves room for.
+    /// Hides columns for which the screen has no room beside the names, the least important first. Names that are still too long are cut.
     fn for_width(width: u16, hops: &[HopSummary]) -> Self {
         let name_widths = hops.iter().map(|hop| text_width(&hop.ends.from) + 1 + text_width(&hop.ends.to));
         let longest_name = name_widths.max().unwrap_or(0).max(MIN_NAME_WIDTH);
         let mut columns: Vec<&HopColumn> = COLUMNS.iter().collect();
-        // Columns with the width that names need to keep them. Long names are cut before the last of these columns is hidden.
+        // A column is hidden if the names would get less than this width. The last one stays as long as shortened names have room.
         let hidden_in_order = [
             (HopColumnPriority::HiddenFirst, longest_name),
             (HopColumnPriority::HiddenSecond, longest_name),
             (HopColumnPriority::HiddenThird, MIN_NAME_WIDTH),
         ];
-        for (hidden, wanted_name_width) in hidden_in_order {
-            if Self::width_for_name(width, columns.len()) < wanted_name_width {
+        for (hidden, min_name_width) in hidden_in_order {
+            if Self::width_for_name(width, columns.len()) < min_name_width {
                 columns.retain(|column| column.priority != hidden);
             }
         }
@@ -186,6 +186,7 @@ fn draw_hop(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, layout: &HopTableLayout
     let sign_x = u16::from(!hop.has_recovered);
     pad.draw_text(sign_x, y, &path::problem_sign(hop.health, hop.has_recovered, pad.theme), Ink::Health(hop.health));
     let name = format!("{}{}{}", hop.ends.from, pad.theme.rich_or_ascii("→", ">"), hop.ends.to);
+    // If some sign has brackets, names begin further right, and are cut to end at the same column.
     let name_width = NAME_X + layout.name_width - layout.name_x;
     pad.draw_clipped(layout.name_x, y, name_width, &name, Ink::Strong);
     let numbers = layout.columns.iter().map(|column| (column.format)(hop));
@@ -263,7 +264,7 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
     facts
 }
 
-/// What passed the hop. If the observation of sends has ended, since when, because the hop has no rates then.
+/// Describes what passed the hop. If the observation of its sends has ended, adds since when: the hop has no rates from then on.
 fn describe_passed_traffic(hop: &HopSummary, model: &Model) -> String {
     let content =
         if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
@@ -303,7 +304,7 @@ fn describe_processing(hop: &HopSummary) -> String {
     if known.is_empty() { "-".to_owned() } else { known.join("  ") }
 }
 
-/// Age of the oldest waiting frame; `none` without one, `-` if unknown. If the observation of receives has ended, since when.
+/// Age of the oldest waiting frame; `none` without one, `-` if unknown. If the observation of receives has ended, says since when instead.
 pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     if let Some(end) = hop.receives_end {
         return format!("receives are {}", model.describe_observation_end(end));
@@ -317,8 +318,8 @@ pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     }
 }
 
-/// Kernel queue, the bytes in the receivers' socket buffers, and libzmq inbox, the frames that libzmq has read from there and the receivers
-/// have not. The kernel queue can be empty while the inbox behind it holds the backlog.
+/// Describes the two places where frames wait for the receivers. The kernel queue is the bytes in their socket buffers. The inbox is the
+/// frames that libzmq has read from these buffers, and the receivers have not. It can hold the backlog while the kernel queue is empty.
 fn describe_receiver_queues(hop: &HopSummary, model: &Model) -> String {
     let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
         let current = match queue.ended_at {
@@ -351,7 +352,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     if shown.is_empty() {
         pad.draw_text(BAR_X, y + 1, "none received", Ink::Dim);
     }
-    // The longest waits matter most.
+    // The first classes are hidden, because the longest waits matter most.
     for (class_y, &(class, frames)) in (y + 1..).zip(&shown[hidden..]) {
         draw_wait_class(pad, class_y, class, frames, max);
     }
@@ -403,14 +404,16 @@ impl TrendHeading {
         if whole.fits(width) { whole } else { Self { title: label.to_owned(), ..whole } }
     }
 
-    /// Label, and the hint that a larger screen has the curve. If they do not fit into `width` cells beside the numbers, the last value is
-    /// left out, which the table of hops has, too, and then the label: without the hint, the missing curve would seem to be unobserved.
+    /// Heading of a curve that has no room: the label, and the hint that a larger screen has the curve. If that does not fit into `width`
+    /// cells beside the numbers, the last value is left out, and then the label. The hint always stays: without it, the curve would seem to
+    /// be unobserved.
     fn without_curve(label: &str, numbers: String, max: &str, width: u16) -> Self {
         const HINT: &str = "curve: enlarge";
         let whole = Self { title: format!("{label}, {HINT}"), numbers };
         if whole.fits(width) {
             return whole;
         }
+        // The table of hops has the last value, too.
         let without_last_value = Self { numbers: format!(" max {max} "), ..whole };
         if without_last_value.fits(width) {
             return without_last_value;
@@ -429,7 +432,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     // `Err` with the reason if there is nothing to draw.
     let values = series.column_values(&model.curves, window, columns);
     let has_room_for_curve = pad.height() > TITLE_AND_AXIS_ROWS;
-    // The last of the numbers' cells, which is empty, is beyond the columns of the curve.
+    // The numbers end with a space, which may be beyond the columns of the curve.
     let heading_width = columns + 1;
     let shown_time = window.describe(columns, &model.curves);
     let heading = match &values {

@@ -164,12 +164,17 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     }
     let watched = model.pods.get(model.shown_pod);
     let source = watched.map_or(&model.run.source, |pod| &pod.name);
-    let state = match watched {
+    let state = if let Some(pod) = watched
+        && !is_paused
+    {
         // A watched run has a state of its own, such as a lost connection.
-        Some(pod) if !is_paused => pod.state.label(),
-        _ if model.position.is_some() => "replay",
-        _ if is_paused => "PAUSED",
-        _ => model.run.stage,
+        pod.state.label()
+    } else if model.position.is_some() {
+        "replay"
+    } else if is_paused {
+        "PAUSED"
+    } else {
+        model.run.stage
     };
     let begun = watched.and_then(|pod| format_wall_time(pod.begun_wall_ns?));
     let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
@@ -177,14 +182,16 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} "), format!(" {state} {time} ")]
 }
 
-/// Draws the health of the run and why, then what to do, if at least `min_advice_width` cells or the whole of it are free.
+/// Draws the health of the run, and why. Then draws what to do, if there are free cells for the whole of it, or at least
+/// `min_advice_width`.
 fn draw_verdict(pad: &mut Pad<'_>, verdict: &RunVerdict, min_advice_width: u16) {
     let health = describe_health(pad.theme, verdict);
     let x = pad.draw_text(1, 0, &health, Ink::Verdict(verdict.health));
     let x = draw_headline(pad, x + 2, verdict);
     let Some(advice) = &verdict.advice else { return };
-    let free = pad.width().saturating_sub(x + TO_DO.len() as u16);
-    if free >= min_advice_width.min(text_width(advice)) {
+    let free_width = pad.width().saturating_sub(x + TO_DO.len() as u16);
+    let fits_whole = free_width >= text_width(advice);
+    if fits_whole || free_width >= min_advice_width {
         let x = pad.draw_text(x, 0, TO_DO, Ink::Head);
         pad.draw_text(x, 0, advice, Ink::Plain);
     }
@@ -202,8 +209,8 @@ struct ShownHeadline {
 }
 
 impl ShownHeadline {
-    /// The headline of this verdict in `free_width` cells. If the text is cut before the number of affected requests, a suffix has that
-    /// number, unless too few cells would be left for the text.
+    /// The headline of this verdict in `free_width` cells. A text that is too long is cut. If the cut part has the number of affected
+    /// requests, a suffix repeats that number, unless too few cells would be left for the text.
     fn in_width(verdict: &RunVerdict, free_width: u16) -> Self {
         let text_alone = Self { width: free_width, suffix: String::new() };
         let Some(requests_hit) = &verdict.requests_hit else { return text_alone };
@@ -211,11 +218,12 @@ impl ShownHeadline {
             return text_alone;
         }
         let suffix = format!(" ({requests_hit} hit)");
-        let width = free_width.saturating_sub(text_width(&suffix));
+        let width_beside_suffix = free_width.saturating_sub(text_width(&suffix));
         // One cell has the ellipsis.
-        let keeps_enough = width > MIN_HEADLINE_WIDTH + 1;
-        let shows_number = part_shown_in_width(&verdict.text, width).contains(requests_hit.as_str());
-        if keeps_enough && !shows_number { Self { width, suffix } } else { text_alone }
+        let keeps_enough_text = width_beside_suffix > MIN_HEADLINE_WIDTH + 1;
+        let text_beside_suffix = part_shown_in_width(&verdict.text, width_beside_suffix);
+        let needs_suffix = !text_beside_suffix.contains(requests_hit.as_str());
+        if needs_suffix && keeps_enough_text { Self { width: width_beside_suffix, suffix } } else { text_alone }
     }
 }
 
@@ -231,15 +239,16 @@ fn describe_health(theme: Theme, verdict: &RunVerdict) -> String {
     format!("{} {}", theme.health_symbol(verdict.health), verdict.health.label())
 }
 
-/// Draws what to do about the verdict into row `y`, unless the row of the verdict has room for it. The share of the time to first token
-/// comes first, if the verdict is cut before it. Returns the next free row.
+/// Draws what to do about the verdict into row `y`. Draws nothing if the row of the verdict has room for the advice. If the verdict is cut
+/// before the share of the time to first token, that share comes before the advice. Returns the next free row.
 fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     let verdict = &model.verdict;
     let Some(advice) = &verdict.advice else { return y };
     // First cell of the verdict's text, where `draw_verdict` draws it.
     let text_x = 1 + text_width(&describe_health(pad.theme, verdict)) + 2;
     let free_width = pad.width().saturating_sub(text_x);
-    let fits_behind_verdict = text_width(&verdict.text) + TO_DO.len() as u16 + text_width(advice) <= free_width;
+    let advice_width = TO_DO.len() as u16 + text_width(advice);
+    let fits_behind_verdict = text_width(&verdict.text) + advice_width <= free_width;
     if fits_behind_verdict {
         return y;
     }
@@ -271,11 +280,11 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     draw_degraded_or_text(pad, x, "", model);
 }
 
-/// Draws the first degradation, an observation that is missing, from `x` on or, if none is known, `fallback_text`. The engine follows
-/// at the right edge if it fits: with its release, a reader can judge an advice that names one.
+/// Draws the first degradation (a missing observation) from `x` on. If none is known, draws `fallback_text`. The engine and its release
+/// follow at the right edge, if they fit, because some advice depends on the release.
 fn draw_degraded_or_text(pad: &mut Pad<'_>, x: u16, fallback_text: &str, model: &Model) {
     let label = degraded_label(model);
-    // A degradation can be shortened to this label.
+    // The label alone is the shortest form of a degradation.
     let shortest = if label.is_empty() { fallback_text } else { &label };
     let engine = format!(" {} ", model.engine);
     let engine_x = pad.width().saturating_sub(text_width(&engine));
@@ -471,7 +480,7 @@ fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
     }
 }
 
-/// Draws the typed text into the last row, and the hint behind it or, if it is longer, above.
+/// Draws the typed text into the last row of the screen. The hint follows behind it, or stands above it if it does not fit there.
 fn draw_text_input(pad: &mut Pad<'_>, title: &str, typed: &str, hint: &str, hint_ink: Ink) {
     let y = pad.height() - 1;
     let x = pad.draw_text(1, y, title, Ink::Head);
@@ -514,6 +523,7 @@ fn draw_key_hints(pad: &mut Pad<'_>, ui: &Ui) {
     let (always_shown, mut others): (Vec<KeyHint>, Vec<KeyHint>) =
         key_hints(ui).into_iter().partition(|hint| ["help", "quit"].contains(&hint.hint));
     let reserved_width: u16 = always_shown.iter().map(|hint| hint.width() + SPACES).sum();
+    // The first column stays empty.
     let mut spare_width = pad.width().saturating_sub(1 + reserved_width);
     let mut fitting = 0;
     for hint in &others {

@@ -96,7 +96,8 @@ pub(super) fn draw_overview_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if !room.is_tall {
         y = draw_worst_finding(pad, y, model);
     }
-    y += u16::from(room.is_tall || pad.height().saturating_sub(y) > ROWS_WITHOUT_SPACE);
+    let has_empty_row_above_charts = room.is_tall || pad.height().saturating_sub(y) > ROWS_WITHOUT_SPACE;
+    y += u16::from(has_empty_row_above_charts);
     // An empty row and the heading precede the findings.
     let rows_for_findings = if room.is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
@@ -251,7 +252,8 @@ fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     y + 1
 }
 
-/// Draws what is not observed of the time to first token in one row, once there was output. Returns the next free row.
+/// Draws in one row which parts of the time to first token are not observed. Draws nothing before the first output. Returns the next free
+/// row.
 fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> NextRow {
     if model.ttft_absences.is_empty() || model.chunks.sent == 0 {
         return y;
@@ -438,35 +440,40 @@ fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str)
     }
 }
 
-/// Draws one chart below the other, and leaves `reserved_rows` free below. If that leaves no row for each chart, charts may take all but
-/// [`MIN_FINDING_ROWS`] of them. Returns the next free row.
+/// Draws the charts one below the other, and a time axis below them. Leaves `reserved_rows` free below the axis. On a low screen, charts
+/// that would not fit take all but [`MIN_FINDING_ROWS`] of these rows. Returns the next free row.
 fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui: &Ui) -> NextRow {
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", model);
     let first_chart_y = y + 1;
     // One row for the axis.
-    let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
-    let charts = charts_in_order(model, usize::from(free_rows));
-    let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
-    let mut y = first_chart_y;
-    let mut hidden = charts.len();
+    let rows_for_charts = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
+    let charts = charts_in_order(model, usize::from(rows_for_charts));
+    let rows_per_chart = (rows_for_charts / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
+    // Charts of one row that do not fit beside the reserved rows may take the rest of these.
+    let always_reserved_rows = reserved_rows.min(MIN_FINDING_ROWS);
+    let mut next_y = first_chart_y;
+    let mut drawn = 0;
     for series in &charts {
-        // The axis follows in the next row.
-        if y + rows + reserved_rows.min(MIN_FINDING_ROWS) >= pad.height() {
+        let end_y = next_y + rows_per_chart;
+        // The axis needs the row at `end_y`.
+        if end_y + always_reserved_rows >= pad.height() {
             break;
         }
-        chart::draw_chart(&mut pad.pad_of_rows(y, rows), series, &model.curves, window);
-        y += rows;
-        hidden -= 1;
+        chart::draw_chart(&mut pad.pad_of_rows(next_y, rows_per_chart), series, &model.curves, window);
+        next_y = end_y;
+        drawn += 1;
     }
-    let chart_area = Rect::new(chart::FIRST_COLUMN_X, first_chart_y, columns, y - first_chart_y);
+    let axis_y = next_y;
+    let chart_area = Rect::new(chart::FIRST_COLUMN_X, first_chart_y, columns, axis_y - first_chart_y);
     window.add_click_areas(pad, chart_area, &model.curves);
-    window.draw_axis(pad, chart::FIRST_COLUMN_X, y, columns, model);
+    window.draw_axis(pad, chart::FIRST_COLUMN_X, axis_y, columns, model);
+    let hidden = charts.len() - drawn;
     if hidden > 0 {
-        pad.draw_at_right_edge(y, &format!("{hidden} more: enlarge "), Ink::Dim);
+        pad.draw_at_right_edge(axis_y, &format!("{hidden} more: enlarge "), Ink::Dim);
     }
-    y + 1
+    axis_y + 1
 }
 
 /// Time series in the order in which they are drawn. If not each of them gets a row, the curve of the worst finding comes second, so that

@@ -99,8 +99,10 @@ impl<'a> Pad<'a> {
         self.click_areas.areas.push(ClickArea { area, action });
     }
 
-    /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. Returns
-    /// the next free row. `draw_item` gets the pad, a row, and an item with its index. It draws the item and returns the next free row.
+    /// Draws the part of a list that includes the selected item, from row `y` on. If not all items fit, one more row has the number of the
+    /// others. Returns the next free row.
+    ///
+    /// `draw_item` gets the pad, a row, and an item with its index. It draws the item and returns the next free row.
     pub(super) fn draw_list<T>(
         &mut self,
         mut y: u16,
@@ -108,12 +110,13 @@ impl<'a> Pad<'a> {
         draw_item: impl Fn(&mut Pad<'_>, u16, usize, &T) -> NextRow,
     ) -> NextRow {
         let max_items = usize::from(list.max_items);
-        // The last row has the number of items that are not shown.
-        let visible_items = if list.items.len() > max_items { max_items.saturating_sub(1).max(1) } else { max_items };
-        // The selected item is at most the last of the visible ones.
-        let first = list.selected.saturating_sub(visible_items - 1);
+        let fit_all = list.items.len() <= max_items;
+        // Otherwise the last row has the number of items that are not shown.
+        let visible_items = if fit_all { max_items } else { max_items.saturating_sub(1).max(1) };
+        // Scrolled only as far as the selected item needs to be visible.
+        let first_index = list.selected.saturating_sub(visible_items - 1);
         self.click_areas.page_rows = visible_items;
-        for (index, item) in list.items.iter().enumerate().skip(first).take(visible_items) {
+        for (index, item) in list.items.iter().enumerate().skip(first_index).take(visible_items) {
             let item_y = y;
             y = draw_item(self, item_y, index, item);
             self.make_list_row_selectable(item_y, index, index == list.selected);
@@ -147,8 +150,8 @@ impl<'a> Pad<'a> {
         self.draw_clipped(x, y, self.area.width.saturating_sub(x), text, ink)
     }
 
-    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis, never in a part of a number or in one without its unit.
-    /// Returns the next free column.
+    /// Writes `text` into `width` cells from `x` on. A text that is too long is cut, and ends in an ellipsis. The cut leaves out a number
+    /// that would lose digits or its unit. Returns the next free column.
     pub(super) fn draw_clipped(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) -> NextColumn {
         if y >= self.area.height || x >= self.area.width || width == 0 {
             return x;
@@ -283,10 +286,11 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split_whitespace() {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-            // A number at the end goes to the next line, because the next word may be its unit.
-            let end = without_last_numbers(&line).len();
-            let moved = if end > 0 { line.split_off(end) } else { String::new() };
+        let width_with_word = line.chars().count() + 1 + word.chars().count();
+        if !line.is_empty() && width_with_word > width {
+            // Numbers at the end move to the next line, because the next word may be their unit. A line of nothing else stays.
+            let kept_bytes = without_last_numbers(&line).len();
+            let moved = if kept_bytes > 0 { line.split_off(kept_bytes) } else { String::new() };
             lines.push(line);
             line = String::from(moved.trim());
         }
@@ -310,18 +314,19 @@ pub(super) fn part_shown_in_width(text: &str, width: u16) -> &str {
 
 /// The beginning of the text that fits into `width` cells, without a number that would lose digits or the unit after it.
 fn cut_before_number(text: &str, width: usize) -> &str {
-    let end = byte_length_that_fits(text, width);
-    let start = &text[..end];
+    let (start, rest) = text.split_at(byte_length_that_fits(text, width));
     // A single word is a name, of which any beginning may be shown.
     if !text.contains(' ') {
         return start;
     }
-    let is_word_cut = !start.ends_with(' ') && !text[end..].starts_with(' ');
+    let is_last_word_cut = !start.ends_with(' ') && !rest.starts_with(' ');
     let before_last_word = start[..last_word_start(start)].trim_end();
-    let word_before = &before_last_word[last_word_start(before_last_word)..];
-    // A word that is cut may be the unit of the number before it.
-    let is_unit_cut = is_word_cut && is_number(word_before);
-    without_last_numbers(if is_unit_cut { before_last_word } else { start })
+    let word_before_last = &before_last_word[last_word_start(before_last_word)..];
+    // A cut word behind a number may be its unit, so both are left out.
+    if is_last_word_cut && is_number(word_before_last) {
+        return without_last_numbers(before_last_word);
+    }
+    without_last_numbers(start)
 }
 
 /// Number of bytes at the start of the text that fit into `width` cells.
@@ -371,8 +376,12 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     words.join(" ").into()
 }
 
-/// Drops the first of these that the text has: a remark in brackets at its end, a second number with what follows it, the first of several
-/// words before the number, a decimal, the last word before the number. Returns whether it had any of them.
+/// Drops the least important part of the text, and returns whether there was any to drop. That is the first of these:
+/// - a remark in brackets at the end,
+/// - a second number with what follows it,
+/// - the first of several words before the number,
+/// - a decimal of the number,
+/// - the last word before the number.
 fn drop_least_important(words: &mut Vec<Cow<'_, str>>) -> bool {
     if let Some(remark) = index_of_last_remark(words) {
         words.truncate(remark);
@@ -389,8 +398,8 @@ fn drop_least_important(words: &mut Vec<Cow<'_, str>>) -> bool {
     shorten_around_number(words, number)
 }
 
-/// Shortens a text with one number, which is the word with this index, in the order of [`drop_least_important`]. Words before the number
-/// are dropped only if a unit behind it says what it is. Returns whether anything was dropped.
+/// Shortens a text with one number, the word at `number_index`, in the order of [`drop_least_important`]. Words before the number are
+/// dropped only if a unit behind it says what it is. Returns whether anything was dropped.
 fn shorten_around_number(words: &mut Vec<Cow<'_, str>>, number_index: usize) -> bool {
     let has_unit = number_index + 1 < words.len();
     let has_several_words_before = number_index > 1 && has_unit;
@@ -444,7 +453,7 @@ fn shorten_middle<'t>(id: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str>
     format!("{start}{ellipsis}{end}").into()
 }
 
-/// Shortens an id to `width` characters. Its first `common_start` bytes, which other ids share, are left out before the rest.
+/// Shortens an id to `width` characters. Its first `common_start` bytes are those of other ids, too, so they are left out first.
 fn shorten_after_start<'t>(id: &'t str, common_start: usize, width: usize, ellipsis: &str) -> Cow<'t, str> {
     /// A shorter start tells more than an ellipsis.
     const MIN_START: usize = 4;

@@ -62,15 +62,16 @@ impl LineForm {
         if matches!(self, Self::Whole) {
             return text;
         }
-        let text = text.split_once(" (").map_or(text, |(number, _)| number);
+        let without_remark = text.split_once(" (").map_or(text, |(labels_and_number, _)| labels_and_number);
         if matches!(self, Self::NoRemark) {
-            return text;
+            return without_remark;
         }
-        let Some(number_start) = start_index_of_number(text) else { return text };
-        let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
-        let label = text[label_start..number_start].trim_end();
+        let Some(number_start) = start_index_of_number(without_remark) else { return without_remark };
+        let (labels, number) = without_remark.split_at(number_start);
+        let last_label_start = labels.trim_end().rfind(' ').map_or(0, |space| space + 1);
+        let last_label = labels[last_label_start..].trim_end();
         // A word before a semicolon is a remark on the hop and no label of the number.
-        if label.ends_with(';') { &text[number_start..] } else { &text[label_start..] }
+        if last_label.ends_with(';') { number } else { &without_remark[last_label_start..] }
     }
 
     /// The longest form in which this line of each arrow fits, so that all arrows have the same form. The shortest one if none fits.
@@ -180,8 +181,8 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
     y + DRAWING_ROWS
 }
 
-/// Draws an arrow of `arrow_width` cells from column `x` on. Its three lines follow below, each in its form. Before the first are the sign
-/// of its health and a space, and behind it the age of the oldest frame, if there is room.
+/// Draws an arrow of `arrow_width` cells from column `x` on, and its three lines below it, each in its form. The first line begins with the
+/// sign of the arrow's health. It ends with the age of the oldest frame, if there is room.
 fn draw_arrow(pad: &mut Pad<'_>, x: u16, y: u16, arrow: &Arrow, arrow_width: u16, forms: [LineForm; 3]) {
     let health_ink = Ink::Health(arrow.health);
     // The arrow has a space at both ends, and a head of one cell.
@@ -355,7 +356,7 @@ fn arrow_to_client(model: &Model, last_role: &str) -> Arrow {
     let ends = Ends::new(last_role, "client").to_owned();
     let problem = PlaceProblem::find(&model.findings, &ends.to_string());
     let delivery_health = health_of_deliveries(chunks);
-    // The counts may show more harm than the finding, such as proven losses. That is not over with the finding.
+    // The problem is over with the finding, unless the counts show more harm than the finding does, such as proven losses.
     let is_over = problem.as_ref().is_some_and(|problem| problem.is_over && problem.health >= delivery_health);
     Arrow {
         hop_index: None,
@@ -397,15 +398,21 @@ pub(super) struct LegendRoom {
     pub(super) more: &'static str,
 }
 
-/// Draws the breakdown of a time into parts: its title, a bar, and behind that a legend with at most the rows of `room`. Draws nothing
-/// without parts. Returns the next free row.
+/// Draws the breakdown of a time into parts: its title, a bar, and behind the bar a legend in the rows of `room`. Draws nothing without
+/// parts. Returns the next free row.
 pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment], room: LegendRoom) -> NextRow {
     if parts.is_empty() {
         return y;
     }
     let bar_x = pad.draw_text(1, y, title, Ink::Head) + 1;
-    let mut x = draw_breakdown_bar(pad, bar_x, y, parts);
-    // The bar has the parts in the order of the path, the legend the largest first.
+    let legend_x = draw_breakdown_bar(pad, bar_x, y, parts);
+    draw_legend(pad, legend_x, y, parts, room)
+}
+
+/// Draws the name, the share and the symbol of each part, the largest part first. Begins in row `y` at column `x`, and goes on at the left
+/// edge of the next row. Parts that do not fit into the rows of `room` are counted. Returns the next free row.
+fn draw_legend(pad: &mut Pad<'_>, mut x: u16, y: u16, parts: &[Segment], room: LegendRoom) -> NextRow {
+    // With their indices on the path, by which the bar has chosen their symbols.
     let mut legend: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
     legend.sort_by(|(_, a), (_, b)| b.share.total_cmp(&a.share));
     let mut row_y = y;
@@ -414,11 +421,12 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
         // A space, the symbol and another space come before the text.
         let fits = x + 3 + text_width(&text) <= pad.width();
         let is_last_row = row_y + 1 >= y + room.max_rows;
+        // The largest part is drawn even if it does not fit.
+        let is_largest = drawn == 0;
         if !fits && !is_last_row {
             row_y += 1;
             x = 0;
-        } else if !fits && drawn > 0 {
-            // The largest part is drawn even if it does not fit. The others are counted.
+        } else if !fits && !is_largest {
             pad.draw_text(x + 1, row_y, &format!("{} more: {}", legend.len() - drawn, room.more), Ink::Dim);
             break;
         }

@@ -293,23 +293,23 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> NextRow {
     y
 }
 
-/// Draws the whole verdict of the run and other facts about it, for which the table may be too narrow. A missed record is one that did not
-/// reach this screen.
+/// Draws the whole verdict of the run, and facts for which the table may be too narrow. A missed record is one that did not reach this
+/// screen.
 fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
-    // Last row of the verdict, from which the rows below are counted.
-    let y = pad.draw_paragraph(x + 2, y, MAX_VERDICT_ROWS, &verdict.text, Ink::Strong) - 1;
-    pad.draw_text(1, y + 1, &describe_run(run), Ink::Dim);
+    // Each of the three lines below the verdict has a fixed row.
+    let facts_y = pad.draw_paragraph(x + 2, y, MAX_VERDICT_ROWS, &verdict.text, Ink::Strong);
+    pad.draw_text(1, facts_y, &describe_run(run), Ink::Dim);
     if !run.reason.is_empty() {
-        pad.draw_text(1, y + 2, &run.reason, Ink::Health(Health::Warning));
+        pad.draw_text(1, facts_y + 1, &run.reason, Ink::Health(Health::Warning));
     }
     if run.records_missed > 0 {
         let text = format!(
             "{} records missed: lost on the way to this screen, not in the engine",
             format_count(run.records_missed)
         );
-        pad.draw_text(1, y + 3, &text, Ink::Dim);
+        pad.draw_text(1, facts_y + 2, &text, Ink::Dim);
     }
 }
 

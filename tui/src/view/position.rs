@@ -24,7 +24,8 @@ pub(super) fn draw_playback_position(pad: &mut Pad<'_>, model: &Model, position:
     let x = draw_playback_state(pad, position);
     let end = format!(" {}", format_elapsed_clock(position.whole_ns));
     let missed = format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
-    let spare_width = pad.width().saturating_sub(x + text_width(&end) + 2 + text_width(&missed));
+    let width_behind_bar = text_width(&end) + 2 + text_width(&missed);
+    let spare_width = pad.width().saturating_sub(x + width_behind_bar);
     // The texts behind the bar are cut before it becomes too short to click on.
     let bar_width = spare_width.clamp(BAR_MIN_WIDTH, BAR_MAX_WIDTH);
     draw_playback_bar(pad, x, bar_width, model, position);

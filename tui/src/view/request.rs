@@ -221,31 +221,31 @@ fn describe_request_totals(row: &RequestRow) -> String {
 
 /// Draws the stages, one a row, with the times since the stage before. Returns the next free row.
 fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> NextRow {
-    let rows = pad.height().saturating_sub(y + 1);
+    let stage_count = detail.stages.len();
+    let rows_below_heading = usize::from(pad.height().saturating_sub(y + 1));
     // The chunks below have a heading and at least one row. Without room for both, the key `m` shows them in place of the stages.
-    let has_room_for_chunks = usize::from(rows) > detail.stages.len() + 1;
+    let has_room_for_chunks = rows_below_heading > stage_count + 1;
     pad.draw_heading(y, if has_room_for_chunks { "stages" } else { "stages; the chunks: m" });
-    let [first, ..] = detail.stages.as_slice() else {
+    let (Some(first), Some(last)) = (detail.stages.first(), detail.stages.last()) else {
         // The journal keeps a limited number of moments.
         pad.draw_text(3, y + 1, "the journal no longer contains them", Ink::Dim);
         return y + 2;
     };
-    let last = &detail.stages[detail.stages.len() - 1];
     let scale = StageScale { first: first.at, whole_ns: last.at.since(first.at), clock };
-    let hidden = detail.stages.len().saturating_sub(rows.into());
-    // The last row has the number of stages that are not shown.
-    let shown = if hidden > 0 { usize::from(rows.saturating_sub(1)) } else { detail.stages.len() };
+    let fit_all = stage_count <= rows_below_heading;
+    // Otherwise the last row has the number of stages that are not shown.
+    let shown = if fit_all { stage_count } else { rows_below_heading.saturating_sub(1) };
     let mut previous_at = first.at;
     for (stage_y, stage) in (y + 1..).zip(&detail.stages[..shown]) {
         draw_stage(pad, stage_y, stage, stage.at.since(previous_at), &scale);
         previous_at = stage.at;
     }
-    if hidden > 0 {
-        let text = format!("{} more: enlarge the screen", detail.stages.len() - shown);
+    if !fit_all {
+        let text = format!("{} more: enlarge the screen", stage_count - shown);
         pad.draw_text(1, y + 1 + shown as u16, &text, Ink::Dim);
     }
     // If some stages are not shown, this is below the screen, so nothing else is drawn.
-    y + 1 + detail.stages.len() as u16
+    y + 1 + stage_count as u16
 }
 
 /// Time that the stages of a request cover.
@@ -255,7 +255,8 @@ struct StageScale {
     clock: RunClock,
 }
 
-/// Draws a stage with its time of day and the time since the stage before. A wide screen also has the time since the first one, and a bar.
+/// Draws a stage with its time of day and its step, the time since the stage before. On a wide screen, also draws the time since the first
+/// stage, and a bar that shows the step.
 fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale: &StageScale) {
     let free_width = pad.width().saturating_sub(BAR_X + 2);
     let has_bar = free_width >= MIN_BAR_WIDTH;
@@ -294,7 +295,8 @@ fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> Ne
     let Some(span) = detail.time_span() else { return y };
     // The list of chunks follows, unless the user asked for all of the tracks.
     let list_rows = if ui.shows_cut_list { 0 } else { MIN_LIST_ROWS };
-    let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + list_rows));
+    let free_rows = pad.height().saturating_sub(y + 1 + list_rows);
+    let rows = (detail.tracks.len() as u16).min(free_rows);
     let hidden = detail.tracks.len() - usize::from(rows);
     let more = if hidden == 0 {
         String::new()
@@ -516,8 +518,9 @@ fn ink_of_outcome(state: ChunkState) -> Ink {
     }
 }
 
-/// Draws what happened to the chunk from column `x` on: the next chunk that the same wakeup of the receiver read, or the one with which it
-/// was sent on. What became of a tool call in it is drawn over both. Draws nothing if none of these is known.
+/// Draws what happened to the chunk, from column `x` on. This is the next chunk that the same wakeup of the receiver read, or the chunk
+/// with which it was sent on. The outcome of a tool call in the chunk is drawn over both, because it matters more. Draws nothing if none of
+/// these is known.
 fn draw_chunk_note(pad: &mut Pad<'_>, x: u16, y: u16, chunk: &ChunkLife) {
     if let Some(next) = chunk.next_in_wakeup {
         let delay = format_duration(next.delay_ns);

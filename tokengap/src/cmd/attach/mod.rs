@@ -234,7 +234,8 @@ fn print_watched_processes(engines: &[EngineRun]) {
     }
 }
 
-/// Prints an engine's side of a pair, if it is of one, and how the frames of each process are observed.
+/// Prints how the frames of each process of an engine are observed. First prints which server of a pair the engine is, if it belongs to
+/// one.
 fn print_side_and_observation(engine_name: &str, attach: &Attach) {
     if let Some(side) = attach.disaggregation() {
         errln!(
@@ -294,8 +295,8 @@ fn end_runs_and_report(
     print_reports_or_failure(&finished, failures, live)
 }
 
-/// Prints the reports. Fails if an engine could not be observed, because that is no sign of a healthy one. If nothing was seen of any
-/// engine, prints no report: empty ones would only hide the reason.
+/// Prints the reports, and then fails if an engine could not be observed, because its report is no sign of a healthy engine. If nothing was
+/// seen of any engine, prints no report: empty ones would hide the reason.
 fn print_reports_or_failure(
     finished_runs: &[RunReport],
     failures: Vec<Option<String>>,

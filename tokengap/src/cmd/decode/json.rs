@@ -94,9 +94,18 @@ impl Serialize for ChunkList<'_> {
         let Self { message, budget } = *self;
         // The entries of an abort only name requests. The first was written as `rid`.
         let chunk_count = if message.shape().kind == Kind::Abort { 0 } else { message.chunks().len() };
-        // Each chunk is charged before it is written, so the output ends where the budget does.
-        let shown = (0..chunk_count).take_while(|_| budget.charge(CHUNK_BYTES));
-        to.collect_seq(shown.map(|index| Chunk { message, index, budget }))
+        // The number of items is not known, because the budget may leave some out.
+        let unknown_length = None;
+        let mut list = to.serialize_seq(unknown_length)?;
+        for index in 0..chunk_count {
+            // Charged before it is written, so that the output ends where the budget does.
+            let is_within_budget = budget.charge(CHUNK_BYTES);
+            if !is_within_budget {
+                break;
+            }
+            list.serialize_element(&Chunk { message, index, budget })?;
+        }
+        list.end()
     }
 }
 
@@ -108,8 +117,17 @@ struct RequestList<'a> {
 impl Serialize for RequestList<'_> {
     /// Writes the requests as a list, as far as the budget allows. Each is charged before it is written.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { requests, budget } = self;
-        to.collect_seq(requests.iter().take_while(|request| budget.charge(CHUNK_BYTES + request.rid.len())))
+        // The number of items is not known, because the budget may leave some out.
+        let unknown_length = None;
+        let mut list = to.serialize_seq(unknown_length)?;
+        for request in self.requests {
+            let is_within_budget = self.budget.charge(CHUNK_BYTES + request.rid.len());
+            if !is_within_budget {
+                break;
+            }
+            list.serialize_element(request)?;
+        }
+        list.end()
     }
 }
 
@@ -164,7 +182,17 @@ struct TokenIds<'a> {
 impl Serialize for TokenIds<'_> {
     /// Writes the ids as a list, as far as the budget allows. Each is charged before it is written.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.ids.iter().take_while(|_| self.budget.charge(TOKEN_BYTES)))
+        // The number of items is not known, because the budget may leave some out.
+        let unknown_length = None;
+        let mut list = to.serialize_seq(unknown_length)?;
+        for id in self.ids {
+            let is_within_budget = self.budget.charge(TOKEN_BYTES);
+            if !is_within_budget {
+                break;
+            }
+            list.serialize_element(id)?;
+        }
+        list.end()
     }
 }
 

@@ -106,8 +106,8 @@ fn format_first_ids(ids: &[i64]) -> String {
     format!("[{}{more}]", shown.join(", "))
 }
 
-/// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`. `finish_as_sent` is the reason as it
-/// was sent.
+/// Formats the kind of the finish reason, and its top-level details: `finished: stop (matched 128009)`. The details are from
+/// `finish_as_sent`, the reason in the engine's own form.
 fn format_finish(finish: Finish, finish_as_sent: Option<Value<'_>>) -> String {
     let mut kind = finish.as_str().to_owned();
     let mut details = Vec::new();

@@ -49,8 +49,8 @@ pub(super) fn thread_times_row(engine: &Engine) -> FeatureRow {
     FeatureRow::with_reasons("thread times", tried, refused.as_ref().map(Reason::new))
 }
 
-/// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
-/// borrowed.
+/// Tests whether hops can be moved behind the relay. The listeners must be known, their folders writable, and it must be possible to borrow
+/// a sender's socket.
 pub(super) fn splice_row(engine: &Engine) -> FeatureRow {
     let mut row = FeatureRow::with_reasons(
         "splice",

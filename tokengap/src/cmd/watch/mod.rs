@@ -97,8 +97,8 @@ pub(crate) fn run_watch(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Watches the runs of these sources until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has
-/// ended. Returns a report for each run.
+/// Watches the runs of these sources, and returns a report for each. Ends when the user quits, when `--duration` is over, or at a signal.
+/// Without a screen, also ends once every source has ended.
 fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<RunReport>> {
     let signals = Signals::install()?;
     let (mut remotes, first) = RemoteRuns::start(sources)?;

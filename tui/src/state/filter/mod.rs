@@ -459,8 +459,8 @@ fn heading_of_column(name: &str) -> &str {
     alias.map_or(name, |alias| alias.head)
 }
 
-/// Message about a word without a sign that looks like something else than a part of a rid, such as `and` or the name of a column. `None`
-/// for a word that is taken as a part of a rid.
+/// Explains a word without a sign that is probably no part of a rid, such as `and` or the name of a column. `None` for a word that is
+/// searched in the rids.
 fn explain_misused_word(word: &str) -> Option<String> {
     let as_text = format!("rid:{word} searches the rid");
     if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
@@ -536,25 +536,22 @@ fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64,
 }
 
 impl Condition {
-    /// First nanosecond of the time that it names, counted from the start of a run whose wall clock then was `wall_start_ns`. `None` for a
-    /// condition without a time.
+    /// First nanosecond of the time that the condition names, counted from the start of the run. `wall_start_ns` is the wall clock at that
+    /// start. `None` for a condition without a time.
     fn first_ns_since_run_start(&self, wall_start_ns: Option<u64>) -> Option<u64> {
         match self {
             Self::InFlight(time) | Self::BegunSince(time) => Some(time.first_ns_since_run_start(wall_start_ns)),
             Self::InFlightDuring(span) | Self::Waited(WaitOnHop { during: Some(span), .. }) => {
-                // The earlier one: a time of day before the run is read as one of the next day, so the start of a span may be later than
-                // its end.
-                Some(
-                    span.from
-                        .first_ns_since_run_start(wall_start_ns)
-                        .min(span.to.first_ns_since_run_start(wall_start_ns)),
-                )
+                let start_ns = span.from.first_ns_since_run_start(wall_start_ns);
+                let end_ns = span.to.first_ns_since_run_start(wall_start_ns);
+                // The start may be later than the end: a time of day before the run is read as one of the next day.
+                Some(start_ns.min(end_ns))
             }
             _ => None,
         }
     }
 
-    /// Whether the condition is true for a request, whose times are compared with typed ones by the `clock` of the run.
+    /// Whether the condition is true for a request. The `clock` of the run places typed times among the times of the request.
     fn holds_for(&self, row: &RequestRow, clock: RunClock) -> bool {
         match self {
             Self::Rid(part) => contains_ignoring_case(&row.rid, part),
@@ -584,7 +581,8 @@ fn was_in_flight(row: &RequestRow, span: &RangeInclusive<MonoNs>) -> bool {
     row.began_at() <= *span.end() && row.last_at >= *span.start()
 }
 
-/// Returns whether `text` contains `lowercase_part`, ignoring case. The part must be in lower case and not empty. ASCII text needs no allocation.
+/// Returns whether `text` contains `lowercase_part`, ignoring case. The part must be in lower case and not empty. ASCII text needs no
+/// allocation.
 fn contains_ignoring_case(text: &str, lowercase_part: &str) -> bool {
     if !text.is_ascii() || !lowercase_part.is_ascii() {
         return text.to_lowercase().contains(lowercase_part);

@@ -1,7 +1,7 @@
 //! The name that a misspelt one resembles most.
 
-/// The name that is most similar to the typed one; `None` without names. A part of a name may be far from it in characters, so names that begin with what was typed
-/// come first, then those that contain it. Of equal ones, that with the smallest edit distance is taken.
+/// The name that is most similar to the typed one; `None` without names. Names that begin with what was typed come first, then those that
+/// contain it, because the rest of a long name counts as many differences. Of equal ones, that with the smallest edit distance is taken.
 pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let typed = typed.to_lowercase();
     names.iter().copied().min_by_key(|name| {
@@ -11,20 +11,22 @@ pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str
     })
 }
 
-/// Number of insertions, deletions and replacements of characters that turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    // Levenshtein distance, with one row of its table: `costs[n]` is the distance from the first `n` characters of `a` to the start of `b`.
-    let mut costs: Vec<usize> = (0..=a.chars().count()).collect();
-    for (row, of_b) in b.chars().enumerate() {
-        // Distance of both beginnings without their last characters, from the row before.
-        let mut diagonal = costs[0];
+/// Levenshtein distance: the number of characters to insert, delete or replace that turns `first` into `second`.
+fn edit_distance(first: &str, second: &str) -> usize {
+    // One row of the usual table: `costs[n]` is the distance from the first `n` characters of `first` to the characters of `second` so far.
+    let mut costs: Vec<usize> = (0..=first.chars().count()).collect();
+    for (row, second_char) in second.chars().enumerate() {
+        // Value of the row before, one column further left, which is overwritten already.
+        let mut above_left = costs[0];
         costs[0] = row + 1;
-        for (column, of_a) in a.chars().enumerate() {
-            let replaced = diagonal + usize::from(of_a != of_b);
-            diagonal = costs[column + 1];
-            let inserted = diagonal + 1;
-            let deleted = costs[column] + 1;
+        for (column, first_char) in first.chars().enumerate() {
+            let above = costs[column + 1];
+            let left = costs[column];
+            let replaced = above_left + usize::from(first_char != second_char);
+            let inserted = above + 1;
+            let deleted = left + 1;
             costs[column + 1] = replaced.min(inserted).min(deleted);
+            above_left = above;
         }
     }
     costs[costs.len() - 1]

@@ -14,7 +14,7 @@ impl Ui {
     /// Selects the finding that the user has sought in the playback (keys `{` and `}`). Does nothing if it was selected before.
     pub(super) fn select_sought_finding(&mut self, model: &Model) {
         let sought = model.position.as_ref().and_then(|position| position.sought.as_ref());
-        // Selected before: the user may have selected another one since.
+        // It was selected before. The user may have selected another one since, which stays selected.
         if sought == self.selected_sought.as_ref() {
             return;
         }
