@@ -45,7 +45,7 @@ fn identity_of_regular_file(file: BorrowedFd<'_>) -> Result<CachedIdentity, Stri
     Ok(identity)
 }
 
-/// Checks that process `pid` uses ZeroMQ, and that it has the code of `library` mapped as a library for this set of probe points. Returns
+/// Checks that process `pid` uses libzmq, and that it has the code of `library` mapped as a library for this set of probe points. Returns
 /// the ranges of that code in the file. The error names the violated rule.
 pub(super) fn check_library_and_find_code(
     pid: u32,
