@@ -85,7 +85,7 @@ mod args {
 }
 
 mod log {
-    pub(crate) fn init(_: u8) {}
+    pub(crate) fn init_or_change_level(_: u8) {}
 }
 
 /// Returns the flags that a file sets for `section`; `None` if they conflict.
